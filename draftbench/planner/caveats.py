@@ -21,7 +21,6 @@ from draftbench.acceptance.intervals import FEW_REQUESTS, MIN_REQUESTS, Estimate
 from draftbench.planner.cells import baseline_drift, beyond_timed
 from draftbench.planner.cost_sources import NO_BASELINE, engine_name
 from draftbench.planner.decide import OVER_TOKENS, Alternative, DecisionAt, Evaluator, decide
-from draftbench.planner.evaluate import why_unknown
 from draftbench.planner.output_check import audit
 from draftbench.planner.recommendation import (
     FEW_DECODED,
@@ -119,8 +118,8 @@ def _of_leader(evaluator: Evaluator, decided: DecisionAt) -> Iterator[Caveat]:
         )
     if leader.interval_from is not None:
         short = ""
-        if not leader.decoded:
-            short = f"{leader.name} was not measured: treat its speed-up as a prediction"
+        if not leader.cells:
+            short = f"{leader} was not measured: treat its speed-up as a prediction"
         yield Caveat("interval", _interval(decided, leader), short=short)
     predicted, expected = leader.estimate(leader.predicted()), leader.expected
     least = decided.min_speedup
@@ -129,12 +128,12 @@ def _of_leader(evaluator: Evaluator, decided: DecisionAt) -> Iterator[Caveat]:
         if leader.requests >= MIN_REQUESTS:
             few = f"{leader.requests} requests of such unequal length count as only "
             few += f"{leader.equal:.0f}"
-        text = f"{leader.name}: {few + ', too few' if few else 'too few requests'} to decide by"
+        text = f"{leader}: {few + ', too few' if few else 'too few requests'} to decide by"
         yield Caveat("too-few", text, decisive=bool(few), short=few)
     elif predicted and expected and decide(predicted, least) != decide(expected, least):
         yield Caveat(
             "revised",
-            f"{leader.name}: predicted {_with_interval(predicted)}, expected after all "
+            f"{leader}: predicted {_with_interval(predicted)}, expected after all "
             f"measurements {_with_interval(expected)}, which decides",
         )
 
@@ -149,7 +148,7 @@ def _no_speed(evaluator: Evaluator, decided: DecisionAt) -> str:
     if breaking := [each for each in known if each.configuration in decided.breaks]:
         sizes = [(each.memory_bytes, each) for each in breaking]
         least = min(sizes, key=lambda pair: math.inf if pair[0] is None else pair[0])[1]
-        named = f"{least.name}: {'; '.join(decided.breaks[least.configuration])}"
+        named = f"{least}: {'; '.join(decided.breaks[least.configuration])}"
         return f"none of the timed candidates keeps the limits ({named})"
     unknown = "no candidate's speed is known"
     loads = {rows for c in evaluator.run.candidates for rows in evaluator.source.concurrencies(c)}
@@ -170,7 +169,7 @@ def _no_speed(evaluator: Evaluator, decided: DecisionAt) -> str:
     # What was decoded, if on too few requests, says more than what was not.
     for each in sorted(decided.alternatives, key=lambda each: each.measured is None):
         if each.candidate.draft != SELF and each.candidate not in failed:
-            failed[each.candidate] = why_unknown(each, run)
+            failed[each.candidate] = each.why_unknown
             whys[failed[each.candidate]].append(str(each.candidate))
     named = "; ".join(f"{', '.join(names)}: {why}" for why, names in whys.items())
     return f"{unknown} ({named or 'nothing was timed'})"
@@ -190,11 +189,11 @@ def _interval(decided: DecisionAt, leader: Alternative) -> str:
     noise = f"{timed} from the noise of {count} {cells}{'' if count == 1 else 's'}"
     if not count:
         noise = f"{timed} from what decoding usually takes beyond timed passes"
-    text = f"the interval of {leader.name} is {requests} from the requests"
+    text = f"the interval of {leader} is {requests} from the requests"
     if leader.configuration in decoded:
         return f"{text} and {noise}"
     text += f", {noise}"
-    what = f"{leader.name} was not decoded"
+    what = f"{leader} was not decoded"
     if leader.note:
         what = f"concurrency {decided.concurrency} was not timed"
     return f"{text}, and {undecoded} since {what}"

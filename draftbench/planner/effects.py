@@ -19,14 +19,13 @@ from __future__ import annotations
 
 import math
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from statistics import fmean
 from typing import NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 
 from draftbench.acceptance.intervals import RESAMPLES, generator_of
 from draftbench.acceptance.rounds import Floats, Ints
@@ -34,6 +33,7 @@ from draftbench.planner.cells import Cell
 from draftbench.planner.passes import rising
 from draftbench.planner.recommendation import Configuration
 from draftbench.records import Candidate
+from draftbench.remembered import remembered
 
 # Standard deviations of effects before any cell is seen. For one configuration they add up to about
 # 5%: 44 decoded ones of real runs were 4.5% (root mean square) off what passes promise.
@@ -144,16 +144,6 @@ class Effects:
         found: Floats = chances / chances.sum()
         return found
 
-    def _learned(
-        self, given: _Given, inverse: Floats, cells: npt.NDArray[np.bool_]
-    ) -> tuple[Floats, Floats]:
-        """How far some cells move the effects [effects, cells], and the covariance that they leave
-        [effects, effects].
-        """
-        z, variances = self.z[cells], given.prior**2
-        gain = (variances[:, None] * z.T) @ inverse
-        return gain, np.diag(variances) - gain @ (z * variances)
-
     def _draw(self) -> None:
         shares = (generator_of("grid").permutation(RESAMPLES) + 0.5) / RESAMPLES
         at = np.searchsorted(np.cumsum(self.chances), shares)
@@ -161,10 +151,14 @@ class Effects:
         count = len(self._sds)
         self.mean, self.noise = np.zeros((RESAMPLES + 1, count)), np.zeros((RESAMPLES, count))
         normal = generator_of("effects").standard_normal((RESAMPLES, count))
-        likely = np.flatnonzero(self.chances).tolist()
-        every, grid = np.ones(len(self.cells), dtype=bool), self.grid
-        learned = {n: self._learned(grid[n], grid[n].inverse, every) for n in likely}
-        self.mean[:] = sum(self.chances[n] * (gain @ self.y[0]) for n, (gain, _) in learned.items())
+        # How far the cells move the effects [effects, cells] at each likely point of the grid, and
+        # the covariance that they leave [effects, effects].
+        learned = {}
+        for number in np.flatnonzero(self.chances).tolist():
+            variances = self.grid[number].prior ** 2
+            gain = (variances[:, None] * self.z.T) @ self.grid[number].inverse
+            learned[number] = gain, np.diag(variances) - gain @ (self.z * variances)
+            self.mean[:] += self.chances[number] * (gain @ self.y[0])
         for number, (gain, left) in learned.items():
             rows = np.flatnonzero(self.given == number)
             self.mean[1 + rows] += (self.y[1 + rows] - self.y[0]) @ gain.T
@@ -188,33 +182,26 @@ class Effects:
         requests, time = (self.design.monotone(configurations, each) for each in (requests, time))
         return requests[0], requests[1:], time
 
-    def without(self, left_out: Callable[[Configuration], bool]) -> Left:
-        """The effects as if some configurations had not been timed, at the likeliest grid point."""
-        given = self.grid[int(self.chances.argmax())]
-        rest = np.array([not left_out(cell.configuration) for cell in self.cells], dtype=bool)
-        z = self.z[rest]
-        covariance = (z * given.prior**2) @ z.T + given.noise**2 * np.eye(len(z))
-        gain, left = self._learned(given, np.linalg.inv(covariance), rest)
-        return Left(self, gain @ self.y[0, rest], left, given.noise)
-
-
-@dataclass(frozen=True, eq=False)
-class Left:
-    """The effects without some cells: their means and covariance, and the noise of a cell."""
-
-    effects: Effects
-    mean: Floats
-    covariance: Floats
-    noise: float
-
-    def slower(self, configuration: Configuration, step: float) -> tuple[float, float]:
-        """δ of a configuration, with its standard deviation."""
-        design, effects = self.effects.design, self.effects
+    def slower(
+        self, configuration: Configuration, step: float, without: Configuration | None
+    ) -> float:
+        """δ of a configuration as if the cells of one had not been timed, at the likeliest point of
+        the grid.
+        """
+        design, mean = self.design, self._mean_without(without)
         both = design.plain(configuration), design.rounds(configuration, step)
-        plain, rounds = effects._matrix([effects._row(parts) for parts in both])
-        row = rounds - plain
+        plain, rounds = self._matrix([self._row(parts) for parts in both])
         offset = design.offset(configuration) - design.offset(configuration.at(0))
-        return float(row @ self.mean) + offset, math.sqrt(max(row @ self.covariance @ row, 0.0))
+        return float((rounds - plain) @ mean) + offset
+
+    @remembered
+    def _mean_without(self, left_out: Configuration | None) -> Floats:
+        given = self.grid[int(self.chances.argmax())]
+        rest = np.array([cell.configuration != left_out for cell in self.cells], dtype=bool)
+        z, variances = self.z[rest], given.prior**2
+        covariance = (z * variances) @ z.T + given.noise**2 * np.eye(len(z))
+        found: Floats = (variances[:, None] * z.T) @ np.linalg.inv(covariance) @ self.y[0, rest]
+        return found
 
 
 def root(covariance: Floats) -> Floats:

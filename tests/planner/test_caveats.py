@@ -39,7 +39,7 @@ def test_a_long_and_quiet_run_raises_no_doubt_but_of_a_draft_that_is_always_righ
     found = recommend(decoded(scene))
     assert (found.decision, found.provisional, found.near_tie_share) == ("speculate", "", 0.0)
     (caveat,) = [each for each in found.caveats if each.kind != "interval"]
-    assert caveat.text.startswith("small: suspected fault: every one of 150 drafted tokens was acc")
+    assert caveat.text.startswith("small: suspected fault: 100.0% of 150 drafted tokens were acc")
 
 
 @pytest.mark.parametrize(

@@ -23,9 +23,8 @@ from scenes import (
 
 from draftbench.acceptance.intervals import Estimate
 from draftbench.errors import UsageError
-from draftbench.planner.decide import Evaluator, decide
+from draftbench.planner.decide import Evaluator, decide, memory_needed
 from draftbench.planner.latency import tail_ratio
-from draftbench.planner.limits import memory_needed
 from draftbench.planner.options import DecisionOptions
 from draftbench.planner.recommend import recommend
 from draftbench.planner.recommendation import Configuration
