@@ -21,7 +21,6 @@ CaveatKind = Literal[
     "slow-step",
     "interval",
     "too-few",
-    "revised",
     "structured-output",
     "thinned-log",
     "not-timed",

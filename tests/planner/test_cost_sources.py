@@ -54,10 +54,7 @@ def test_beyond_the_timed_concurrencies_costs_are_unknown(scene, concurrency):
         scene.times(TARGET, CHEAP, concurrency=rows)
     source = costs_in(scene.observed(1))
     assert between(source.blocks[SMALL], concurrency) is None
-    assert (
-        source.note(SMALL, concurrency)
-        == f"{concurrency} concurrent requests were not timed, only 2, 4"
-    )
+    assert source.note(SMALL, concurrency) == f"concurrency {concurrency} was not timed, only 2, 4"
 
 
 def test_costs_of_another_run_stand_beside_this_ones_acceptance(scene):

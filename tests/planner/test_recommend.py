@@ -714,7 +714,7 @@ def test_a_slow_request_that_was_not_answered_with_the_draft_does_not_make_it_fa
 def test_a_load_that_was_not_served_is_unknown_in_words():
     run = replayed_run(*in_pieces(0, 0.5, 0.1, (1,) * 9), *in_pieces(1, 0.5, 0.12, (1, 2, 2, 2, 2)))
     found = recommend(run, DecisionOptions(concurrency=(4,)))
-    assert found.by_concurrency[0].costs == "concurrency 4 was not served, only 1"
+    assert found.by_concurrency[0].costs == "concurrency 4 was not timed, only 1"
 
 
 def test_under_five_answered_requests_tell_no_costs():
