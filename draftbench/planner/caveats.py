@@ -90,11 +90,6 @@ def caveats(evaluator: Evaluator, decided: DecisionAt) -> tuple[Caveat, ...]:
 
 def _of_leader(evaluator: Evaluator, decided: DecisionAt) -> Iterator[Caveat]:
     leader, found, least = decided.leader, decided.deciding, decided.min_speedup
-    if decided.concurrency > 1 and not evaluator.on_engine:
-        text = f"at concurrency {decided.concurrency}, prefill of other requests is not modelled"
-        if any(each.measured for each in decided.alternatives):
-            text += ", and concurrent requests share rounds, so measured intervals are approximate"
-        yield Caveat("concurrency", text)
     if leader is None:
         yield Caveat("no-speed", _no_speed(decided))
         return
@@ -158,12 +153,17 @@ def _no_speed(decided: DecisionAt) -> str:
 
 
 def _of_engine(evaluator: Evaluator, decided: DecisionAt) -> Iterator[Caveat]:
-    """Caveats of a run on a serving engine; if costs come from elsewhere, only on what it did not
-    answer.
+    """What the built-in decoder does not model at a load, and caveats of a run on a serving engine;
+    if costs come from elsewhere, only on what it did not answer.
     """
     run, shown, concurrency = evaluator.run, decided.alternatives, decided.concurrency
     question, traffic = run.manifest.question, run.manifest.traffic
     yield from unanswered(run)
+    if concurrency > 1 and not evaluator.on_engine:
+        text = f"at concurrency {concurrency}, prefill of other requests is not modelled"
+        if any(each.measured for each in shown):
+            text += ", and concurrent requests share rounds, so measured intervals are approximate"
+        yield Caveat("concurrency", text)
     if question.engine is None or evaluator.foreign:
         return
     # The user's two servers, as far as both report their settings.
