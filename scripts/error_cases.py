@@ -306,7 +306,7 @@ TRAFFIC: list[Case] = [
     ("A gzip file that is cut", lambda: traffic(gzip.compress(b"x" * 999)[:-9], "cut.jsonl.gz")),
     ("A file that is not parquet", lambda: traffic(b"PAR1", "bad.parquet")),
     ("A suite that is misspelt", lambda: sweep("--traffic", "suite:completon")),
-    ("A data set's folder that does not exist", lambda: sweep("--traffic", "hf:./none")),
+    ("A folder in place of a data set", lambda: sweep("--traffic", "hf:./none")),
     ("`--segment-by` of no column", lambda: sweep("--segment-by", "team")),
     ("`--prompt-field` of no column", lambda: sweep("--prompt-field", "text")),
     ("`--responses log` without answers", lambda: sweep("--responses", "log")),
