@@ -500,18 +500,16 @@ def promised(
             nearest = min(filter(None, answered), key=lambda n: (abs(n - k), n), default=0)
             prefill, both = answered.get(0, nowhere), answered.get(nearest, nowhere)
             passed, often = float(weights @ at_k.target_passes), float(weights.sum())
-            table.append(
-                (plain, columns.add(column, factor), prefill, both)
-                + (float(weights @ at_k.tokens), passed, often)
-                + (equal_requests(column), len(np.unique(rows)))
-            )
+            tokens, sizes = float(weights @ at_k.tokens), (equal_requests(column), len({*rows}))
+            sides = plain, columns.add(column, factor), prefill, both
+            table.append((*sides, tokens, passed, often, *sizes))
             configurations.append(Configuration.of(candidate, k, concurrency))
     for configuration, runs in decoded.items():
         rows = drawn.rows(each.row.request for each in runs)
         spent = np.array([each.response.weight * each.steady.decode_seconds for each in runs])
         # Known by its tokens alone: the same without a draft and with it.
         at, total = columns.add(column := drawn.column(rows, spent)), float(spent.sum())
-        sizes = equal_requests(column), len(np.unique(rows))
+        sizes = equal_requests(column), len({*rows})
         configurations.append(configuration)
         table.append((at, at, nowhere, nowhere, total, total, 0.0, *sizes))
     counts = np.array(table).reshape(len(table), 9).T
