@@ -430,8 +430,7 @@ def test_a_server_that_sends_answers_whole_cannot_be_timed_and_it_is_said(k):
 
 
 @pytest.mark.parametrize(
-    ("rows", "scale", "said"),
-    [(20, 1.0, "25%"), (20, 2.0, "50%"), (20, 4.0, None), (5, 1.0, None)],
+    ("rows", "scale", "said"), [(20, 1.0, "25%"), (20, 2.0, "50%"), (20, 4.0, None), (5, 1.0, None)]
 )
 def test_a_part_of_a_log_at_its_times_is_a_lighter_load(rows, scale, said):
     load = {"load": "open", "concurrency": 2}

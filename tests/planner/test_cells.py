@@ -8,13 +8,7 @@ import numpy as np
 import pytest
 from scenes import ALL, CHEAP, INT4, NGRAM, NONE, SMALL, TARGET
 
-from draftbench.planner.cells import (
-    Drift,
-    baseline_drift,
-    beyond_timed,
-    measurements,
-    steady,
-)
+from draftbench.planner.cells import Drift, baseline_drift, beyond_timed, measurements, steady
 from draftbench.planner.decide import Evaluator
 from draftbench.planner.options import DecisionOptions
 from draftbench.records import Decode

@@ -203,11 +203,7 @@ def test_a_tie_goes_to_the_smaller_draft_and_is_said(scene, requests_alone):
     [
         (0.1001, 100, "about as good, 1.95×; small at k = 2 is the faster one"),
         (0.1001, 999, "about as good, 1.95×; small at k = 2 needs less memory"),
-        (
-            0.1001,
-            None,
-            "about as good, 1.95×; small at k = 2 is the one whose memory is known",
-        ),
+        (0.1001, None, "about as good, 1.95×; small at k = 2 is the one whose memory is known"),
         # 8 / 4.25 and 8 / 4.1.
         (0.13, 999, "slower: 1.88× expected against 1.95×; a round produces 2.67 tokens in"),
     ],
