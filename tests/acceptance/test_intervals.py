@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scenes import ratio
 
-from draftbench.acceptance.definitions import HAZARD, Sample, per_request_mean, quotient
+from draftbench.acceptance.definitions import HAZARD, Sample, quotient
 from draftbench.acceptance.intervals import (
     estimate,
     estimates,
@@ -78,13 +78,6 @@ def test_a_figure_always_has_the_same_interval_and_more_resamples_hardly_change_
     assert other.low == pytest.approx(known(sample).low, abs=0.02)
 
 
-def test_requests_in_another_order_have_the_same_interval():
-    sample = ratio(*np.random.default_rng(3).random((2, 12)))
-    requests, addends = sample.requests[::-1], sample.addends[::-1]
-    found, turned = known(sample), known(replace(sample, requests=requests, addends=addends))
-    assert (turned.low, turned.high) == pytest.approx((found.low, found.high), rel=1e-12)
-
-
 def test_a_heavy_request_counts_as_often_as_its_weight_says():
     plain = ratio([1, 0, 0, 0], [1, 1, 1, 1])
     weighted = Sample(
@@ -149,12 +142,6 @@ def test_pairs_are_the_requests_that_both_have():
     assert pair.addends.tolist() == [[1, 10, 1, 10], [2, 10, 3, 10]]
     assert pair.value == pytest.approx((1 + 2 * 2) / 30 - (1 + 2 * 3) / 30)
     assert paired_ratio(a, ratio([0, 0], [1, 1], "xy")).value is None
-
-
-def test_the_per_request_mean_has_an_interval_of_its_own():
-    rng = np.random.default_rng(4)
-    sample = ratio(rng.integers(0, 10, 60), np.full(60, 10))
-    assert known(per_request_mean(sample)).value == pytest.approx(known(sample).value)
 
 
 def test_requests_needed_follow_from_the_standard_error():

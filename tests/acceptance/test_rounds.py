@@ -238,35 +238,6 @@ def test_a_running_sampler_takes_the_expected_rounds_given_its_own_response(k, g
         assert surplus.std() > 0
 
 
-def test_constant_acceptance_gives_the_tokens_of_the_closed_form():
-    law = PositionLaw(4000, 8000, np.full(3999, 0.8), 7999)
-    rounds = expected_rounds([law], 5)
-    assert rounds.tokens[0] / rounds.with_draft[0] == pytest.approx(3.6893, rel=2e-3)
-    np.testing.assert_allclose(rounds.survived / rounds.reached, 0.8)
-
-
-def test_the_length_limit_shortens_the_last_rounds_and_cuts_nothing():
-    rounds = expected_rounds([PositionLaw(7, 7, np.ones(6), 6)], 3)
-    # Starts at 1 (3 drafted, to 5), at 5 (1 drafted); position 6 is what that round adds.
-    assert rounds.by_draft_length[0].tolist() == [0, 1, 0, 1]
-    assert (rounds.proposed[0], rounds.accepted[0], rounds.cut[0]) == (4, 4, 0)
-    assert rounds.after_full[0].tolist() == [0, 1, 0, 0]
-
-
-def test_proposals_past_an_accepted_end_are_cut_not_rejected():
-    rounds = expected_rounds([PositionLaw(4, 100, np.ones(3), 99)], 5)
-    assert (rounds.with_draft[0], rounds.proposed[0], rounds.accepted[0]) == (1, 5, 3)
-    assert (rounds.cut[0], rounds.full[0]) == (2, 0)
-    assert rounds.reached[0].tolist() == [1, 1, 1, 0, 0]
-
-
-def test_where_the_draft_cannot_draft_rounds_are_plain():
-    rounds = expected_rounds([PositionLaw(6, 9, np.ones(5), 2)], 4)
-    # Positions 1 and 2 are drafted, 3 is added, 4 and 5 are target steps.
-    assert (rounds.with_draft[0], rounds.without_draft[0], rounds.full[0]) == (1, 2, 1)
-    assert rounds.after_full[0].tolist() == [1, 0, 0, 0, 0]
-
-
 def test_many_responses_give_what_each_gives_alone():
     rng = np.random.default_rng(1)
     lengths = rng.integers(1, 40, 300)
@@ -308,43 +279,6 @@ def test_observed_rounds_are_counted_like_expected_ones():
     assert_same(counted, 0, tally(first, 3, 9))
     assert_same(counted, 1, tally(second, 3, 3))
     assert counted.reached.tolist() == [[3, 3, 1], [2, 0, 0]]
-
-
-def whole(accept):
-    """Every position is drafted."""
-    return PositionLaw(len(accept) + 1, len(accept) + 2, np.array(accept), len(accept))
-
-
-def test_the_token_after_a_fully_accepted_round_is_the_targets():
-    rounds = expected_rounds([whole([1.0, 1.0, 1.0, 1.0, 0.0, 1.0])], 2)
-    # Two accepted, one of the target, one accepted, one rejected, and one more.
-    assert (rounds.with_draft.tolist(), rounds.accepted.tolist()) == ([3], [4])
-
-
-def test_long_responses_do_not_change_what_short_ones_beside_them_give():
-    short, long = whole([0.5] * 3), whole([0.5] * 300)
-    together = expected_rounds([long, *[short] * 200], 1)
-    # Tried with 1, 1 - a and 1 - a(1 - a), and then accepted with a half.
-    assert set(together.accepted[1:].tolist()) == {(1 + 0.5 + 0.75) / 2}
-
-
-@pytest.mark.parametrize(
-    ("length", "limit", "draftable", "last"),
-    [
-        (6, 9, 9, 5),  # the response ends before the limit
-        (6, 6, 9, 4),  # at the last position only the target writes
-        (6, 9, 2, 2),  # the draft's context is full
-        (1, 1, 9, 0),
-    ],
-)
-def test_drafting_ends_at_the_limit_and_at_the_drafts_context(length, limit, draftable, last):
-    assert PositionLaw(length, limit, np.ones(length - 1), draftable).drafted == last
-
-
-def test_prompt_lookup_becomes_a_law_per_start():
-    law = law_of(trajectory("r", 3), lookup((4, 0), (1, 0)))
-    assert isinstance(law, StartLaw)
-    assert (law.proposed.tolist(), law.matched.tolist(), law.window) == ([4, 0], [1, 0], 4)
 
 
 @given(

@@ -81,18 +81,6 @@ def test_a_chain_as_a_tree_has_the_chains_figures(many, k, room):
         assert one.value == other.value or one.value == pytest.approx(other.value)
 
 
-def test_by_hand_a_second_branch_saves_a_round():
-    made, along = ranked([0, 1, 0, 0, 0, 2], limit=20, draftable=20)
-    tree = ((0,), (0, 0), (0, 1))
-    (law,) = Walked([(made, along)], 2).by(tree)
-    assert law.matched.tolist() == [2, 0, 2, 2, 1, 0]
-    rounds = expected_rounds([law], 2)
-    # Starts 1 and 4 accept two tokens each: 2 rounds for 6 tokens, where the chain takes 3.
-    assert tokens_per_round([made], rounds).value == 3.0
-    chain = expected_rounds(Walked([(made, along)], 2).by(((0,), (0, 0))), 2)
-    assert tokens_per_round([made], chain).value == 2.0
-
-
 def test_no_tree_follows_one_response_into_the_next():
     walked = Walked([ranked([1, 0], "a"), ranked([0, 0, 0], "b")], 3)
     laws = walked.by(((0,), (0, 0), (0, 0, 0)))
@@ -133,16 +121,6 @@ def test_the_best_tree_of_independent_ranks_by_hand():
 def test_rank_rates_count_tokens_by_weight_where_the_draft_could_draft():
     pairs = [ranked([0, 0, 1], "a"), ranked([1, 7, 0], "b", weight=2.0, draftable=2)]
     assert rank_rates(pairs)[:3] == pytest.approx([2 / 7, (1 + 2) / 7, 0.0])
-
-
-def test_trees_are_judged_on_the_requests_that_did_not_choose_them():
-    # Even requests always need rank 0, odd ones rank 1: each half's tree fails on the other half.
-    pairs = [ranked([i % 2] * 4, str(i), limit=9, draftable=9) for i in range(6)]
-    (found,) = best_trees(pairs, 2, (2,))
-    assert found.tokens_per_round is not None
-    assert found.tokens_per_round.value == 1.0
-    (enough,) = best_trees(pairs, 1, (2,))
-    assert enough.tree == ((0,), (1,))
 
 
 def test_only_greedy_responses_of_model_drafts_have_trees():
