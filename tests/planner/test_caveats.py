@@ -36,8 +36,7 @@ def clean(scene):
     """
 
     def made(requests=30, decoded=30, slower=1.0, **changes):
-        scene.requests(requests, ALL)
-        scene.times(TARGET, CHEAP)
+        scene.timed(requests)
         for number in range(3):
             pace = slower ** (number / 2)
             scene.decodes(decoded, 2, 4.1 * pace, plain=8.0 * pace, process=f"p{number}")
@@ -137,8 +136,7 @@ def test_doubts_are_listed_where_they_apply_and_not_elsewhere(scene):
 
 
 def test_one_request_decides_nothing(scene):
-    scene.requests(1, ALL)
-    scene.times(TARGET, CHEAP)
+    scene.timed(1)
     found = recommend(scene.observed(2))
     assert (found.decision, found.larger_sweep) == ("inconclusive", None)
     assert says(found, "small at k = 2: too few requests to decide by")
@@ -146,8 +144,7 @@ def test_one_request_decides_nothing(scene):
 
 def test_a_run_that_stood_still_is_said(scene):
     # Eight steps of 1 s, one of them 21 s: over twenty times the median.
-    scene.requests(2, ALL)
-    scene.times(TARGET, CHEAP)
+    scene.timed(2)
     scene.decode("r0", 0, 28.0, verify_seconds=(1.0,) * 7 + (21.0,))
     scene.decode("r1", 0, 8.0)
     said = "1 decoding run stalled: a round took over 20 times as long"
@@ -334,8 +331,7 @@ def test_a_control_that_saves_time_is_impossible(scene, disturbed, impossible):
 
 
 def test_what_puts_acceptance_in_doubt_is_said_first(scene):
-    scene.requests(2, ALL)
-    scene.times(TARGET, CHEAP)
+    scene.timed(2)
     scene.facts("small", replay_disagreement=0.41)
     said = "small: stepping chose another token than replay at 41% of positions; only 2 requests"
     assert recommend(scene.observed(2)).provisional.startswith(said)

@@ -33,8 +33,7 @@ def speedup(scene, k, candidate=SMALL, concurrency=1):
 @pytest.fixture
 def timed(scene):
     """Two requests that accept everything, timed with one row and with two."""
-    scene.requests(2, ALL)
-    scene.times(TARGET, CHEAP)
+    scene.timed(2)
     scene.times(TWO, DRAFT_TWO, concurrency=2)
     return scene
 

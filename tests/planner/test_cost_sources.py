@@ -34,8 +34,7 @@ def read(folder, text):
 def test_between_two_batch_sizes_costs_follow_the_tokens_of_a_pass_and_it_is_said(scene):
     # Two rows of one token are two tokens, as timed at one row: 1.1 s of the target, .15 of the
     # draft. Two rows of three are six: from 2.0 s at five on to 2.2 s at ten.
-    scene.requests(5, ALL)
-    scene.times(TARGET, CHEAP)
+    scene.timed(5)
     scene.times({1: 2.0, 2: 2.2, 3: 2.4}, {1: 0.2, 2: 0.3}, concurrency=5)
     scene.decode("r0", 0, 8.8)
     source = costs_in(scene.observed(1, 2))

@@ -98,8 +98,7 @@ def test_latency_counts_what_the_drafts_prefill_takes(scene):
 
 
 def test_latency_is_unknown_where_prefills_were_not_timed(scene):
-    scene.requests(5, ALL)
-    scene.times(TARGET, DRAFT)
+    scene.timed(5, DRAFT)
     found = recommend(scene.observed(2), DecisionOptions(objective="latency"))
     assert (found.decision, found.leader) == ("inconclusive", None)
     assert found.evaluations[0].reason == "its speed is unknown: its prefill was not timed"
@@ -115,8 +114,7 @@ def test_a_cost_without_a_price_is_refused():
 def test_a_draft_that_does_not_fit_is_not_chosen_and_says_by_how_much(scene):
     # Both models 100 bytes, one byte of cache a token, 19 tokens a row; at k = 2 a verify pass
     # has 3 · 100 logits of 4 bytes a row.
-    scene.requests(5, ALL)
-    scene.times(TARGET, DRAFT)
+    scene.timed(5, DRAFT)
     scene.facts(None)
     scene.facts("small")
     run = scene.observed(2)
@@ -143,8 +141,7 @@ def test_memory_counts_both_models_their_caches_and_the_logits(scene):
 
 
 def test_what_cannot_be_shown_to_keep_a_limit_does_not_compete(scene):
-    scene.requests(5, ALL)
-    scene.times(TARGET, DRAFT)
+    scene.timed(5, DRAFT)
     found = recommend(scene.observed(2), DecisionOptions(max_memory=1e9))
     assert found.choice is None
     assert "its memory is unknown" in found.evaluations[0].reason
@@ -221,8 +218,7 @@ def test_a_measured_batch_is_judged_by_its_steady_rounds(loaded):
 
 def test_ranked_by_latency_a_measured_configuration_needs_no_timed_prefill(scene):
     # 1 + 8 s of a request without, 2 + 4 s with speculation, as decoded.
-    scene.requests(5, ALL)
-    scene.times(TARGET, DRAFT)
+    scene.timed(5, DRAFT)
     scene.decodes(5, 2, 4.0)
     found = recommend(scene.observed(2), DecisionOptions(objective="latency"))
     assert (found.decision, found.leader and found.leader.k) == ("speculate", 2)

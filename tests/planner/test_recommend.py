@@ -45,8 +45,7 @@ def configuration(draft, k):
 
 
 def test_a_cheap_draft_that_is_right_is_recommended_at_its_best_k(scene):
-    scene.requests(5, ALL)
-    scene.times(TARGET, CHEAP)
+    scene.timed(5)
     found = recommend(scene.observed(1, 2))
     assert found.decision == "speculate"
     assert found.choice == found.leader == configuration("small", 2)
@@ -87,8 +86,7 @@ def test_do_not_speculate_is_an_answer(scene, requests_alone):
 
 
 def test_the_asked_speedup_is_the_bar_and_must_be_passed(scene, requests_alone):
-    scene.requests(5, ALL)
-    scene.times(TARGET, CHEAP)
+    scene.timed(5)
     run = scene.observed(2)
     reached = evaluation(recommend(run)).speedup_expected.high
     for bar, decision in (
@@ -227,8 +225,7 @@ def test_the_chosen_k_is_the_one_that_the_table_shows(scene):
 
 
 def test_a_measurement_overrules_its_prediction(scene, requests_alone):
-    scene.requests(5, ALL)
-    scene.times(TARGET, CHEAP)
+    scene.timed(5)
     scene.prefills(2.0, 1.0)
     before = evaluation(recommend(scene.observed(1, 2)), "small", 1)
     assert before.speedup_expected.value == pytest.approx(before.speedup_predicted.value)
@@ -282,8 +279,7 @@ def test_counters_of_the_decoding_runs_stand_beside_the_replayed_ones(scene):
 
 
 def test_the_json_is_the_contract(scene):
-    scene.requests(5, ALL)
-    scene.times(TARGET, CHEAP)
+    scene.timed(5)
     answer = recommend(scene.observed(2))
     document = msgspec.json.decode(msgspec.json.encode(answer))
     assert document["choice"] == {"draft": "small", "quant": "none", "k": 2, "concurrency": 1}
@@ -337,8 +333,7 @@ def test_requests_so_unequal_that_they_say_as_much_as_four_decide_nothing(scene)
 
 
 def test_four_requests_have_a_speedup_without_an_interval(scene):
-    scene.requests(4, ALL)
-    scene.times(TARGET, CHEAP)
+    scene.timed(4)
     found = recommend(scene.observed(2))
     assert found.speedup_without_interval == pytest.approx(8 / 4.1)
     assert (found.speedup_deciding, found.probability_best) == (None,) * 2
