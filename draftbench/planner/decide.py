@@ -34,7 +34,7 @@ from draftbench.acceptance.intervals import (
 )
 from draftbench.acceptance.rounds import Floats
 from draftbench.memory import Footprint, bytes_to_serve, format_size
-from draftbench.models.drafting import fewest_drafted, too_short
+from draftbench.models.engine_rules import fewest_drafted, too_short
 from draftbench.planner.cells import (
     ROUND,
     Cell,
