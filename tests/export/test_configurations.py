@@ -177,12 +177,6 @@ SIZES = {"vocabularies": (152064, 151936)}
             for engine, draft in (("llama.cpp", "suffix"), ("transformers", "eagle3:h"))
             for on in ("vllm", None)
         ),
-        (
-            "transformers",
-            None,
-            {"draft": "mtp", "vocabularies": None, "engine": "vllm"},
-            "not known to draft by `mtp`",
-        ),
         *(
             (engine, None, {"draft": "ngram+d.gguf", "target": "t.gguf"}, "drafts by one method")
             for engine in ENGINE_RULES.keys() - {"llama.cpp"}
@@ -419,6 +413,8 @@ OTHERWISE = "acceptance will differ"
         ("vllm", None, {"target_quant": "int4"}, "serve the target at int4, as it was measured"),
         ("llamacpp", None, {"concurrency": 16}, "-np 16 divides the context"),
         ("llamacpp", None, {"draft": "d.gguf"}, "convert `Qwen/Qwen2.5-1.5B` to GGUF"),
+        ("llamacpp", None, LOOKUP, "convert `Qwen/Qwen2.5-1.5B` to GGUF"),
+        ("vllm", None, {"provisional": "10 requests"}, "answer is provisional: 10 requests"),
         *((engine, None, LOADS, ONE) for engine in ("sglang", "llamacpp", "transformers")),
         # A mode in which the run did not draft.
         *(
