@@ -64,7 +64,7 @@ from draftbench.models.translation import keeps_ids, needs_translation, rows_of
 from draftbench.records import LOOKUP, SELF, Candidate, DraftingMode, Request
 from draftbench.run_folder.key import keyed_hash
 from draftbench.run_folder.manifest import portable
-from draftbench.sweep.engine_check import find_drafting, stated_specs
+from draftbench.sweep.engine_check import find_drafting
 from draftbench.sweep.engine_servers import Serving, arrival_times
 from draftbench.sweep.options import SLOTS, SweepOptions, Watcher
 from draftbench.sweep.preparation import (
@@ -225,13 +225,15 @@ def prepare_serving(options: SweepOptions, command: str, watcher: Watcher) -> Pr
         watcher.note(f"ngram is not started below k = {fewest}: {too_short(fewest)}")
     if server is not None:
         k = options.ks[0] if len(options.ks) == 1 else None
-        serving, candidates = find_drafting(serving, server, candidates, prompts, k, watcher)
+        serving, candidates, stated = find_drafting(
+            serving, server, candidates, prompts, k, watcher
+        )
         if not candidates:
             raise UsageError(
                 f"the server at {server.url} does not draft, and no draft is given",
                 hint="give a server that speculates; a sweep can replay --drafts over this one",
             )
-        specs = {**stated_specs(serving), **specs}
+        specs = stated | specs
     if serving.drafting is not None and serving.drafting.k <= LARGEST_K:
         options = replace(options, ks=tuple(sorted({*options.ks, serving.drafting.k})))
         serving = replace(serving, sweep=options)
