@@ -19,6 +19,7 @@ from draftbench.export import (
 )
 from draftbench.export.serve_plan import ServePlan
 from draftbench.export.writer_result import Version, WriterResult, version_of
+from draftbench.memory import level_of
 from draftbench.models.drafting import METHODS, check_method, check_stack
 from draftbench.models.engine_rules import (
     ENGINE_RULES,
@@ -27,7 +28,6 @@ from draftbench.models.engine_rules import (
     refusal_of,
     shorter_context,
 )
-from draftbench.models.levels import level_facts, made_by
 
 _WRITERS: dict[str, Callable[[ServePlan, Version], WriterResult]] = {
     "vllm": for_vllm.write,
@@ -99,9 +99,9 @@ def configure(plan: ServePlan, engine: str, version: str | None = None) -> Engin
     if version is not None and version not in for_llama_cpp.RENAMING:
         name += f" {version}"
     differences = [*plan.differences, *written.differences]
-    made = plan.quant == "none" or made_by(engine, plan.quant)
+    made = plan.quant == "none" or engine in level_of(plan.quant).made_by
     if plan.draft is not None and not rules.converts and not made:
-        form = level_facts(plan.quant).checkpoint or plan.quant
+        form = level_of(plan.quant).checkpoint or plan.quant
         form = f"{'an' if form.startswith('8') else 'a'} {form}"
         differences.append(
             f"{rules.name} cannot quantize to {plan.quant} while loading, as the run did: make "

@@ -10,8 +10,8 @@ from draftbench.errors import UsageError
 from draftbench.export.serve_plan import ServePlan
 from draftbench.export.writer_result import NEWEST, Version, WriterResult, other_lookup, too_old
 from draftbench.hub import short_name
+from draftbench.memory import level_of
 from draftbench.models.drafting import CONVERT_HEAD, Speculation, llama_cpp_flags, too_short
-from draftbench.models.levels import level_facts
 from draftbench.records import DraftingMode
 
 # Builds: the last known with the old flags, the first known with the new ones, with
@@ -137,7 +137,7 @@ def _of_draft_model(
     if not plan.target.endswith(".gguf") or not draft.endswith(".gguf"):
         to_do.append(_CONVERT.format("models to GGUF files of these names"))
     for quant in dict.fromkeys((plan.quant, plan.target_quant)):
-        if arguments := level_facts(quant).llama_quantize:
+        if arguments := level_of(quant).llama_quantize:
             to_do.append(f"nearest to {quant} is `llama-quantize {arguments}`")
     file = _file(draft, plan.quant, "draft")
     return replace(plan.speculation, model=file, mode=mode), mode
@@ -156,4 +156,4 @@ def _file(name: str, quant: str, side: str) -> str:
     if name.endswith(".gguf"):
         return name
     stem = short_name(name).strip(".") or side
-    return f"{stem}-{level_facts(quant).gguf}.gguf"
+    return f"{stem}-{level_of(quant).gguf}.gguf"

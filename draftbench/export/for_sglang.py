@@ -6,9 +6,9 @@ import shlex
 
 from draftbench.export.serve_plan import ServePlan
 from draftbench.export.writer_result import Version, WriterResult
+from draftbench.memory import level_of
 from draftbench.models.drafting import sglang_flags
 from draftbench.models.engine_rules import ENGINE_RULES
-from draftbench.models.levels import level_facts, made_by
 from draftbench.records import DraftingMode
 
 
@@ -31,7 +31,7 @@ def write(plan: ServePlan, version: Version) -> WriterResult:
         )
     elif plan.method == "draft-model":
         mode = DraftingMode.GREEDY
-        if level_facts(plan.quant).checkpoint and not made_by("sglang", plan.quant):
+        if (level := level_of(plan.quant)).checkpoint and "sglang" not in level.made_by:
             to_do.append(
                 "with that checkpoint write its method, for example `awq`, in place of `unquant`"
             )

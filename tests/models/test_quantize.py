@@ -120,8 +120,15 @@ def test_weights_that_a_gpu_has_no_room_for_are_quantized_on_their_way_there(
     workshop, card, monkeypatch, level, room, where
 ):
     monkeypatch.setattr(torch.cuda, "mem_get_info", lambda device: (room, room))
+
+    def load(source, dtype, device):
+        raise LookupError(device)
+
+    monkeypatch.setattr(quantize, "make_ready", lambda device: None)
+    monkeypatch.setattr(ModelSource, "load", load)
     build = Build(torch.bfloat16, level, "cuda:1", simulate=True)
-    assert quantize._where_loaded(workshop.weighted("large"), build) == where
+    with pytest.raises(LookupError, match=rf"^{where}$"):
+        build_runner(workshop.weighted("large"), build, None)
 
 
 @pytest.mark.parametrize(

@@ -5,13 +5,16 @@ import shutil
 from pathlib import Path
 
 import pytest
+import random_mtp
 import torch
+from safetensors.torch import load_file, save_file
 from scenes import with_fields
-from transformers import AutoModelForCausalLM
+from transformers import AutoModelForCausalLM, Glm4MoeForCausalLM
 
-from draftbench.errors import ModelError
+from draftbench.errors import ModelError, PairError
 from draftbench.hub import Trust, split_revision
 from draftbench.models.check import check_models
+from draftbench.models.mtp import check_mtp
 from draftbench.models.source import ModelSource, end_tokens
 
 
@@ -169,7 +172,7 @@ def test_of_layers_whose_tensors_have_other_names_or_come_later_nothing_is_said(
     source = workshop.weighted("model")
     with_fields(Path(source.spec) / "config.json", **FP8_OF_3_LAYERS)
     for names in ({}, {"language_model.text.layers.0.mlp.up_proj.weight": None}):
-        monkeypatch.setattr("draftbench.models.source._stored_tensors", lambda *_, n=names, **__: n)
+        monkeypatch.setattr(ModelSource, "stored_tensors", lambda _, n=names: n)
         ModelSource(source.spec).check_weights()
 
 
@@ -219,6 +222,32 @@ def test_layers_that_draft_for_the_others_may_follow_them(workshop):
     with_fields(Path(source.spec) / "config.json", num_nextn_predict_layers=1)
     source.load(torch.float32, "cpu")
     check_models(source, [], 10**9)
+
+
+@pytest.mark.parametrize(
+    ("name", "like"),
+    [
+        ("shared_head.head", "lm_head.weight"),
+        ("embed_tokens", "model.embed_tokens.weight"),
+    ],
+)
+def test_a_drafting_layer_trained_with_an_output_or_embedding_of_its_own_is_not_run(
+    tmp_path, monkeypatch, name, like
+):
+    """transformers takes the target's in its place, without a word."""
+    left_out = "_keys_to_ignore_on_load_unexpected"
+    monkeypatch.setattr(Glm4MoeForCausalLM, left_out, random_mtp.LEFT_OUT)
+    folder = random_mtp.save(tmp_path / "target", 1, 64)
+    file, name = folder / "model.safetensors", f"model.layers.{random_mtp.LAYERS}.{name}.weight"
+    weights = load_file(file)
+    save_file(weights | {name: weights[like].clone()}, file, metadata={"format": "pt"})
+    source = ModelSource(str(folder))
+    assert check_mtp(source) == ()
+    save_file(weights | {name: weights[like] + 1e-3}, file, metadata={"format": "pt"})
+    with pytest.raises(PairError, match=f"its {name} is not the target's"):
+        check_mtp(source)
+    with pytest.raises(ModelError, match=f"has a {name} that is not the target's"):
+        source.load_mtp(None)
 
 
 def test_code_from_a_checkpoint_does_not_run(workshop, tmp_path):
