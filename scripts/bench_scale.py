@@ -66,7 +66,7 @@ def scripted_sweep(words: list[str]) -> int:
         agrees = torch.rand(VOCABULARY, generator=generator) < good
         table = torch.where(agrees, chosen, chosen.roll(1))
         runner = Chain(lambda tokens: table[tokens], VOCABULARY)
-        runner.new_cache = lambda capacity, rows=1, widths=(): Cache(rows)
+        runner.new_cache = lambda capacity, rows=1, *_: Cache(rows)
         return runner, msgspec.structs.replace(facts, runner="scripted")
 
     worker.build_runner = scripted
@@ -115,6 +115,7 @@ def main() -> None:
         measured("sweep again, nothing left", [sys.executable, __file__, "--scripted", *sweep])
         measured("recommend", [*ours, "recommend", run])
         measured("acceptance", [*ours, "acceptance", run])
+        measured("acceptance --all", [*ours, "acceptance", run, "--all"])
         measured("report", [*ours, "report", run, "--html", str(folder / "page.html")])
         of = ["--candidate", "d0", "--k", "4"]
         measured("gate --save", [*ours, "gate", "--save", base, run, *of])

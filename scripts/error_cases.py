@@ -422,14 +422,7 @@ ENGINES: list[Case] = [
     ("`--baseline-server` without a server", lambda: sweep("--baseline-server", "http://h")),
     ("`--tokenizer` without an engine", lambda: sweep("--tokenizer", "target")),
     ("`--arrivals` without an engine", lambda: sweep("--arrivals", "log")),
-    ("`--replay engine` without an engine", lambda: sweep("--replay", "engine")),
     ("An engine that cannot be started", lambda: served(engine="openai")),
-    ("`--replay engine` of a running server", lambda: running("--replay", "engine")),
-    ("`--replay engine` with llama.cpp", lambda: served("--replay", "engine", engine="llama.cpp")),
-    ("`--replay engine` at a quantization level", lambda: served(
-        "--replay", "engine", "--quant", "int8")),
-    ("`--replay engine` of drawn drafts", lambda: served(
-        "--replay", "engine", "--mode", "sampled-temperature-only")),
     ("A mode in which the engine cannot be measured", lambda: served(
         "--mode", "sampled", "--measure", "all", draft=str(EMBEDDED / "draft"))),
     ("`--responses log` on an engine", lambda: served("--responses", "log")),
