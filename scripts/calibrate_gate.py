@@ -131,7 +131,7 @@ class Pool:
         totals = np.array([part.sum() for part in parts])
         positions = np.array([len(part) for part in parts], dtype=np.float64)
         rate = ratio(ALPHA_EMITTED, responses, totals, positions)
-        counts = request_counts(responses, expected_rounds(laws, self.k), rate, {})
+        counts = request_counts(responses, expected_rounds(laws, self.k), rate)
         # Any question will do, as long as it is the same for both arms.
         question = BaselineQuestion(
             key_id="",
