@@ -233,7 +233,9 @@ def test_a_time_of_fewer_than_three_processes_is_neither_higher_nor_lower(made, 
 def timed_in(processes, comparison):
     """The comparison as if its times were of so many processes."""
     (change,) = comparison.candidates
-    figures = (row.processes and replace(row, processes=processes) or row for row in change.figures)
+    figures = (
+        (row.processes and replace(row, processes=processes)) or row for row in change.figures
+    )
     return replace(comparison, candidates=(replace(change, figures=tuple(figures)),))
 
 
