@@ -106,8 +106,13 @@ def render_sections(sections: Iterable[Section], style: str, width: int, rest: s
         return "\n\n".join(section.text(width) for section in sections)
     lines = render_sections(sections, style, min(width, SCREEN_COLUMNS)).split("\n")
     if len(lines) > SCREEN_LINES:
-        left_out = len(lines) - SCREEN_LINES + 1
-        lines = [*lines[: SCREEN_LINES - 1], f"… {left_out} more lines: {rest}"]
+        last = SCREEN_LINES - 1
+        begun = last
+        while lines[begun].startswith("    "):
+            begun -= 1
+        if lines[begun].startswith("  "):  # a sentence stands whole or not at all
+            last = begun
+        lines = [*lines[:last], f"… {len(lines) - last} more lines: {rest}"]
     return "\n".join(lines)
 
 
