@@ -118,12 +118,13 @@ def sweep(
 
     watcher = TerminalWatcher(quiet=quiet, verbose=verbose)
     if dry_run:
-        from draftbench.cli.dry_run import dry_run_of, render
+        from draftbench.cli.dry_run import dry_run_of, sections
 
         with watcher:
             prepared = prepare(options, as_called(), watcher)
             describe(prepared, watcher)
-        output.write(render(dry_run_of(prepared), output.style, width()))
+        plan = dry_run_of(prepared)
+        output.show(plan, sections(plan))
         return 0
     code, answer = run_sweep(options, out, as_called(), watcher, output)
     again = next_sweep(answer, RunFolder(out).manifest, str(out))
