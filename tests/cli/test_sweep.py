@@ -229,33 +229,22 @@ def test_an_encoder_is_refused_before_anything_is_loaded(
 
 
 @pytest.mark.parametrize(
-    ("ended", "after", "decision", "until", "said"),
+    ("requests", "ended", "after", "decision", "until", "said"),
     [
-        (
-            64,
-            None,
-            "speculate",
-            "settled",
-            "settled after 64 of 300 requests; the others were left",
-        ),
-        (
-            None,
-            128,
-            "speculate",
-            "all",
-            "settled after 128 of 300 requests; --until settled leaves",
-        ),
-        (64, None, "inconclusive", "settled", "the others would not settle it; they were left out"),
-        (None, 64, "inconclusive", "all", "would not settle it; --until settled leaves them out"),
-        (None, None, "inconclusive", "settled", "all 300 requests were measured: no fewer"),
-        (None, None, "speculate", "all", None),
+        (300, 64, None, "speculate", "settled", "after 64 of 300 requests; the others were left"),
+        (300, None, 128, "speculate", "all", "after 128 of 300 requests; --until settled leaves"),
+        (300, 64, None, "inconclusive", "settled", "would not settle it; they were left out"),
+        (300, None, 64, "inconclusive", "all", "settle it; --until settled leaves them out"),
+        (300, None, None, "inconclusive", "settled", "all 300 requests were measured: no fewer"),
+        (64, None, None, "speculate", "settled", "--until settled first looks after 64"),
+        (300, None, None, "speculate", "all", None),
     ],
 )
 def test_a_sweep_says_how_many_requests_settled_its_answer(
-    ended, after, decision, until, said, monkeypatch
+    requests, ended, after, decision, until, said, monkeypatch
 ):
     monkeypatch.setattr("draftbench.planner.what_to_measure.settled_after", lambda run: after)
-    made = manifest(requests=300, effort=replace(MANIFEST.effort, settled_after=ended))
+    made = manifest(requests=requests, effort=replace(MANIFEST.effort, settled_after=ended))
     run, answer = SimpleNamespace(manifest=made), SimpleNamespace(decision=decision)
     found = _settled(run, answer, SimpleNamespace(until=until))
     assert found is None if said is None else said in found

@@ -32,7 +32,7 @@ def planned(swept):
 def test_a_draft_of_the_run_is_known_by_its_weights(planned, spoiled):
     assert planned("spoiled").candidate.draft == "spoiled"
     assert planned(str(spoiled)).candidate.draft == "spoiled"
-    assert planned(str(spoiled)).speeds.by_k.keys() == {1, 2}
+    assert planned(str(spoiled)).speeds.by_k.keys() == {2}
 
 
 def test_of_other_weights_no_speed_is_known(planned, embedded):
