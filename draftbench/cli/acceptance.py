@@ -33,6 +33,7 @@ from draftbench.report.text import (
     sentence,
     shortened,
     shown,
+    signed,
 )
 
 _ENGINE_NAMES = {
@@ -239,7 +240,7 @@ def every_section(report: AcceptanceReport) -> list[Section]:
             symbols.get(each.figure, each.figure),
             "" if each.k is None else str(each.k),
             str(each.requests),
-            _signed(each.value),
+            signed(each.value),
         ]
         for each in report.differences
         if each.k in ks
@@ -311,7 +312,7 @@ def _of_candidate(c: CandidateAcceptance, width: float) -> Iterator[Section]:
 
     if c.breakdown:
         change = c.breakdown.late_less_early
-        notes = [] if change is None else [f"α late in responses minus α early: {_signed(change)}"]
+        notes = [] if change is None else [f"α late in responses minus α early: {signed(change)}"]
         yield Section(
             f"{c.candidate}: where tokens are accepted",
             ["by", "group", "requests", "positions", "confidence", "α"],
@@ -349,12 +350,6 @@ def _of_candidate(c: CandidateAcceptance, width: float) -> Iterator[Section]:
                 for tree in c.trees
             ],
         )
-
-
-def _signed(estimate: Estimate | None) -> str:
-    if estimate is None:
-        return "–"
-    return f"{estimate.value:+.3f} ({estimate.low:+.3f} to {estimate.high:+.3f})"
 
 
 def csv_of(report: AcceptanceReport) -> str:

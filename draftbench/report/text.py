@@ -256,6 +256,13 @@ def with_ends(figure: Estimate, sign: str = "") -> str:
     return f"{figure.value:.2f}{sign} ({figure.low:.2f}–{figure.high:.2f})"
 
 
+def signed(change: Estimate | None) -> str:
+    """A difference with both ends of its interval."""
+    if change is None:
+        return "–"
+    return f"{change.value:+.3f} ({change.low:+.3f} to {change.high:+.3f})"
+
+
 def _lopsided(figure: Estimate, half: float) -> bool:
     """Whether `±` would misrepresent the interval visibly: one side is three times as long as the
     other, or `±` would reach below 0 or over 1 where the interval does not.
