@@ -4,14 +4,17 @@ default it would change from round to round.
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from draftbench.export.serve_plan import ServePlan
-from draftbench.export.writer_result import Version, WriterResult, down_to_one, other_lookup
+from draftbench.export.writer_result import Version, WriterResult, other_lookup
 from draftbench.models.drafting import transformers_arguments
 from draftbench.records import DraftingMode
 
 
 def write(plan: ServePlan, version: Version) -> WriterResult:
     """The snippet, the same for every version."""
+    speculation = plan.speculation
     to_do = ["set each request's sampling: the most frequent is written"] if plan.mixed else []
     loading = 'dtype="auto", device_map="cuda"' if plan.on_gpu else 'dtype="auto"'
     target = _from_pretrained(plan.target, plan.target_revision)
@@ -23,16 +26,14 @@ def write(plan: ServePlan, version: Version) -> WriterResult:
     ]
     if plan.method == "mtp":
         mode = None
-        arguments = "use_mtp=True"
         to_do.append(
             "transformers drafts one token a round by each of the target's own layers, whatever k: "
             "measure it there"
         )
     elif plan.draft is None:
         mode = None
-        longest = plan.lookup.longest
-        arguments = f"prompt_lookup_num_tokens={plan.k}, max_matching_ngram_size={longest}"
-        to_do += other_lookup(plan, "transformers", first=True, lengths=down_to_one(plan))
+        down = "looks up n-grams down to one token and " * (plan.lookup.shortest > 1)
+        to_do += other_lookup(plan, "transformers", f"{down}takes the first match in the prompt")
     else:
         mode = DraftingMode.SAMPLED
         draft = _from_pretrained(plan.draft, plan.draft_revision)
@@ -43,7 +44,7 @@ def write(plan: ServePlan, version: Version) -> WriterResult:
             "draft.generation_config.assistant_confidence_threshold = 0.0",
         ]
         sizes = set(plan.vocabularies or ())
-        arguments = transformers_arguments(two_tokenizers=len(sizes) == 2)
+        speculation = replace(plan.speculation, translated=len(sizes) == 2)
         if plan.other_ids and len(sizes) == 1:
             to_do.append(
                 "measure acceptance there: transformers takes vocabularies of one size for the "
@@ -51,11 +52,20 @@ def write(plan: ServePlan, version: Version) -> WriterResult:
             )
         if len(sizes) == 2:
             lines.append(f"draft_tokenizer = AutoTokenizer.from_pretrained({draft})")
+    sampling = plan.sampling
+    settings: dict[str, object] = {"do_sample": sampling.temperature > 0}
+    if sampling.temperature > 0:
+        settings["temperature"] = sampling.temperature
+        settings["top_k"] = sampling.top_k or 0
+        settings["top_p"] = 1.0 if sampling.top_p is None else sampling.top_p
+        settings["min_p"] = sampling.min_p or 0.0
+    settings |= {"repetition_penalty": 1.0, "max_new_tokens": plan.limit}
+    in_python = ", ".join(f'"{name}": {value!r}' for name, value in settings.items())
     lines += [
         # The checkpoint's generation_config would decide what is not written here.
-        f"settings = {{{', '.join(_generation(plan))}}}",
+        f"settings = {{{in_python}}}",
         'inputs = tokenizer("Once upon a time", return_tensors="pt").to(target.device)',
-        f"output = target.generate(**inputs, **settings, {arguments})",
+        f"output = target.generate(**inputs, **settings, {transformers_arguments(speculation)})",
     ]
     return WriterResult("\n".join(lines), mode, to_do=to_do)
 
@@ -66,16 +76,3 @@ def _from_pretrained(name: str, revision: str | None) -> str:
     if file.endswith(".gguf"):
         return f"{folder or '.'!r}, gguf_file={file!r}"
     return f"{name!r}, revision={revision!r}" if revision else repr(name)
-
-
-def _generation(plan: ServePlan) -> list[str]:
-    """The traffic's sampling and longest response, as keys and values in Python."""
-    sampling = plan.sampling
-    settings: dict[str, object] = {"do_sample": sampling.temperature > 0}
-    if sampling.temperature > 0:
-        settings["temperature"] = sampling.temperature
-        settings["top_k"] = sampling.top_k or 0
-        settings["top_p"] = 1.0 if sampling.top_p is None else sampling.top_p
-        settings["min_p"] = sampling.min_p or 0.0
-    settings |= {"repetition_penalty": 1.0, "max_new_tokens": plan.limit}
-    return [f'"{name}": {value!r}' for name, value in settings.items()]

@@ -26,7 +26,7 @@ from draftbench.errors import DraftbenchError
 from draftbench.export.configurations import configure
 from draftbench.export.serve_plan import serve_plan
 from draftbench.memory import format_size
-from draftbench.models.engine_rules import ENGINE_RULES
+from draftbench.models.engine_rules import ENGINE_RULES, STARTED
 from draftbench.planner.caveats import predictions_off
 from draftbench.planner.decide import decide
 from draftbench.planner.recommendation import Recommendation
@@ -40,7 +40,6 @@ from draftbench.run_folder.run import Run
 from draftbench.safe_files import GENERATOR
 
 # The engines that a run of the built-in decoder is exported for on the page.
-_USUAL = ("vllm", "sglang", "llama.cpp")
 _TO_DO = 3  # notes on a configuration, the most urgent first
 # Longest piece of code that fits on a line of a phone.
 _UNBROKEN = 30
@@ -193,7 +192,7 @@ def _engines(run: Run, answer: Recommendation) -> Iterator[dict[str, Any]]:
     or of the usual ones.
     """
     measured = run.manifest.question.engine
-    for engine in (measured,) if measured in ENGINE_RULES else _USUAL:
+    for engine in (measured,) if measured in ENGINE_RULES else STARTED:
         name = ENGINE_RULES[engine].name
         if answer.choice is None:
             return

@@ -23,10 +23,11 @@ from draftbench.traffic.summary import BadRows, FirstRequest, TrafficSummary, re
 def told(load=None, until="all"):
     traffic = TrafficSummary(
         source="prod.csv",
-        layout=("UTF-16", "columns separated by tabs"),
+        layout=("columns separated by tabs",),
         rows=9,
         requests=2,
         merged=1,
+        several=0,
         forms={"prompt": 5, "messages": 3},
         unread={"passage": 3, "id": 9},
         left_out={"too long": 4},
@@ -52,14 +53,16 @@ def told(load=None, until="all"):
 
 def test_what_was_left_out_refused_or_doubtful_is_said():
     assert told() == [
-        "2 requests in 9 rows; formats: messages (3), prompt (5); duplicates merged: 1",
-        "the file is read as UTF-16, columns separated by tabs",
+        "2 requests from 9 rows; formats: messages (3), prompt (5)",
+        "1 row repeated: such a request counts as often",
+        "the file is read as columns separated by tabs",
         "ignored fields: passage, id",
         "4 left out: too long",
         "bad row prod.csv:7: not JSON (2 such rows)",
-        "rows without a temperature: 1; 0 is assumed, greedy (--temperature sets another)",
-        "1 of 2 requests have structured output, which only an engine applies: draft models are\n"
-        "  replayed without it, so α holds only for the other 50%",
+        "1 row without a temperature: 0 is assumed, greedy (--temperature sets another)",
+        "1 of 2 requests with structured output, which only an engine applies: the built-in\n"
+        "  decoder leaves them out; beside an engine draft models are replayed without it, so α\n"
+        "  holds only for the other 50%",
         "first request: roles system, user; ends with 'the end\\n'",
         "refused foreign: its vocabulary differs",
         "note on draft: slow",

@@ -15,11 +15,10 @@ import torch
 from engines.replayed_head import EMBEDDED, ReplayedHead
 
 from draftbench.engines.client import Fault
-from draftbench.engines.commands import ServerStart
 from draftbench.engines.connect import connect
 from draftbench.engines.counters import since
 from draftbench.engines.drive import drive
-from draftbench.engines.engine import Ask
+from draftbench.engines.engine import Ask, ServerStart
 from draftbench.engines.start import started
 from draftbench.engines.vllm import Vllm
 from draftbench.models.drafting import speculation_of
@@ -189,10 +188,10 @@ def test_vllm_accepts_of_a_heads_drafts_what_its_replay_says(tmp_path, vllm):
 @needs_vllm
 def test_vllms_counters_around_an_answer_are_the_rounds_that_it_tells(tmp_path, vllm, monkeypatch):
     """So those of a version that tells none are read from there."""
-    pairs, counted = [], Vllm.counted
+    pairs, counted = [], Vllm.rounds_of
     monkeypatch.setattr(Vllm, "counts_around", True)
     monkeypatch.setattr(
-        Vllm, "counted", lambda server, *of: pairs.append(of) or counted(server, *of)
+        Vllm, "rounds_of", lambda server, *of: pairs.append(of) or counted(server, *of)
     )
     driven(vllm(str(EMBEDDED / "distilled")), tmp_path)
     assert len(pairs) == 2

@@ -18,7 +18,7 @@ import pytest
 from scenes import EMBEDDED
 
 from draftbench.export.configurations import configure
-from draftbench.models.drafting import VLLM_FIELDS
+from draftbench.models.drafting import speculation_of
 from draftbench.models.engine_rules import ENGINE_RULES
 from draftbench.records import DraftingMode
 
@@ -86,21 +86,8 @@ def test_vllm_accepts_what_is_exported_and_refuses_a_key_that_it_lacks(plan):
     assert found[-1] != 4
 
 
-def test_the_fields_that_a_file_of_speculation_may_have_are_vllms():
-    code = (
-        "import dataclasses, json; from vllm.config.speculative import SpeculativeConfig as C;"
-        "print(json.dumps([field.name for field in dataclasses.fields(C)]))"
-    )
-    ran = subprocess.run([PYTHON, "-c", code], capture_output=True, text=True, check=True)
-    made_by_vllm = {
-        *("target_model_config", "target_parallel_config", "tensor_parallel_size"),
-        *("draft_model_config", "draft_parallel_config"),
-    }
-    assert set(json.loads(ran.stdout.splitlines()[-1])) - made_by_vllm == set(VLLM_FIELDS)
-
-
 def test_vllm_takes_the_option_for_a_targets_own_draft_where_its_type_has_one(tmp_path):
-    _, fields = shlex.split(ENGINE_RULES["vllm"].own_draft)
+    _, fields = shlex.split(ENGINE_RULES["vllm"].option(speculation_of("mtp", 1)))
     heads = shutil.copytree(EMBEDDED / "target", tmp_path / "heads")
     sizes = {"hidden_size": 64, "num_hidden_layers": 2, "num_attention_heads": 4, "head_dim": 16}
     kind = {"architectures": ["Glm4MoeForCausalLM"], "model_type": "glm4_moe", "vocab_size": 2048}
