@@ -262,8 +262,7 @@ def describe(prepared: Prepared, watcher: TerminalWatcher) -> None:
         watcher.note(paragraph(f"refused {', '.join(names)}: {reason}", SCREEN_COLUMNS))
     for draft, caveats in prepared.caveats.items():
         known = list(caveats)
-        unknown = prepared.serving is not None and not prepared.serving.configured
-        if not unknown and parsed(draft)[0] == "draft-model":
+        if parsed(draft)[0] == "draft-model":
             levels = prepared.options.quants
             with suppress(ModelError):  # an engine may serve what cannot be counted here
                 sized = prepared.target, prepared.drafts[draft], prepared.build

@@ -33,7 +33,7 @@ from draftbench.acceptance.intervals import (
     paired_ratio,
     quantiles,
 )
-from draftbench.acceptance.rounds import AnyReplay, Floats, Pairs
+from draftbench.acceptance.rounds import AnyReplay, Floats, Pairs, alpha_of
 from draftbench.decoder.runner import Runner
 from draftbench.measure.replay import ServedTarget, replay_head, replay_model
 from draftbench.measure.trajectories import GROUP, ScoredResponse
@@ -41,7 +41,7 @@ from draftbench.models.eagle import build_head
 from draftbench.models.quantize import Build, build_runner
 from draftbench.models.source import ModelSource
 from draftbench.models.translation import translated
-from draftbench.planner.formula import alpha_of, expected_tokens
+from draftbench.planner.formula import expected_tokens
 from draftbench.planner.recommendation import Recommendation
 from draftbench.records import SELF, Candidate, DraftingMode, Trajectory
 from draftbench.training.fit import InTraining, writing

@@ -198,10 +198,15 @@ def test_a_server_whose_model_has_another_name_is_said_to_be_taken_for_the_targe
         assert (said in outcome.err) is expected
 
 
-def test_a_folder_with_a_tokenizer_and_no_more_is_enough(command, running, tmp_path):
-    words = ["--tokenizer", tokenizer(tmp_path), "--drafts", "ngram", "--out", tmp_path / "run"]
-    outcome = command("sweep", *running(FakeServer(k=4)), *words, *TRAFFIC, "--temperature", 0)
+def test_a_folder_with_a_tokenizer_and_no_more_is_enough_for_prompt_lookup(
+    command, failing, running, embedded, tmp_path
+):
+    words = [*running(FakeServer(k=4)), "--tokenizer", tokenizer(tmp_path), *TRAFFIC]
+    words += ["--out", tmp_path / "run"]
+    outcome = command("sweep", *words, "--drafts", "ngram", "--temperature", 0)
     assert outcome.code == 0, outcome.err
+    told = failing(2, "sweep", *words, "--drafts", embedded / "draft")
+    assert "cannot be replayed: the served model is not named" in told
 
 
 @pytest.fixture

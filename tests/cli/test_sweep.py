@@ -44,8 +44,7 @@ def told(load=None, until="all"):
         manifest=SimpleNamespace(environment=SimpleNamespace(load=load)),
         traffic=traffic,
         failures=[SimpleNamespace(candidate="foreign", reason="its vocabulary differs")],
-        caveats={"draft": ("slow",)},
-        serving=SimpleNamespace(configured=False),
+        caveats={"mtp": ("slow",)},
     )
     describe(prepared, SimpleNamespace(note=notes.append))
     return notes
@@ -65,7 +64,7 @@ def test_what_was_left_out_refused_or_doubtful_is_said():
         "  holds only for the other 50%",
         "first request: roles system, user; ends with 'the end\\n'",
         "refused foreign: its vocabulary differs",
-        "note on draft: slow",
+        "note on mtp: slow",
     ]
     for load, said in ((LOAD, 0), (1.25, 1)):
         assert sum("busy (load 1.2 per core)" in note for note in told(load)) == said
