@@ -132,7 +132,7 @@ def on_an_engine(tmp_path, monkeypatch):
         )
         prepared = SimpleNamespace(
             options=swept,
-            serving=Serving("vllm", swept, options, None, True, {}, {ngram: "none"}, ()),
+            serving=Serving("vllm", swept, options, None, {}, {ngram: "none"}, ()),
             candidates=[ngram],
             prompt_tokens=[(60, 40)] * 10,
             manifest=manifest(engine="vllm", arrivals=arrivals, requests=10),
