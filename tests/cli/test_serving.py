@@ -143,9 +143,7 @@ def test_a_server_that_does_not_answer(failing, monkeypatch):
     assert "cannot reach" in failing(2, "sweep", *SERVER, "--drafts", "ngram", *TRAFFIC)
 
 
-class Silent(FakeServer):
-    def counters(self):
-        return RoundCounts(rounds=0, drafted=0, accepted=0)
+NOTHING = {"method": "draft-simple", "counted": RoundCounts(rounds=0, drafted=0, accepted=0)}
 
 
 class Telling(FakeServer):
@@ -175,7 +173,7 @@ def running(monkeypatch):
         (FakeServer(k=4), FakeServer(k=2), "without speculation$"),
         (FakeServer(), FakeServer(k=2), "or exchange the two addresses$"),
         (FakeServer(), FakeServer(), "does not draft"),
-        (Silent(method="draft-simple"), None, r"set to draft \(draft-simple\) and drafts nothing"),
+        (FakeServer(**NOTHING), None, r"set to draft \(draft-simple\) and drafts nothing"),
         (Telling(k=4), None, "is not the server's"),
     ],
 )
