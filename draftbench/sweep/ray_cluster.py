@@ -58,7 +58,10 @@ def connect(cluster: RayCluster) -> None:
     try:
         with warnings.catch_warnings(action="ignore"):
             ray.init(
-                cluster.address, log_to_driver=False, logging_level="critical", include_dashboard=False
+                cluster.address,
+                log_to_driver=False,
+                logging_level="critical",
+                include_dashboard=False,
             )
     except (ConnectionError, ImportError, RuntimeError, ValueError) as error:
         raise UsageError(
