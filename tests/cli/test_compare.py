@@ -327,7 +327,10 @@ def test_speed_ups_of_responses_that_were_sampled_otherwise_are_not_subtracted(c
         ]
     )
     row = figures(run_a, other)[SPEED]
-    assert (row.difference, row.obstacle) == (None, "not comparable: 6 of 6 were sampled otherwise")
+    assert (row.difference, row.obstacle) == (
+        None,
+        "not comparable: 6 of 6 were sampled with other settings",
+    )
 
 
 def test_what_was_asked_and_loaded_otherwise_is_listed(changed, run_a):
