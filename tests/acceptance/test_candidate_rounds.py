@@ -6,7 +6,6 @@ from scenes import SMALL, lookup, manifest, replay, replayed, served, trajectory
 from draftbench.acceptance.candidate_rounds import CandidateRounds, candidate_rounds, served_rounds
 from draftbench.acceptance.rounds import expected_rounds
 from draftbench.acceptance.summary import acceptance_report
-from draftbench.cli.recommend import render
 from draftbench.planner.options import DecisionOptions
 from draftbench.planner.recommend import recommend
 from draftbench.planner.recommendation import Slo
@@ -106,12 +105,6 @@ def test_what_requests_shift_the_hazards_by_adds_up_to_nothing():
             responses.weights @ each.counts[name] for each in (responses.at(1), by_hazards)
         )
         assert shifted == pytest.approx(shared)
-
-
-def test_nothing_is_said_of_replay_where_nothing_was_replayed():
-    text = render(recommend(run(ONE_A_ROUND, 1, 401)), "markdown", 200, everything=True)
-    assert "only 5 requests were decoded" in text
-    assert "replay" not in text
 
 
 def test_a_server_without_a_baseline_has_its_accepted_length_and_says_what_is_missing():

@@ -10,7 +10,7 @@ import math
 import msgspec
 import numpy as np
 import pytest
-from planner.engine_run import in_pieces, replayed_run, served_run
+from planner.engine_run import PLAIN, in_pieces, in_rounds, replayed_run, served_run
 from scenes import (
     ALL,
     BIG,
@@ -443,8 +443,7 @@ def half(interval):
     return np.log(interval.high / interval.low) / 2
 
 
-PLAIN = in_pieces(0, 0.5, 0.1, (1,) * 9)  # 8 steps of 0.1 s
-AT_ONE = in_pieces(1, 0.5, 0.12, (1, 2, 2, 2, 2))  # 4 rounds of 0.12 s
+AT_ONE = in_rounds(1, 0.12)  # four rounds of it, beside eight steps of .1 s
 
 
 def many(count, *starts):
@@ -463,7 +462,7 @@ def test_speed_is_predicted_from_rounds_of_replay_and_seconds_of_whole_rounds():
 
 
 # Rounds of .21 s and of .18 s in turn: .72 or .84 s for what takes .8 s without a draft, 1.03×.
-CLOSE = [in_pieces(1, 0.5, seconds, (1, 2, 2, 2, 2))[0] for seconds in (0.21, 0.18)]
+CLOSE = [in_rounds(1, seconds)[0] for seconds in (0.21, 0.18)]
 
 
 @pytest.mark.parametrize("started", [True, False])
@@ -479,7 +478,7 @@ def test_only_what_a_sweep_can_do_is_advised_of_starts(started):
 
 def test_a_k_that_joined_in_a_later_turn_is_not_advised_the_starts_that_the_sweep_had():
     """k = 1 in the last of three turns, 1.03×, and k = 4 in each of them, .8×."""
-    shown, rows = {0: PLAIN[:1], 4: in_pieces(4, 0.5, 0.5, (1, 5, 3))[:1], 1: CLOSE}, []
+    shown, rows = {0: PLAIN[:1], 4: in_rounds(4, 0.5)[:1], 1: CLOSE}, []
     ran = [(0, turn) for turn in range(4)] + [(4, turn) for turn in range(3)] + [(1, 0)]
     for place, (k, repeat) in enumerate(ran):
         own = {"repeat": repeat, "server": f"s{place}", "process": f"p{place}"}
@@ -534,8 +533,7 @@ def test_a_draft_that_was_replayed_beside_timed_ones_is_said_not_to_be_timed():
 def test_a_k_that_was_not_started_may_be_the_best_and_says_how_sure_that_is():
     # With .30 s at k = 4 the line says .187 at k = 2: 8 tokens in .56 s, in .52 s at k = 1. A bend
     # may be .0106 s (5.7 %), and starts differ: k = 2 is better by 2 % in about one of fifteen.
-    one, dear = in_pieces(1, 0.5, 0.13, (1, 2, 2, 2, 2)), in_pieces(4, 0.5, 0.30, (1, 5, 3))
-    answer = recommend(replayed_run(*PLAIN, *one, *dear))
+    answer = recommend(replayed_run(*PLAIN, *in_rounds(1, 0.13), *in_rounds(4, 0.30)))
     assert (answer.leader.k, answer.decision) == (1, "speculate")
     assert 0.9 < answer.probability_best < 0.97
     at_two = evaluation(answer, k=2).speedup_expected
