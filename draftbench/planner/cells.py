@@ -53,9 +53,7 @@ from draftbench.run_folder.run import Run
 Promise = Literal["passes", "rounds", "tokens"]
 ROUND = Block(UNTIMED)
 SPEEDUP = Figure(
-    name="speed-up",
-    symbol="S",
-    formula="tokens per second with speculation / without",
+    name="speed-up", symbol="S", formula="tokens per second with speculation / without"
 )
 
 

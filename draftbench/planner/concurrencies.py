@@ -39,10 +39,7 @@ def at_concurrency(evaluator: Evaluator, concurrency: int) -> AtConcurrency:
     plain_rate = concurrency / plain.step if plain and in_flight else None
     plain_range = None
     if plain and plain.by_candidate and in_flight:
-        plain_range = (
-            concurrency / max(plain.by_candidate),
-            concurrency / min(plain.by_candidate),
-        )
+        plain_range = (concurrency / max(plain.by_candidate), concurrency / min(plain.by_candidate))
     plain_time = plain.token or plain.step if plain else None
     speedup = leader.value("expected") if leader else None
     speedup_of_time = leader.value("end_to_end") if leader and plain and plain.token else speedup
