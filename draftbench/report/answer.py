@@ -149,7 +149,7 @@ def _larger(answer: Recommendation, larger: LargerSweep) -> _Sweep:
     chance = f"have a {larger.chance:.0%} chance of settling it"
     size = f"{more and more + ': '}{_size(answer, larger)}"
     far = f"no realistic number reaches {SETTLES:.0%}"
-    return _Sweep(f"Next: {size} ({again}) {chance}; {far}.", flags)
+    return _Sweep(f"Perhaps: {size} ({again}) {chance}; {far}.", None)  # not advised
 
 
 def _words(flags: Mapping[str, str]) -> str:
@@ -455,7 +455,10 @@ def _interval_parts(answer: Recommendation) -> Section:
             rows.append([str(each.candidate), str(each.k), *shown])
     names = ("draft", "k", "requests", "timing noise", "extrapolation")
     head, known = known_columns(names, rows)
-    note = "Half-width of the 95% interval if this were the only error."
+    note = (
+        "Half-width of the 95% interval if this were the only error. Timing noise is that of whole "
+        "decoding runs; the ± of c and v, of single passes, is part of what requests add."
+    )
     return Section("Where the intervals come from", head, known, [note], names=2)
 
 

@@ -232,7 +232,7 @@ def test_a_worse_tail_is_named_with_its_percentile(speculative, words):
     [
         (
             0.66,
-            "Next: more traffic than these 42 rows: 100 requests (--sample 100 in another --out)",
+            "Perhaps: more traffic than these 42 rows: 100 requests (--sample 100 in another",
         ),
         (0.91, "To settle it: more traffic than these 42 rows, and a sweep with --sample 100 in"),
     ],
@@ -274,9 +274,8 @@ def test_the_headline_names_a_sweep_that_settles_it(processes, said):
          "To settle it: a sweep with --sample 120 in another --out.",
          "--target ./big --sample 120"),
         ("sample", (100, 3, 0.66), 100, None,
-         "Next: 100 requests in 3 processes (--sample 100 --processes 3 in another --out) have a "
-         "66% chance of settling it; no realistic number reaches 90%.",
-         "--target ./big --sample 100 --processes 3"),
+         "Perhaps: 100 requests in 3 processes (--sample 100 --processes 3 in another --out) have "
+         "a 66% chance of settling it; no realistic number reaches 90%.", None),
         ("sample", None, 42, None, "Next: the same sweep with --sample 30, in another --out.",
          "--target ./big --sample 30"),
         ("sample", None, 29, None,  # the traffic has no 30
