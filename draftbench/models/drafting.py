@@ -32,7 +32,9 @@ Method = Literal["draft-model", "ngram", "eagle3", "mtp", "suffix", "dflash", "r
 class DraftKind(NamedTuple):
     """What is known of a kind of draft."""
 
-    written: str  # by `--drafts`; before a colon if a model or file follows; a draft model: bare
+    written: (
+        str  # in `--drafts`; a model or file follows a colon, and stands alone if this is empty
+    )
     called: str = "(?!)"  # a pattern of what servers call it; this one: nothing
     replayed: bool = False  # whether it can be replayed over the answers of an engine
     built_in: bool = False  # whether the built-in decoder drafts with it, besides prompt lookup

@@ -169,7 +169,7 @@ def evaluations(run: Run, decided: DecisionAt) -> tuple[Evaluation, ...]:
         alone = {name: sample.value for name, sample in of.items() if sample and not figures[name]}
         along, block, measured, own = each.along, each.block, each.measured, each.configuration
         sure = decided.deciding and each in decided.competing
-        experts, experts_at_most = _experts_read(each, evaluator.source.run)
+        experts, experts_at_most = _experts_read(each)
         found.append(
             Evaluation(
                 draft=own.draft,
@@ -212,27 +212,23 @@ def _over_passes(cells: Sequence[Cell]) -> float | None:
     return math.exp(mean(known)) if known else None
 
 
-def _experts_read(alternative: Alternative, timed: Run | None) -> tuple[float | None, float | None]:
+def _experts_read(alternative: Alternative) -> tuple[float | None, float | None]:
     """How many of the target's experts the timed passes over k + 1 tokens read in a layer, linear
     between timed sizes; and how many they could read at most.
     """
-    facts = timed.facts_of(None) if timed else None
-    if timed is None or facts is None or facts.mixture is None:
+    run, own = alternative.evaluator.run, alternative.configuration
+    facts, counts = run.facts_of(None), defaultdict[int, list[float]](list)
+    if facts is None or facts.mixture is None or alternative.evaluator.foreign:
         return None, None
-    concurrency, tokens = alternative.configuration.concurrency, alternative.k + 1
-    counts = defaultdict[int, list[float]](list)
-    for point in timed.costs:
-        if (
-            point.experts_read is not None
-            and point.candidate is None
-            and (point.block, point.concurrency) == (str(alternative.candidate), concurrency)
-        ):
+    for point in run.costs:
+        at = point.candidate, point.block, point.concurrency
+        if point.experts_read is not None and at == (None, str(own.candidate), own.concurrency):
             counts[point.new_tokens].append(point.experts_read)
-    sizes = sorted(counts)
-    if not sizes:
+    if not counts:
         return None, None
+    sizes, tokens = sorted(counts), own.k + 1
     counted = float(np.interp(tokens, sizes, [mean(counts[size]) for size in sizes]))
-    return counted, facts.mixture.most_read(concurrency * tokens)
+    return counted, facts.mixture.most_read(own.concurrency * tokens)
 
 
 def why_not(alternative: Alternative, decided: DecisionAt) -> str:

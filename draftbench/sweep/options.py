@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -10,8 +11,6 @@ from typing import Protocol
 
 from draftbench.errors import UsageError
 from draftbench.flags import (
-    complete_devices,
-    complete_levels,
     draft_lengths,
     flag,
     flag_name,
@@ -126,7 +125,7 @@ def workers_named(text: str) -> int | RayCluster:
     """`4`, `ray` or `ray://HOST:PORT`."""
     if text == "ray":
         return RayCluster(None)
-    if text.startswith("ray://"):
+    if re.fullmatch(r"ray://.+:\d+", text):
         return RayCluster(text)
     if text.isdecimal() and int(text) >= 1:
         return int(text)
@@ -274,7 +273,6 @@ class SweepOptions:
         ("--quant",),
         parse=partial(level_names, "--quant"),
         many=True,
-        autocompletion=complete_levels,
     )
     ks: tuple[int, ...] = flag(
         "1-8", "The draft lengths, e.g. 1-8 or 2,4,8.", "K,…", ("--k",), parse=draft_lengths
@@ -311,7 +309,6 @@ class SweepOptions:
         "Where models run: cpu, cuda, cuda:1, or auto, which spreads them over all GPUs (default: "
         "a GPU if there is one).",
         "DEVICE",
-        autocompletion=complete_devices,
     )
     threads: int | None = in_models(
         None, "The number of CPU threads (default: OMP_NUM_THREADS, else one per core).", min=1
@@ -363,7 +360,6 @@ class SweepOptions:
         hint="leave it out, and serve the quantized checkpoint, or name the engine's own flag in "
         "--engine-args",
         parse=partial(level_name, "--target-quant"),
-        autocompletion=complete_levels,
     )
     simulate_quant: bool = in_built_in(
         False,

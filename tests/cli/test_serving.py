@@ -225,13 +225,17 @@ def test_a_server_whose_model_has_another_name_is_said_to_be_taken_for_the_targe
         assert (said in outcome.err) is expected
 
 
-def test_a_folder_with_a_tokenizer_and_no_more_is_enough(command, serving, embedded, tmp_path):
+def test_a_folder_with_a_tokenizer_and_no_more_is_enough_for_prompt_lookup(
+    command, failing, serving, embedded, tmp_path
+):
     for name in ("tokenizer.json", "tokenizer_config.json"):
         shutil.copy(embedded / "target" / name, tmp_path / name)
     serving(FakeServer(k=4))
-    words = ["--tokenizer", tmp_path, "--drafts", "ngram", "--out", tmp_path / "run"]
-    outcome = command("sweep", *SERVER, *words, *TRAFFIC, "--temperature", 0)
+    words = [*SERVER, "--tokenizer", tmp_path, "--out", tmp_path / "run", *TRAFFIC]
+    outcome = command("sweep", *words, "--drafts", "ngram", "--temperature", 0)
     assert outcome.code == 0, outcome.err
+    told = failing(2, "sweep", *words, "--drafts", embedded / "draft")
+    assert "cannot be replayed: the served model is not named" in told
 
 
 def lookup(embedded):
