@@ -800,10 +800,8 @@ class DecisionAt:
 
         def sweep(times: float, count: int) -> LargerSweep:
             larger = math.ceil(times * leader.requests)
-            # A k that was added in a later turn has fewer starts than the sweep was asked for.
-            joined = max(getattr(self.evaluator.effects.design, "turns", now) - now, 0)
             few = rows if larger > rows else None
-            return LargerSweep(larger, count + joined, chance(times, count), few)
+            return LargerSweep(larger, count, chance(times, count), few)
 
         steps = np.exp(np.linspace(0, math.log(_MOST_TIMES), 200)).tolist()
         settling = [

@@ -435,10 +435,6 @@ def asked(
     return run_of(manifest(engine="vllm", ks=(1,)), observations)
 
 
-def at_one(run):
-    return evaluation(recommend(run), k=1)
-
-
 def half(interval):
     return np.log(interval.high / interval.low) / 2
 
@@ -474,19 +470,6 @@ def test_only_what_a_sweep_can_do_is_advised_of_starts(started):
     assert answer.decision == "inconclusive"
     assert (answer.larger_sweep.processes > 1) is started
     assert ("--restarts" in text) is started
-
-
-def test_a_k_that_joined_in_a_later_turn_is_not_advised_the_starts_that_the_sweep_had():
-    """k = 1 in the last of three turns, 1.03×, and k = 4 in each of them, .8×."""
-    shown, rows = {0: PLAIN[:1], 4: in_rounds(4, 0.5)[:1], 1: CLOSE}, []
-    ran = [(0, turn) for turn in range(4)] + [(4, turn) for turn in range(3)] + [(1, 0)]
-    for place, (k, repeat) in enumerate(ran):
-        own = {"repeat": repeat, "server": f"s{place}", "process": f"p{place}"}
-        rows += [msgspec.structs.replace(row, **own) for row in many(20, shown[k])]
-    answer = recommend(served_run(*rows, ks=(1, 4)))
-    assert (answer.decision, answer.leader.k) == ("inconclusive", 1)
-    # Three turns gave it one start; three starts are tried next, which may take five.
-    assert answer.larger_sweep.processes == 5
 
 
 def test_the_answer_of_an_engine_names_it_and_measures_its_speed():
@@ -541,46 +524,42 @@ def test_a_k_that_was_not_started_may_be_the_best_and_says_how_sure_that_is():
     assert at_two.low < 0.8 / 0.6 < 0.8 / 0.5 < at_two.high
 
 
-def test_a_started_k_is_as_sure_as_its_requests_are_alike_in_speed():
-    """Ten requests of eight steps of .1 s and four rounds: of .08 s for five, of .16 s for five."""
-    found = at_one(asked([0.08, 0.16] * 5))
-    assert found.speedup_expected.value == pytest.approx(0.8 / 0.48)
-    # Shares of .32 or .64 of 4.8 s against a tenth of the rounds: a third of a tenth, ten times.
-    # By t of nine degrees of freedom.
-    requests = 2.262 * np.sqrt(10 / 9) * (1 / 30) * 10**0.5
-    assert half(found.speedup_measured) == pytest.approx(requests, rel=0.12)
-    assert half(found.speedup_expected) == pytest.approx(np.hypot(requests, OF_STARTS), rel=0.12)
+# Shares of .32 or .64 s of the sum against a tenth (a twelfth) of the rounds are a third of it, ten
+# (twelve) times; by t of nine (eleven) degrees of freedom.
+OF_TEN = 2.262 * np.sqrt(10 / 9) / 30 * 10**0.5
+OF_TWELVE = 2.201 * np.sqrt(12 / 11) / 36 * 12**0.5
 
 
-def test_requests_that_take_longer_in_fewer_rounds_leave_little_doubt():
-    """Half of ten requests have eight rounds of .1 s, half four of .2 s: all take .8 s."""
-    rounds = asked([0.1, 0.2] * 5, pieces=lambda at: (1,) + (1 + at % 2,) * (8 // (1 + at % 2)))
-    found = at_one(rounds)
-    assert found.speedup_expected.value == pytest.approx(1.0)
-    assert half(found.speedup_expected) == pytest.approx(OF_STARTS, rel=0.1)
-
-
-def test_few_answered_requests_leave_the_doubt_of_few_however_many_were_replayed():
-    """Twelve of 120 answered: half in rounds of .08 s, half of .16 s."""
-    found = at_one(asked([0.08, 0.16] * 6, replayed=120))
-    assert found.speedup_expected.value == pytest.approx(0.8 / 0.48)
-    # A third of a twelfth, twelve times; by t of eleven degrees of freedom.
-    requests = 2.201 * np.sqrt(12 / 11) * (1 / 36) * 12**0.5
-    assert half(found.speedup_expected) > 0.94 * np.hypot(requests, OF_STARTS)
-
-
-def test_requests_count_as_often_as_the_log_has_them():
-    """One of ten stands for 91 rows and takes twice as long: .92 s in the mean of 100."""
-    found = at_one(asked([0.24] + [0.12] * 9, often=[91] + [1] * 9))
-    mean = (91 * 0.96 + 9 * 0.48) / 100
-    assert found.speedup_measured.value == pytest.approx(0.8 / mean)
-    assert found.speedup_expected.value == pytest.approx(0.8 / mean)
-
-
-def test_a_slow_request_that_was_not_answered_with_the_draft_does_not_make_it_fast():
-    """One of ten takes four times as long both ways and failed with the draft: the others say 2."""
-    found = at_one(asked([None] + [0.1] * 9, plain=lambda at: 0.1 if at else 0.4))
-    assert found.speedup_expected.value == pytest.approx(2.0)
+@pytest.mark.parametrize(
+    ("options", "value", "doubt"),
+    [
+        # Eight steps of .1 s and four rounds, of .08 s for half of ten requests, else of .16 s.
+        ({"seconds": [0.08, 0.16] * 5}, 0.8 / 0.48, np.hypot(OF_TEN, OF_STARTS)),
+        # Half of ten requests have eight rounds of .1 s, half four of .2 s: all take .8 s.
+        (
+            {
+                "seconds": [0.1, 0.2] * 5,
+                "pieces": lambda at: (1,) + (1 + at % 2,) * (8 // (1 + at % 2)),
+            },
+            1.0,
+            OF_STARTS,
+        ),
+        # Few answered requests leave the doubt of few however many were replayed.
+        (
+            {"seconds": [0.08, 0.16] * 6, "replayed": 120},
+            0.8 / 0.48,
+            np.hypot(OF_TWELVE, OF_STARTS),
+        ),
+        # One of ten stands for 91 rows of the log and takes twice as long.
+        ({"seconds": [0.24] + [0.12] * 9, "often": [91] + [1] * 9}, 80 / (91 * 0.96 + 4.32), None),
+        # One of ten takes four times as long both ways and failed with the draft.
+        ({"seconds": [None] + [0.1] * 9, "plain": lambda at: 0.1 if at else 0.4}, 2.0, None),
+    ],
+)
+def test_a_started_k_is_as_sure_as_its_requests_are_alike_in_speed(options, value, doubt):
+    found = evaluation(recommend(asked(**options)), k=1)
+    assert found.speedup_expected.value == pytest.approx(value)
+    assert doubt is None or half(found.speedup_expected) == pytest.approx(doubt, rel=0.12)
 
 
 def test_a_load_that_was_not_served_is_unknown_in_words():
