@@ -78,9 +78,9 @@ def recommend(run: Run, options: DecisionOptions | None = None) -> Recommendatio
     if question.mode is DraftingMode.GREEDY and question.responses == "target" and samples:
         # The α of the target as its own draft, if no greedy draft can be expected to reach more,
         # since the target sampled. A draft can still be luckier.
-        rates = {each.draft: each.alpha.value for each in evaluated if each.alpha}
-        if SELF in rates and max(rates.values()) == rates[SELF] < NEAR_TIES:
-            ceiling = rates[SELF]
+        rates = {each.candidate: each.alpha.value for each in evaluated if each.alpha}
+        own = rates.get(Candidate(draft=SELF), 1.0)
+        ceiling = own if max(rates.values(), default=1.0) == own < NEAR_TIES else None
     arrivals = None  # a constant number in flight
     if question.arrivals != "closed" and not evaluator.foreign:
         scale = question.time_scale or 1.0
@@ -116,7 +116,7 @@ def recommend(run: Run, options: DecisionOptions | None = None) -> Recommendatio
         failures=run.failures,
         engine=engine_name(run) if question.engine else None,
         arrivals=arrivals,
-        costs_from=(evaluator.source.runner or "an unknown runner") if evaluator.foreign else None,
+        costs_from=evaluator.source.runner if evaluator.foreign else None,
         slo_kept=slo_kept(run, leader, decided.concurrency, evaluator.options.slo),
         settled_by=decided.settled_by,
         larger_sweep=decided.larger_sweep,

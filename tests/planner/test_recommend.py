@@ -15,6 +15,7 @@ from scenes import (
     ALL,
     BIG,
     CHEAP,
+    INT4,
     NGRAM,
     NONE,
     OTHER_TEXT,
@@ -388,6 +389,7 @@ def test_what_the_target_accepts_of_itself_is_the_ceiling_where_it_sampled(
         scene.request(f"r{at}", sampling=Sampling(temperature=temperature))
         scene.replay(f"r{at}", [0.5] * 8, SELF_DRAFT)
         scene.replay(f"r{at}", [other] * 8)
+        scene.replay(f"r{at}", [0.3] * 8, INT4)
     assert recommend(scene.observed(1, responses=responses)).ceiling_alpha == ceiling
 
 
