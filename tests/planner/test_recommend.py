@@ -149,6 +149,7 @@ def test_the_control_is_never_recommended(scene):
     assert control.speedup_measured.value == pytest.approx(4.0)
     assert (found.decision, found.leader) == ("inconclusive", None)
     assert control.reason == "a control: the target as its own draft is never recommended"
+    assert control.best  # of its own k's
 
 
 def test_prompt_lookup_may_win_and_takes_no_memory(scene):
