@@ -192,11 +192,8 @@ def test_servers_that_are_no_pair(failing, serving, embedded, spec, plain, compl
 
 
 def test_a_server_set_to_draft_that_drafts_nothing(failing, serving, embedded):
-    class Silent(FakeServer):
-        def counters(self):
-            return RoundCounts(rounds=0, drafted=0, accepted=0)
-
-    serving(Silent(method="draft-simple"))
+    nothing = RoundCounts(rounds=0, drafted=0, accepted=0)
+    serving(FakeServer(method="draft-simple", counted=nothing))
     words = ["--tokenizer", embedded / "target"]
     assert "set to draft (draft-simple) and drafts nothing" in failing(
         2, "sweep", *SERVER, *words, *TRAFFIC
