@@ -11,21 +11,12 @@ from pathlib import Path
 from draftbench.acceptance.intervals import Estimate
 from draftbench.cli.flags import RunArgument, read
 from draftbench.cli.invocation import command
-from draftbench.cli.output import QUIET, TextOutput, width
+from draftbench.cli.output import QUIET, TextOutput
 from draftbench.cli.signals import resumable
 from draftbench.errors import UsageError
 from draftbench.flags import flag, in_models
 from draftbench.models.drafting import parsed
-from draftbench.records import to_json
-from draftbench.report.text import (
-    SCREEN_COLUMNS,
-    Cell,
-    Section,
-    counted,
-    duration,
-    render_sections,
-    with_ends,
-)
+from draftbench.report.text import Cell, Section, counted, duration, signed, with_ends
 from draftbench.run_folder.key import request_key
 from draftbench.training.outcome import Forecast, Proof, TrainingAnswer, Verdict, faster_than
 from draftbench.training.settings import TrainingSettings
@@ -77,7 +68,12 @@ def train(
 
     if out is not None:
         course.check_place(out)
-    with TerminalWatcher(quiet=quiet) as watcher, _work_folder(out) as work:
+    with TerminalWatcher(quiet=quiet) as watcher, contextlib.ExitStack() as stack:
+        if out is None:
+            work = Path(stack.enter_context(tempfile.TemporaryDirectory()))
+        else:
+            work = course.work_folder(out)  # where an interrupted training resumes
+            stack.enter_context(resumable(work / course.QUESTION))
         examples = examples_of(observed, key)
         watcher.note(
             f"{counted(len(examples.train), 'response')} to train on, {len(examples.stop)} to stop "
@@ -95,44 +91,28 @@ def train(
                 watcher.note(_forecast(draft, made).title)
                 training, kept = course.train(plan, made, work, out, key, watcher, elsewhere)
                 answer = TrainingAnswer(forecast=made, training=training, kept=kept)
-    output.write(render(answer, draft, out, output.style, width()))
+    output.show(answer, sections(answer, draft, out))
     if answer.training or made is None:
         return 0 if answer.kept else 1
     return 0 if made.expects_it else 3 if made.verdict == "cannot tell" else 1
 
 
-@contextlib.contextmanager
-def _work_folder(out: Path | None) -> Iterator[Path]:
-    """Where an interrupted training resumes; for a forecast alone, a temporary folder."""
-    from draftbench.training.course import QUESTION, work_folder
-
-    if out is None:
-        with tempfile.TemporaryDirectory() as folder:
-            yield Path(folder)
-    else:
-        work = work_folder(out)
-        with resumable(work / QUESTION):
-            yield work
-
-
-def render(answer: TrainingAnswer, draft: str, out: Path | None, style: str, width: int) -> str:
-    """As table, json or markdown."""
-    if style == "json":
-        return to_json(answer)
-    sections = [_forecast(draft, answer.forecast)]
-    if (training := answer.training) is not None:
-        sections.insert(0, _proof(draft, training.proof, "requests that it never saw"))
-        if training.other is not None:
-            sections.insert(1, _proof(draft, training.other, "requests of the other traffic"))
-        named = str(out) if parsed(draft)[0] == "draft-model" else f"eagle3:{out}"
-        if answer.forecast is not None:
-            sections[-1] = replace(sections[-1], title=f"Forecast: {sections[-1].title}")
-        notes = list(_outcome(answer.forecast, training.proof, named))
-        sections[0] = replace(sections[0], notes=notes)
-    elif answer.forecast and answer.forecast.verdict == "cannot tell":
-        hint = "only the training itself can tell: `--anyway` trains, and proves what it gained"
-        sections[0] = replace(sections[0], notes=[*sections[0].notes, hint])
-    return render_sections(sections, style, min(width, SCREEN_COLUMNS))
+def sections(answer: TrainingAnswer, draft: str, out: Path | None) -> list[Section]:
+    """The forecast, or the proof and what the forecast was."""
+    forecast = _forecast(draft, answer.forecast)
+    if (training := answer.training) is None:
+        if answer.forecast and answer.forecast.verdict == "cannot tell":
+            hint = "only the training itself can tell: `--anyway` trains, and proves what it gained"
+            forecast = replace(forecast, notes=[*forecast.notes, hint])
+        return [forecast]
+    named = str(out) if parsed(draft)[0] == "draft-model" else f"eagle3:{out}"
+    notes = list(_outcome(answer.forecast, training.proof, named))
+    proofs = [replace(_proof(draft, training.proof, "requests that it never saw"), notes=notes)]
+    if training.other is not None:
+        proofs.append(_proof(draft, training.other, "requests of the other traffic"))
+    if answer.forecast is not None:
+        forecast = replace(forecast, title=f"Forecast: {forecast.title}")
+    return [*proofs, forecast]
 
 
 def _rate(draft: str) -> str:
@@ -152,7 +132,8 @@ def _forecast(draft: str, found: Forecast | None) -> Section:
     if found is None:
         return Section("No forecast: too few steps to tell")
     verdict = _VERDICTS[found.verdict]
-    value, low, high = (found.rate + each for each in _values(found.gain))
+    gain = found.gain
+    value, low, high = (found.rate + each for each in (gain.value, gain.low, gain.high))
     if found.before and found.after and found.fastest:
         becomes = f"{found.before.speedup.value:.2f}× → {with_ends(found.after.speedup, '×')}"
         title = f"{verdict}: `{draft}` {becomes} at k = {found.after.k}"
@@ -184,11 +165,12 @@ def _proof(draft: str, proof: Proof, where: str) -> Section:
     title = f"The trained draft {verdict} on {proof.requests} {where}"
     of_round = f"tokens per round, k = {proof.k}"
     rows: list[list[Cell]] = [
-        [name, each.original, each.trained, _signed(each.difference)]
+        [name, each.original, each.trained, signed(each.difference)]
         for name, each in ((_rate(draft), proof.rate), (of_round, proof.tokens_per_round))
     ]
     if proof.before and proof.after and proof.faster:
-        value, low, high = (f"{each - 1:+.0%}" for each in _values(proof.faster))
+        gain = proof.faster
+        value, low, high = (f"{each - 1:+.0%}" for each in (gain.value, gain.low, gain.high))
         speeds = proof.before.speedup, proof.after.speedup
         rows.append(["speed-up", *speeds, f"{value} ({low} to {high})"])
     return Section(title, ["", "original", "trained", "difference"], rows)
@@ -202,7 +184,7 @@ def _outcome(forecast: Forecast | None, proof: Proof, out: str) -> Iterator[str]
     if forecast:
         held = forecast.held(proof.rate.difference.value)
         came = {True: "held", False: "did not hold", None: "did not promise a gain"}[held]
-        yield f"the forecast of {_signed(forecast.gain)} {came}"
+        yield f"the forecast of {signed(forecast.gain)} {came}"
     again = command("sweep", "--target", "TARGET", "--drafts", out)
     if proof.gained.low > 0:
         yield f"a draft like any other: {again} …"
@@ -210,12 +192,3 @@ def _outcome(forecast: Forecast | None, proof: Proof, out: str) -> Iterator[str]
         yield f"it may be better: compare both on newer requests before you serve it: {again} …"
     else:
         yield "it is no better than the original, and was not kept"
-
-
-def _signed(figure: Estimate) -> str:
-    value, low, high = _values(figure)
-    return f"{value:+.3f} ({low:+.3f} to {high:+.3f})"
-
-
-def _values(figure: Estimate) -> tuple[float, float, float]:
-    return figure.value, figure.low, figure.high
