@@ -5,8 +5,9 @@ from __future__ import annotations
 import contextlib
 import tempfile
 from collections.abc import Iterator
-from dataclasses import replace
 from pathlib import Path
+
+import msgspec
 
 from draftbench.acceptance.intervals import Estimate
 from draftbench.cli.flags import RunArgument, read
@@ -42,9 +43,6 @@ def train(
     anyway: bool = flag(
         False, "Train even if the forecast says that it is not worth it, or cannot be made."
     ),
-    other: Path | None = flag(
-        None, "Also prove it on the traffic of this run of the same target.", "RUN"
-    ),
     device: str | None = in_models(
         None,
         "The device to train on: cpu or cuda (default: the GPU, if there is one).",
@@ -72,8 +70,8 @@ def train(
     quiet_libraries()  # some print when they are imported
     from draftbench.cli.progress import TerminalWatcher
     from draftbench.training import course
-    from draftbench.training.examples import examples_of, other_traffic
-    from draftbench.training.forecast import too_few
+    from draftbench.training.examples import examples_of
+    from draftbench.training.forecast import part_steps
     from draftbench.training.plan import plan_training
 
     if out is not None:
@@ -84,18 +82,17 @@ def train(
             f"{counted(len(examples.train), 'response')} to train on, {len(examples.stop)} to stop "
             f"by, {len(examples.prove)} to prove it on"
         )
-        elsewhere = () if other is None else other_traffic(read(other), observed, examples)
         plan = plan_training(observed, examples, draft, settings, device)
         if out is not None:
             course.check_apart(plan, out)
         with course.begun(plan, work, key):
-            blind = anyway and not forecast and too_few(len(examples.train), settings)
+            blind = anyway and not forecast and not part_steps(len(examples.train), settings)
             made = None if blind else course.forecast_once(plan, work, watcher)
             answer = TrainingAnswer(forecast=made)
             if out and not forecast and (anyway or made is None or made.expects_it):
-                watcher.note(_forecast(draft, made).title)
-                training, kept = course.train(plan, made, work, out, key, watcher, elsewhere)
-                answer = TrainingAnswer(forecast=made, training=training, kept=kept)
+                watcher.note(_forecast(draft, made).title if made else "no forecast: too few steps")
+                training = course.train(plan, made, work, out, key, watcher)
+                answer = TrainingAnswer(made, training, kept=training.proof.better)
     output.write(render(answer, draft, out, output.style, width()))
     if answer.training or made is None:
         return 0 if answer.kept else 1
@@ -120,20 +117,13 @@ def render(answer: TrainingAnswer, draft: str, out: Path | None, style: str, wid
     """As table, json or markdown."""
     if style == "json":
         return to_json(answer)
-    sections = [_forecast(draft, answer.forecast)]
-    if (training := answer.training) is not None:
-        sections.insert(0, _proof(draft, training.proof, "requests that it never saw"))
-        if training.other is not None:
-            sections.insert(1, _proof(draft, training.other, "requests of the other traffic"))
+    if answer.training is not None:
         named = str(out) if parsed(draft)[0] == "draft-model" else f"eagle3:{out}"
-        if answer.forecast is not None:
-            sections[-1] = replace(sections[-1], title=f"Forecast: {sections[-1].title}")
-        notes = list(_outcome(answer.forecast, training.proof, named))
-        sections[0] = replace(sections[0], notes=notes)
-    elif answer.forecast and answer.forecast.verdict == "cannot tell":
-        hint = "only the training itself can tell: `--anyway` trains, and proves what it gained"
-        sections[0] = replace(sections[0], notes=[*sections[0].notes, hint])
-    return render_sections(sections, style, min(width, SCREEN_COLUMNS))
+        section = _proof(draft, answer.training.proof, answer.forecast, named)
+    else:
+        assert answer.forecast is not None
+        section = _forecast(draft, answer.forecast)
+    return render_sections([section], style, min(width, SCREEN_COLUMNS))
 
 
 def _rate(draft: str) -> str:
@@ -149,11 +139,10 @@ _VERDICTS: dict[Verdict, str] = {
 }
 
 
-def _forecast(draft: str, found: Forecast | None) -> Section:
-    if found is None:
-        return Section("No forecast: too few steps to tell")
-    verdict = _VERDICTS[found.verdict]
-    value, low, high = (found.rate + each for each in _values(found.gain))
+def _forecast(draft: str, found: Forecast) -> Section:
+    """What the training will bring."""
+    verdict, rate, gain = _VERDICTS[found.verdict], _rate(draft), found.gain
+    value, low, high = (found.rate + each for each in (gain.value, gain.low, gain.high))
     if found.before and found.after and found.fastest:
         becomes = f"{found.before.speedup.value:.2f}× → {with_ends(found.after.speedup, '×')}"
         title = f"{verdict}: `{draft}` {becomes} at k = {found.after.k}"
@@ -161,62 +150,65 @@ def _forecast(draft: str, found: Forecast | None) -> Section:
             title += f"; the run's fastest is {found.fastest:.2f}×"
     else:
         reached = with_ends(Estimate(value, low, high))
-        title = f"{verdict}: {_rate(draft)} of `{draft}` {found.rate:.2f} → {reached}"
-    seen = ", ".join(f"{part.rate:.3f}" for part in found.parts)
-    shares = ", ".join(f"{part.share:.0%}" for part in found.parts)
+        title = f"{verdict}: {rate} of `{draft}` {found.rate:.2f} → {reached}"
+    seen = ", ".join(f"{part.rate:.3f} after {part.share:.0%}" for part in found.parts)
     notes = [
-        f"{_rate(draft)} {found.rate:.3f} → {value:.3f} ({low:.3f}–{high:.3f}), since "
-        f"{shares} of the training reach {seen} on {found.requests} held-out requests",
+        f"{rate} on {found.requests} held-out requests: {found.rate:.3f} before the training, "
+        f"{seen} of it, and {value:.3f} ({low:.3f}–{high:.3f}) forecast after all of it",
         f"all of the training, {found.tokens:,} tokens an epoch, takes about "
         f"{duration(found.seconds)} on {found.device}",
     ]
     if found.after is None:
         notes.append("the run did not time this draft, so the effect on its speed is unknown")
+    if found.verdict == "cannot tell":
+        notes.append("only the training can tell: `--anyway` trains, and proves what it gained")
     return Section(title, notes=notes)
 
 
-def _proof(draft: str, proof: Proof, where: str) -> Section:
-    less, surely = proof.gained.high < 0, proof.gained.low > 0
+def _proof(draft: str, proof: Proof, forecast: Forecast | None, out: str) -> Section:
+    """What the training brought; `out` names the trained draft."""
+    gained = proof.gained
+    surely, more = gained.low > 0 or gained.high < 0, gained.value > 0
     if proof.faster is None:
-        than = "yields fewer" if less else "yields more" if surely else "may yield no more"
-        verdict = f"{than} tokens per round"
+        words = ("yields fewer", "yields more") if surely else ("yields no more", "may yield more")
+        verdict = f"{words[more]} tokens per round"
     else:
-        verdict = "is slower" if less else "is faster" if surely else "is not surely faster"
-    title = f"The trained draft {verdict} on {proof.requests} {where}"
+        words = ("is slower", "is faster") if surely else ("is no faster", "may be faster")
+        verdict = words[more]
+    title = f"The trained draft {verdict} on {proof.requests} requests that it never saw"
     of_round = f"tokens per round, k = {proof.k}"
     rows: list[list[Cell]] = [
         [name, each.original, each.trained, _signed(each.difference)]
         for name, each in ((_rate(draft), proof.rate), (of_round, proof.tokens_per_round))
     ]
+    notes = []
     if proof.before and proof.after and proof.faster:
-        value, low, high = (f"{each - 1:+.0%}" for each in _values(proof.faster))
+        value, low, high = (f"{e - 1:+.0%}" for e in msgspec.structs.astuple(proof.faster))
         speeds = proof.before.speedup, proof.after.speedup
         rows.append(["speed-up", *speeds, f"{value} ({low} to {high})"])
-    return Section(title, ["", "original", "trained", "difference"], rows)
-
-
-def _outcome(forecast: Forecast | None, proof: Proof, out: str) -> Iterator[str]:
-    if forecast and proof.after and forecast.fastest:
-        reached = proof.after.speedup.value
-        beats = "beats" if reached >= faster_than(forecast.fastest) else "does not beat"
-        yield f"with {reached:.2f}× it {beats} the run's fastest, {forecast.fastest:.2f}×"
-    if forecast:
+        if forecast and forecast.fastest:
+            reached = proof.after.speedup.value
+            beats = "beats" if reached >= faster_than(forecast.fastest) else "does not beat"
+            notes.append(
+                f"with {reached:.2f}× it {beats} the run's fastest, {forecast.fastest:.2f}×"
+            )
+    if forecast is None:
+        notes.append("there was no forecast: too few steps to tell")
+    else:
         held = forecast.held(proof.rate.difference.value)
         came = {True: "held", False: "did not hold", None: "did not promise a gain"}[held]
-        yield f"the forecast of {_signed(forecast.gain)} {came}"
+        notes.append(f"the forecast of {_signed(forecast.gain)} {came}")
     again = command("sweep", "--target", "TARGET", "--drafts", out)
-    if proof.gained.low > 0:
-        yield f"a draft like any other: {again} …"
+    if gained.low > 0:
+        notes.append(f"a draft like any other: {again} …")
     elif proof.better:
-        yield f"it may be better: compare both on newer requests before you serve it: {again} …"
+        notes.append(
+            f"it may be better: compare both on newer requests before you serve it: {again} …"
+        )
     else:
-        yield "it is no better than the original, and was not kept"
+        notes.append("it is no better than the original, and was not kept")
+    return Section(title, ["", "original", "trained", "difference"], rows, notes)
 
 
 def _signed(figure: Estimate) -> str:
-    value, low, high = _values(figure)
-    return f"{value:+.3f} ({low:+.3f} to {high:+.3f})"
-
-
-def _values(figure: Estimate) -> tuple[float, float, float]:
-    return figure.value, figure.low, figure.high
+    return f"{figure.value:+.3f} ({figure.low:+.3f} to {figure.high:+.3f})"

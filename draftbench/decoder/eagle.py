@@ -19,14 +19,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from draftbench.decoder.attention import (
-    PIECE,
-    LaterDepths,
-    ManyRows,
-    OneRow,
-    Placement,
-    Rotary,
-)
+from draftbench.decoder.attention import PIECE, LaterDepths, ManyRows, OneRow, Placement, Rotary
 from draftbench.decoder.drafters import Proposal, ProposalRequest
 from draftbench.decoder.linear import Product, as_function, layouts_of
 from draftbench.decoder.llama import SlabCache, rotary_tables

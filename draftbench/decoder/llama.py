@@ -422,10 +422,7 @@ class LlamaModel:
         return self.logits(self.append_evenly(reach, tokens, starts, slabs))
 
     def append(
-        self,
-        tokens: Tensor,
-        placement: Placement,
-        hidden: HiddenStates | None = None,
+        self, tokens: Tensor, placement: Placement, hidden: HiddenStates | None = None
     ) -> Tensor:
         """Append tokens [n] of any rows; hidden states [n, hidden] for the output head."""
         heads = self.heads + 2 * self.kv_heads

@@ -232,11 +232,7 @@ def _int8_onednn(codes: Tensor, scale: Tensor) -> Int8Product:
     return product
 
 
-INT8_PRODUCTS = {
-    INT8_FBGEMM: _int8_fbgemm,
-    INT8_HALVES: _int8_halves,
-    INT8_ONEDNN: _int8_onednn,
-}
+INT8_PRODUCTS = {INT8_FBGEMM: _int8_fbgemm, INT8_HALVES: _int8_halves, INT8_ONEDNN: _int8_onednn}
 
 
 class Int8WeightOnlyLinear(ProductLinear):

@@ -79,10 +79,7 @@ def _request_by_request(
 
 
 def _side_by_side(
-    loaded: LoadedCandidate,
-    responses: Sequence[ScoredResponse],
-    ks: Sequence[int],
-    rows: int,
+    loaded: LoadedCandidate, responses: Sequence[ScoredResponse], ks: Sequence[int], rows: int
 ) -> Iterator[list[Decode]]:
     """Decode all requests at every k, in a batch for each k; the batches take short turns. A unit
     of work is one response at one k.

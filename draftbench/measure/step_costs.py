@@ -222,11 +222,7 @@ def _step(
 
 
 def _head_passes(
-    head: Head,
-    candidate: Candidate,
-    grid: CostGrid,
-    sizes: tuple[int, ...],
-    target: Runner,
+    head: Head, candidate: Candidate, grid: CostGrid, sizes: tuple[int, ...], target: Runner
 ) -> Iterator[_Point]:
     """A head's catch-up over each of `sizes` tokens at each context, a step after it, and whole
     prompts. The states of any text serve.

@@ -36,10 +36,7 @@ class _Text(NamedTuple):
 
 
 def teacher_forced(
-    runner: Runner,
-    texts: Sequence[tuple[Tokens, Tokens]],
-    first: int,
-    context: int | None = None,
+    runner: Runner, texts: Sequence[tuple[Tokens, Tokens]], first: int, context: int | None = None
 ) -> Iterator[tuple[int, int, Tensor]]:
     """Yield (row, j, logits [n, vocab]): the logits that predict the tokens j … j+n-1 of one
     response, from token `first` (0 or 1) on. The parts of a row come in order, those of several

@@ -19,12 +19,7 @@ from statistics import NormalDist
 import numpy as np
 
 from draftbench.acceptance.candidate_rounds import CandidateRounds
-from draftbench.acceptance.definitions import (
-    Sample,
-    accepted_per_drafted,
-    alpha,
-    tokens_per_round,
-)
+from draftbench.acceptance.definitions import Sample, accepted_per_drafted, alpha, tokens_per_round
 from draftbench.acceptance.intervals import (
     Estimate,
     estimate,
@@ -41,14 +36,12 @@ from draftbench.models.eagle import build_head
 from draftbench.models.quantize import Build, build_runner
 from draftbench.models.source import ModelSource
 from draftbench.models.translation import translated
-from draftbench.planner.formula import alpha_of, expected_tokens
+from draftbench.planner.formula import alpha_of
 from draftbench.planner.recommendation import Recommendation
 from draftbench.records import SELF, Candidate, DraftingMode, Trajectory
 from draftbench.training.fit import InTraining, writing
 from draftbench.training.outcome import Compared, Proof, Reached
 
-# Rates between which speed-ups are interpolated.
-_RATES = np.linspace(0.0, 1.0, 201)
 _REACH = NormalDist().inv_cdf(0.975)
 
 
@@ -145,45 +138,44 @@ class Speeds:
         return cls(by_k, max(1.0, *(speed.value for speed in by_configuration.values())))
 
     @property
-    def now(self) -> tuple[int, Estimate]:
-        """The k at which the draft is fastest now, and its speed-up there."""
-        return max(self.by_k.items(), key=lambda item: item[1].value)
+    def now(self) -> Reached:
+        """The draft's speed-up in the run."""
+        return _fastest(self.by_k)
 
-    def at(self, before: Acceptance, draws: Floats) -> tuple[int, Estimate]:
-        """The fastest k and its speed-up, with draws of the rate after training. Between the rate
+    def at(self, before: Acceptance, draws: Floats) -> Reached:
+        """The speed-up at the fastest k, with draws of the rate after training. Between the rate
         `before` and 1, tokens per round grow as if all positions were alike.
         """
         rate = before.rate.value or 0.0
-        logs = {}
+        more = (draws - rate) / (1 - rate) if rate < 1 else np.zeros_like(draws)
+        speeds = {}
         for k, speed in self.by_k.items():
             tokens = before.tokens_per_round(k).value or 1.0
             alike = alpha_of(tokens, k)
-            more = (_RATES - rate) / (1 - rate) if rate < 1 else np.zeros_like(_RATES)
             reached = np.clip(alike + more * (1 - alike), 0.0, 1.0)
-            gained = [expected_tokens(float(each), k) / tokens for each in reached]
-            logs[k] = np.log(speed.value) + np.log(gained)
-        middle = float(np.median(draws))
-        best = max(logs, key=lambda k: float(np.interp(middle, _RATES, logs[k])))
-        fastest = np.interp(draws, _RATES, logs[best])
+            speeds[k] = speed.value / tokens * sum(reached**i for i in range(k + 1))
+        best = max(speeds, key=lambda k: float(np.median(speeds[k])))
         noise = generator_of("speed").standard_normal(len(draws)) * _log_error(self.by_k[best])
-        low, high = quantiles(fastest + noise, (0.025, 0.975))
-        value = float(np.interp(middle, _RATES, logs[best]))
-        return best, Estimate(*(math.exp(each) for each in (value, low, high)))
+        low, high = quantiles(speeds[best] * np.exp(noise), (0.025, 0.975))
+        return Reached(best, Estimate(float(np.median(speeds[best])), low, high))
 
-    def with_tokens(self, ratios: dict[int, Estimate]) -> tuple[int, Estimate]:
-        """The fastest k and its speed-up, if rounds yield `ratios` times as many tokens."""
-        every = {k: _product(speed, ratios[k]) for k, speed in self.by_k.items()}
-        return max(every.items(), key=lambda item: item[1].value)
+    def with_tokens(self, ratios: dict[int, Estimate]) -> Reached:
+        """The speed-up at the fastest k, if rounds yield `ratios` times as many tokens."""
+        return _fastest({k: _product(speed, ratios[k]) for k, speed in self.by_k.items()})
 
     def change(self, k: int, ratio: Estimate) -> Estimate:
         """The speed-up at a k whose rounds yield `ratio` times as many tokens, over the speed-up
         now. At the same k the timings cancel, and only the uncertainty of the tokens is left.
         """
-        now, speed = self.now
-        if k == now:
+        now = self.now
+        if k == now.k:
             return ratio
-        over = Estimate(1 / speed.value, 1 / speed.high, 1 / speed.low)
+        over = Estimate(1 / now.speedup.value, 1 / now.speedup.high, 1 / now.speedup.low)
         return _product(_product(self.by_k[k], over), ratio)
+
+
+def _fastest(by_k: dict[int, Estimate]) -> Reached:
+    return Reached(*max(by_k.items(), key=lambda item: item[1].value))
 
 
 def _log_error(estimate: Estimate) -> float:
@@ -202,28 +194,27 @@ def prove(
     original: Acceptance, trained: Acceptance, speeds: Speeds | None, ks: Sequence[int]
 ) -> Proof:
     """Compare both drafts along the same responses."""
+
+    def compared(before: Sample, now: Sample) -> Compared:
+        return Compared(*map(_known, (before, now, paired_difference(now, before))))
+
     after, faster, k = None, None, max(ks)
     if speeds is not None:
         ratios = {
             at: _known(paired_ratio(trained.tokens_per_round(at), original.tokens_per_round(at)))
             for at in speeds.by_k
         }
-        k, speedup = speeds.with_tokens(ratios)
-        after, faster = Reached(k, speedup), speeds.change(k, ratios[k])
+        after = speeds.with_tokens(ratios)
+        k, faster = after.k, speeds.change(after.k, ratios[after.k])
     return Proof(
         requests=len(original.rate.requests),
-        rate=_compared(original.rate, trained.rate),
+        rate=compared(original.rate, trained.rate),
         k=k,
-        tokens_per_round=_compared(original.tokens_per_round(k), trained.tokens_per_round(k)),
-        before=Reached(*speeds.now) if speeds else None,
+        tokens_per_round=compared(original.tokens_per_round(k), trained.tokens_per_round(k)),
+        before=speeds.now if speeds else None,
         after=after,
         faster=faster,
     )
-
-
-def _compared(original: Sample, trained: Sample) -> Compared:
-    every = original, trained, paired_difference(trained, original)
-    return Compared(*map(_known, every))
 
 
 def _known(sample: Sample) -> Estimate:
