@@ -18,7 +18,6 @@ import torch
 from torch import Tensor, nn
 from transformers.cache_utils import Cache, DynamicLayer
 
-from draftbench.decoder.device import attention_words
 from draftbench.decoder.linear import layouts_of
 from draftbench.decoder.quantized_linear import make_linear
 from draftbench.decoder.runner import HiddenStates, only_row
@@ -174,7 +173,7 @@ class TransformersRunner:
 
     @property
     def name(self) -> str:
-        how = layouts_of(self.modules()) + attention_words(self.device)
+        how = layouts_of(self.modules())
         how += ", rows one by one" * (not self._side_by_side)
         return f"transformers forward ({self.dtype}, {self.device}{how})".replace("torch.", "")
 

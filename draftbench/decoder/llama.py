@@ -28,7 +28,7 @@ from draftbench.decoder.cuda_graphs import (
     Recorder,
     RecordingError,
 )
-from draftbench.decoder.device import attention_words, has_triton
+from draftbench.decoder.device import has_triton
 from draftbench.decoder.linear import Product, as_function, fits_16_bits, layouts_of
 from draftbench.decoder.quantized_linear import make_linear
 from draftbench.decoder.runner import HiddenStates, last_of_each, on_device, only_row
@@ -111,7 +111,7 @@ class LlamaRunner:
 
     @property
     def name(self) -> str:
-        how = layouts_of(self.modules()) + attention_words(self.device) + self._kernels
+        how = layouts_of(self.modules()) + self._kernels
         return f"draftbench ({self.dtype}, {self.device}{how})".replace("torch.", "")
 
     def modules(self) -> Iterator[nn.Module]:

@@ -6,7 +6,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from draftbench.decoder.drafters import Drafter, LookupDrafter, ModelDrafter, StackDrafter
-from draftbench.decoder.mtp import Head, head_drafter
+from draftbench.decoder.eagle import HeadDrafter
+from draftbench.decoder.mtp import Head
 from draftbench.decoder.runner import Clock, Runner
 from draftbench.measure.prompts import TextSide
 from draftbench.records import Candidate, DraftingMode, NGramSizes
@@ -47,7 +48,7 @@ class LoadedCandidate:
         if self.runner is None:
             return lookup
         drafter: Drafter = (
-            head_drafter(self.runner)
+            HeadDrafter(self.runner)
             if isinstance(self.runner, Head)
             else ModelDrafter(self.runner, measurement.mode)
         )
