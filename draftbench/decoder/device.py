@@ -71,8 +71,8 @@ def why_no_gpu() -> tuple[str, str] | None:
     except (RuntimeError, AssertionError) as error:
         return (
             f"PyTorch finds no GPU ({str(error).splitlines()[0][:200]})",
-            "see what `nvidia-smi` says, and whether CUDA_VISIBLE_DEVICES hides the GPU; for an old "
-            f"driver `pip install --force-reinstall torch --index-url {OLDER_CUDA}`",
+            "see what `nvidia-smi` says, and whether CUDA_VISIBLE_DEVICES hides the GPU; with an "
+            f"old driver `pip install --force-reinstall torch --index-url {OLDER_CUDA}`",
         )
     return None
 

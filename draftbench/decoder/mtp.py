@@ -67,11 +67,11 @@ class MtpHead:
         return states
 
     @torch.inference_mode()
-    def catch_up(
-        self, tokens: Tensor, states: Tensor, cache: SlabTransformersCache, counts: Sequence[int]
+    def step(
+        self, tokens: Tensor, left: Tensor, cache: SlabTransformersCache, counts: Sequence[int]
     ) -> tuple[Tensor, Tensor]:
-        """Like `EagleHead.catch_up`."""
-        ends, parts = [], zip(tokens.split(list(counts)), states.split(list(counts)), strict=True)
+        """Like `EagleHead.step`."""
+        ends, parts = [], zip(tokens.split(list(counts)), left.split(list(counts)), strict=True)
         for row, (read, entering) in enumerate(parts):
             if len(read):
                 cache.place = row
@@ -79,12 +79,6 @@ class MtpHead:
         cache.lengths = [have + new for have, new in zip(cache.lengths, counts, strict=True)]
         left = torch.cat(ends)
         return best(self._logits(left)), left
-
-    def step(
-        self, tokens: Tensor, left: Tensor, cache: SlabTransformersCache, counts: Sequence[int]
-    ) -> tuple[Tensor, Tensor]:
-        """`catch_up` at the next depth, which uses the layer again."""
-        return self.catch_up(tokens, left, cache, counts)
 
     @torch.inference_mode()
     def along(

@@ -241,12 +241,8 @@ def _head_passes(
 
         def work() -> None:
             cache.lengths = [context] * rows
-            chosen, _ = (
-                head.step(read, left, cache, counts)
-                if what == "step"
-                else head.catch_up(read, hidden_states, cache, counts)
-            )
-            chosen.tolist()
+            entered = left if what == "step" else head.entering(hidden_states)
+            head.step(read, entered, cache, counts)[0].tolist()
 
         where = {"new_tokens": size, "context": context, "concurrency": at_once}
         of_point = partial(record, candidate=candidate, what=what, **where, runner=head.name)

@@ -143,27 +143,42 @@ def stale_keys(monkeypatch):
     monkeypatch.setattr(HeadDrafter, "keep", keep)
 
 
+def in_later_depths(monkeypatch, change):
+    """Change the steps of a head to which no states of the target are entering."""
+    step, entering, entered = EagleHead.step, EagleHead.entering, []
+
+    def enter(self, states):
+        entered.append(states)
+        return entering(self, states)
+
+    def changed(self, *given):
+        if entered:
+            entered.clear()
+            return step(self, *given)
+        return change(step, self, *given)
+
+    monkeypatch.setattr(EagleHead, "entering", enter)
+    monkeypatch.setattr(EagleHead, "step", changed)
+
+
 def one_position_behind(monkeypatch):
     """Later depths overwrite the key of the depth before them, at its position."""
-    step = EagleHead.step
 
-    def behind(self, tokens, left, cache, counts):
+    def behind(step, self, tokens, left, cache, counts):
         before = cache.lengths
         cache.lengths = [length - count for length, count in zip(before, counts, strict=True)]
         found = step(self, tokens, left, cache, counts)
         cache.lengths = [length + count for length, count in zip(before, counts, strict=True)]
         return found
 
-    monkeypatch.setattr(EagleHead, "step", behind)
+    in_later_depths(monkeypatch, behind)
 
 
 def states_behind_the_last_norm(monkeypatch):
-    step = EagleHead.step
-
-    def normed(self, tokens, left, cache, counts):
+    def normed(step, self, tokens, left, cache, counts):
         return step(self, tokens, self.norms["last"](left), cache, counts)
 
-    monkeypatch.setattr(EagleHead, "step", normed)
+    in_later_depths(monkeypatch, normed)
 
 
 def swapped_layers(monkeypatch):
