@@ -7,7 +7,6 @@ from operator import eq
 import pytest
 import random_mtp
 import torch
-from transformers import AutoModelForCausalLM
 from transformers.generation import candidate_generator
 from transformers.modeling_layers import MtpModel
 
@@ -17,9 +16,6 @@ from draftbench.decoder.mtp import MtpHead
 from draftbench.decoder.runner import HiddenStates, HostClock, Task
 from draftbench.decoder.sampling import Uniforms
 from draftbench.decoder.speculate import decode, decode_all
-from draftbench.models.mtp import build_mtp, check_mtp
-from draftbench.models.quantize import Build, build_runner
-from draftbench.models.source import ModelSource
 from draftbench.records import Sampling
 
 LIMIT, VOCABULARY = 64, 64
@@ -93,22 +89,6 @@ def test_every_round_is_that_of_transformers_use_of_the_same_layer(monkeypatch, 
     assert compared(*runners(states_first=states_first), theirs) > 60
 
 
-@pytest.mark.slow
-def test_the_layer_of_deepseek_v3_is_found_by_its_name_and_drafts_as_in_transformers(
-    monkeypatch, tmp_path
-):
-    """From its files, without a word to transformers about them."""
-    folder = str(random_mtp.write(tmp_path / "target", *random_mtp.deepseek(VOCABULARY)))
-    model = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32).eval()
-    theirs = written_by_transformers(model, monkeypatch)
-    assert sum(map(sum, (accepted for _, accepted in theirs))) > 0
-    source, build = ModelSource(folder), Build(torch.float32, "none", "cpu")
-    assert check_mtp(source) == ()
-    runner, _ = build_runner(source, build, None)
-    head, _ = build_mtp(source, build, "mtp", runner)
-    assert compared(runner, head, theirs) > 60
-
-
 def test_every_decoded_round_is_the_one_that_a_pass_along_the_text_says():
     runner, head = runners()
     accepted = 0
@@ -146,27 +126,3 @@ def test_rows_side_by_side_take_the_rounds_that_they_take_alone():
     alone = [decode(each, runner, HeadDrafter(head), 3, HostClock()) for each in tasks]
     together = decode_all(tasks, runner, HeadDrafter(head), 3, HostClock(), rows=2)
     assert [(r.tokens, r.accepted) for r in together] == [(r.tokens, r.accepted) for r in alone]
-
-
-def states_before_the_last_layer(drafter):
-    drafter.reads = (random_mtp.LAYERS - 1,)
-
-
-def a_state_too_late(drafter):
-    keep = drafter.keep
-    drafter.keep = lambda row, length, states: keep(row, length, states.roll(1, 0))
-
-
-@pytest.mark.parametrize("fault", [states_before_the_last_layer, a_state_too_late])
-def test_a_fault_of_the_drafter_shows_against_the_pass(fault):
-    runner, head = runners()
-    wrong = 0
-    for prompt in PROMPTS:
-        drafter = HeadDrafter(head)
-        fault(drafter)
-        found = decode(task(prompt), runner, drafter, 3, HostClock())
-        said, at = passes_along(runner, head, prompt + found.tokens, len(prompt) - 1, 3), 1
-        for kept, proposed in zip(found.accepted, found.proposed, strict=True):
-            wrong += proposed > 0 and kept != matched(said[at - 1][:proposed], found.tokens[at:])
-            at += kept + 1
-    assert wrong > 2
