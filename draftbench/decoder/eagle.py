@@ -184,6 +184,7 @@ class EagleHead:
         """
         lengths, row = cache.lengths, only_row(counts)
         cache.lengths = [have + new for have, new in zip(lengths, counts, strict=True)]
+        placement: Placement
         if row is None:
             placement = ManyRows(cache.slabs, lengths, counts, self.rotary, self.group)
             last, left = self._layer(tokens, left, placement)

@@ -104,7 +104,7 @@ class SimulatedLinear(nn.Module):
     def __init__(self, weight: Tensor, bias: Tensor | None, level: str) -> None:
         super().__init__()
         self.out_features, self.in_features = weight.shape
-        self.round_activations = _rounded_to_fp8 if level == "fp8" else None
+        self.round_activations = partial(_rounded, rows=fp8_rows) if level == "fp8" else None
         self.weight = GRIDS[level](weight).to(weight.dtype)
         self.bias = bias
         self.weight_bytes = self.weight.nbytes
@@ -115,15 +115,9 @@ class SimulatedLinear(nn.Module):
         return functional.linear(x, self.weight, self.bias)
 
 
-def _rounded_to_fp8(x: Tensor) -> Tensor:
-    codes, scale = fp8_rows(x)
+def _rounded(x: Tensor, rows: Callable[[Tensor], tuple[Tensor, Tensor]]) -> Tensor:
+    codes, scale = rows(x)
     return codes.float() * scale
-
-
-def _rounded_to_int8(weight: Tensor) -> Tensor:
-    exact = weight.float()
-    scale = exact.abs().amax(1, keepdim=True).clamp(min=1e-12) / INT8_TOP
-    return (exact / scale).round() * scale
 
 
 def _rounded_to_int4(weight: Tensor) -> Tensor:
@@ -132,8 +126,11 @@ def _rounded_to_int4(weight: Tensor) -> Tensor:
     return exact.reshape(weight.shape)
 
 
-# A matrix → its values at each level, in float32.
-GRIDS = {"fp8": _rounded_to_fp8, "int8": _rounded_to_int8, "int4": _rounded_to_int4}
+def int8_rows(weight: Tensor) -> tuple[Tensor, Tensor]:
+    """Codes of a matrix [out, in], and the scale [out, 1] of each output."""
+    exact = weight.float()
+    scale = exact.abs().amax(1, keepdim=True).clamp_(min=SMALLEST) / INT8_TOP
+    return (exact / scale).round_().to(torch.int8), scale
 
 
 def fp8_rows(x: Tensor) -> tuple[Tensor, Tensor]:
@@ -142,6 +139,14 @@ def fp8_rows(x: Tensor) -> tuple[Tensor, Tensor]:
     largest = exact.abs().amax(-1, keepdim=True).clamp(min=1e-12)
     scale = largest / torch.finfo(torch.float8_e4m3fn).max
     return (exact / scale).to(torch.float8_e4m3fn), scale
+
+
+# A matrix → its values at each level, in float32.
+GRIDS: dict[str, Callable[[Tensor], Tensor]] = {
+    "fp8": partial(_rounded, rows=fp8_rows),
+    "int8": partial(_rounded, rows=int8_rows),
+    "int4": _rounded_to_int4,
+}
 
 
 class Int8Linear(ProductLinear):
@@ -154,13 +159,10 @@ class Int8Linear(ProductLinear):
 
     def __init__(self, weight: Tensor, bias: Tensor | None, way: str) -> None:
         super().__init__(weight)
-        exact = weight.float()
-        largest = exact.abs().amax(1, keepdim=True).clamp_(min=SMALLEST)
-        codes = exact.mul(INT8_TOP / largest).round_().to(torch.int8)
-        scale = largest[:, 0] / INT8_TOP
+        codes, scale = int8_rows(weight)
         self.layout = way
         self.weight_bytes = codes.numel() + 4 * scale.numel()
-        multiply = INT8_PRODUCTS[way](codes, scale)
+        multiply = INT8_PRODUCTS[way](codes, scale[:, 0])
 
         def product(x: Tensor) -> Tensor:
             rows = x.float()
@@ -333,10 +335,9 @@ def _wide_copy(weight: Tensor) -> tuple[torch.dtype, Product]:
     if wide == torch.float16 and weight.abs().amax() <= torch.finfo(wide).max:
         multiply = in_16_bits(weight, None)
         return wide, lambda x: multiply(x.float())
-    if has_onednn():
-        multiply = in_blocks(weight, None)
-    else:
-        multiply = partial(functional.linear, weight=weight)
+    multiply = (
+        in_blocks(weight, None) if has_onednn() else partial(functional.linear, weight=weight)
+    )
     return torch.float32, lambda x: multiply(x.float())
 
 
@@ -377,12 +378,7 @@ class EightBitLinear(ProductLinear):
         from draftbench.decoder import kernels
 
         super().__init__(weight)
-        if dtype == torch.int8:
-            exact = weight.float()
-            scale = exact.abs().amax(1, keepdim=True).clamp_(min=SMALLEST) / INT8_TOP
-            codes = (exact / scale).round_().to(torch.int8)
-        else:
-            codes, scale = fp8_rows(weight)
+        codes, scale = int8_rows(weight) if dtype == torch.int8 else fp8_rows(weight)
         self.matrix = Matrix(codes, scale[:, 0].contiguous(), bias)
         self.weight_bytes = codes.nbytes + scale.nbytes
         self.product = lambda x: kernels.product(

@@ -111,7 +111,7 @@ def trained_once(plan: Plan, work: Path, progress: Progress) -> _Trained:
     draft, start = plan.in_training(), time.monotonic()
 
     def look() -> float:
-        return plan.replayer.now(draft, work / "look", plan.examples.stop).rate.value or 0.0
+        return plan.now(draft, work / "look", plan.examples.stop).rate.value or 0.0
 
     looks = fit(draft, plan.examples.train, plan.settings, work / CHECKPOINTS, progress, look)
     found = plan.settings.rate_for(draft.width), tuple(looks), time.monotonic() - start
@@ -129,7 +129,7 @@ def train(
     learning_rate, looks, seconds = trained_once(plan, work, progress)
     progress.note("proving it on requests that it never saw")
     checkpoints = plan.draft.spec, trained
-    original, fitted = (plan.replayer.along(each, plan.examples.prove) for each in checkpoints)
+    original, fitted = (plan.along(each, plan.examples.prove) for each in checkpoints)
     training = Training(
         draft=portable(plan.draft.spec),
         fingerprint=plan.draft.fingerprint(),
@@ -143,7 +143,7 @@ def train(
         looks=looks,
         seconds=seconds,
         forecast=made,
-        proof=prove(original, fitted, plan.speeds, plan.replayer.ks),
+        proof=prove(original, fitted, plan.speeds, plan.run.manifest.question.ks),
         packages={name: metadata.version(name) for name in ("torch", "transformers")},
     )
     if training.proof.better:

@@ -94,12 +94,12 @@ def first_parts(plan: Plan, work: Path, progress: Progress) -> FirstParts:
             + "sweep more of the traffic; `--anyway` trains without a forecast",
         )
     read = stop[: max(len(stop) // 3, LEAST_READ)]
-    accepted = [plan.replayer.along(plan.draft.spec, read)]
+    accepted = [plan.along(plan.draft.spec, read)]
     draft, begun, ended = plan.in_training(), list[float](), list[float]()
 
     def look() -> float:
         begun.append(time.monotonic())
-        accepted.append(plan.replayer.now(draft, work / "part", read))
+        accepted.append(plan.now(draft, work / "part", read))
         ended.append(time.monotonic())
         return accepted[-1].rate.value or 0.0
 

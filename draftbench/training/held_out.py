@@ -1,5 +1,5 @@
-"""A draft on requests that it was not trained on: its acceptance, replayed as in a sweep; how fast
-that makes it; and the proof, which compares the original and the trained draft.
+"""A draft on requests that it was not trained on: its acceptance, how fast that makes it, and the
+proof, which compares the original and the trained draft.
 
 Rounds at one k take the same time however much of them is accepted, so the measured speed-up grows
 with their tokens.
@@ -8,12 +8,9 @@ with their tokens.
 from __future__ import annotations
 
 import math
-import shutil
-import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from pathlib import Path
 from statistics import NormalDist
 
 import numpy as np
@@ -28,18 +25,10 @@ from draftbench.acceptance.intervals import (
     paired_ratio,
     quantiles,
 )
-from draftbench.acceptance.rounds import AnyReplay, Floats, Pairs
-from draftbench.decoder.runner import Runner
-from draftbench.measure.replay import ServedTarget, replay_head, replay_model
-from draftbench.measure.trajectories import GROUP, ScoredResponse
-from draftbench.models.eagle import build_head
-from draftbench.models.quantize import Build, build_runner
-from draftbench.models.source import ModelSource
-from draftbench.models.translation import translated
+from draftbench.acceptance.rounds import Floats, Pairs
 from draftbench.planner.formula import alpha_of
 from draftbench.planner.recommendation import Recommendation
-from draftbench.records import SELF, Candidate, DraftingMode, Trajectory
-from draftbench.training.fit import InTraining, writing
+from draftbench.records import SELF, Candidate
 from draftbench.training.outcome import Compared, Proof, Reached
 
 _REACH = NormalDist().inv_cdf(0.975)
@@ -69,52 +58,6 @@ class Acceptance:
     def tokens_per_round(self, k: int) -> Sample:
         """What speed depends on."""
         return tokens_per_round(self._rounds.trajectories, self._rounds.at(k))
-
-
-@dataclass(frozen=True)
-class Replayer:
-    """Replays checkpoints of one draft, each loaded as a sweep loads it.
-
-    `target` is a runner if a head reads its states; otherwise it only says how much the target
-    reads.
-    """
-
-    candidate: Candidate
-    source: ModelSource  # of the target
-    target: Runner | ServedTarget
-    build: Build
-    mode: DraftingMode
-    ks: tuple[int, ...]
-
-    def along(self, checkpoint: Path | str, responses: Sequence[ScoredResponse]) -> Acceptance:
-        """Replay the draft in a folder along some responses."""
-        draft = ModelSource(str(checkpoint))
-        pairs: list[tuple[Trajectory, AnyReplay]] = []
-        if isinstance(self.target, ServedTarget):
-            runner, _ = build_runner(draft, self.build, self.candidate.draft)
-            runner, begun = translated(runner, self.source, draft), time.monotonic()
-            for at in range(0, len(responses), GROUP):
-                group = responses[at : at + GROUP]
-                made = replay_model(runner, self.target, group, self.candidate, self.mode)
-                pairs += list(zip([r.trajectory for r in group], made, strict=True))
-            return Acceptance(pairs, time.monotonic() - begun)
-        layers = self.source.config.get_text_config().num_hidden_layers
-        head, _ = build_head(draft, self.build, self.candidate.draft, self.target, layers)
-        begun = time.monotonic()
-        for response in responses:
-            made_one = replay_head(response, self.candidate, head, self.target, max(self.ks))
-            pairs.append((response.trajectory, made_one))
-        return Acceptance(pairs, time.monotonic() - begun)
-
-    def now(
-        self, draft: InTraining, folder: Path, responses: Sequence[ScoredResponse]
-    ) -> Acceptance:
-        """Replay a draft in training along some responses, from a temporary checkpoint."""
-        with writing(folder.parent):
-            draft.save(folder)
-        found = self.along(folder, responses)
-        shutil.rmtree(folder)
-        return found
 
 
 @dataclass(frozen=True)

@@ -1,26 +1,34 @@
-"""Everything that a training needs, gathered and checked before anything is computed."""
+"""Everything that a training needs, gathered and checked before anything is computed, and how its
+draft is replayed.
+"""
 
 from __future__ import annotations
 
+import shutil
+import time
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
+from pathlib import Path
 from typing import Any
 
 import torch
 
+from draftbench.acceptance.rounds import AnyReplay
 from draftbench.decoder.device import device_of, dtype_of, set_threads
 from draftbench.decoder.runner import Runner
 from draftbench.errors import ModelError, UsageError
-from draftbench.measure.replay import ServedTarget
+from draftbench.measure.replay import ServedTarget, replay_head, replay_model
+from draftbench.measure.trajectories import GROUP, ScoredResponse
 from draftbench.memory import LOGIT_BYTES, format_size, memory_left, training_bytes
 from draftbench.models.compatibility import check_pair, context_length_of
 from draftbench.models.drafting import parsed
-from draftbench.models.eagle import check_eagle, shape_of
+from draftbench.models.eagle import build_head, check_eagle, shape_of
 from draftbench.models.heads import methods_of
 from draftbench.models.prequantized import stored_level
 from draftbench.models.quantize import Build, build_runner
 from draftbench.models.source import ModelSource
-from draftbench.models.translation import keeps_ids
+from draftbench.models.translation import keeps_ids, translated
 from draftbench.planner.recommend import recommend
 from draftbench.planner.recommendation import Recommendation
 from draftbench.records import SELF, STACK, Candidate, draft_of_stack
@@ -28,9 +36,9 @@ from draftbench.run_folder.manifest import portable
 from draftbench.run_folder.run import Run
 from draftbench.training.draft_model import ModelInTraining
 from draftbench.training.examples import Examples
-from draftbench.training.fit import InTraining
+from draftbench.training.fit import InTraining, writing
 from draftbench.training.head import DEPTHS, HeadInTraining
-from draftbench.training.held_out import Replayer, Speeds
+from draftbench.training.held_out import Acceptance, Speeds
 from draftbench.training.settings import TrainingSettings
 
 
@@ -73,19 +81,51 @@ class Plan:
         return ModelInTraining(self.draft, self.device, self._target if self.samples else None)
 
     @cached_property
-    def replayer(self) -> Replayer:
-        """Replays drafts the way the run did."""
-        question, context = self.run.manifest.question, context_length_of(self.target)
-        assert context is not None  # or it could not have been swept
+    def _build(self) -> Build:
+        """How a sweep loads the draft."""
         facts = self.run.facts_of(self.candidate)
         rows = facts.least_rows if facts else 1  # with another number, sums round differently
-        dtype = dtype_of(question.dtype, self.device)
-        build = Build(dtype, "none", self.device, least_rows=rows)
-        target: Runner | ServedTarget = ServedTarget(context)
+        dtype = dtype_of(self.run.manifest.question.dtype, self.device)
+        return Build(dtype, "none", self.device, least_rows=rows)
+
+    @cached_property
+    def _runner(self) -> Runner:
+        """The target as a sweep runs it: a head reads its states."""
+        level = self.run.manifest.question.target_quant
+        return build_runner(self.target, replace(self._build, level=level, least_rows=None), None)[
+            0
+        ]
+
+    def along(self, checkpoint: Path | str, responses: Sequence[ScoredResponse]) -> Acceptance:
+        """Replay the draft in a folder along some responses, the way the run did."""
+        draft, question = ModelSource(str(checkpoint)), self.run.manifest.question
+        made: list[AnyReplay] = []
         if self.is_head:
-            held = replace(build, level=question.target_quant, least_rows=None)
-            target, _ = build_runner(self.target, held, None)
-        return Replayer(self.candidate, self.target, target, build, question.mode, question.ks)
+            layers = self.target.config.get_text_config().num_hidden_layers
+            head, _ = build_head(draft, self._build, self.candidate.draft, self._runner, layers)
+            begun, depths = time.monotonic(), max(question.ks)
+            for response in responses:
+                made.append(replay_head(response, self.candidate, head, self._runner, depths))
+        else:
+            context = context_length_of(self.target)
+            assert context is not None  # or it could not have been swept
+            runner, _ = build_runner(draft, self._build, self.candidate.draft)
+            runner, begun = translated(runner, self.target, draft), time.monotonic()
+            for at in range(0, len(responses), GROUP):
+                group, target = responses[at : at + GROUP], ServedTarget(context)
+                made += replay_model(runner, target, group, self.candidate, question.mode)
+        pairs = list(zip([each.trajectory for each in responses], made, strict=True))
+        return Acceptance(pairs, time.monotonic() - begun)
+
+    def now(
+        self, draft: InTraining, folder: Path, responses: Sequence[ScoredResponse]
+    ) -> Acceptance:
+        """Replay a draft in training along some responses, from a temporary checkpoint."""
+        with writing(folder.parent):
+            draft.save(folder)
+        found = self.along(folder, responses)
+        shutil.rmtree(folder)
+        return found
 
     @cached_property
     def _answer(self) -> Recommendation | None:

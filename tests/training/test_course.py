@@ -17,8 +17,8 @@ from draftbench.run_folder.key import request_key
 from draftbench.run_folder.run import read_run
 from draftbench.training import course
 from draftbench.training.examples import Examples, examples_of
-from draftbench.training.held_out import Replayer
 from draftbench.training.outcome import Forecast
+from draftbench.training.plan import Plan
 from draftbench.training.settings import TrainingSettings
 
 # Steps enough for a forecast, of few responses.
@@ -83,8 +83,8 @@ def stopped(*_):
 
 
 def at_look(number, folder):
-    """`Replayer.along`, interrupted at this look at the draft in a folder."""
-    seen, along = [], Replayer.along
+    """`Plan.along`, interrupted at this look at the draft in a folder."""
+    seen, along = [], Plan.along
 
     def look(self, checkpoint, responses):
         seen.append(checkpoint)
@@ -102,7 +102,7 @@ def test_an_interrupted_training_resumes_to_the_same_forecast_and_weights(
 ):
     """A whole forecast is not made again."""
     with monkeypatch.context() as patch:
-        patch.setattr(Replayer, "along", at_look(look, tmp_path / ".out.training" / what))
+        patch.setattr(Plan, "along", at_look(look, tmp_path / ".out.training" / what))
         outcome = train("--out", tmp_path / "out")
     assert outcome.code == 130
     assert f"--out {tmp_path / 'out'}" in outcome.err.splitlines()[-1]

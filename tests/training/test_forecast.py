@@ -91,7 +91,8 @@ def test_of_a_look_only_the_reading_takes_longer_in_a_training_and_a_start_is_no
         examples=SimpleNamespace(train=(1.0,) * 40, stop=(None,) * 300),
         settings=TrainingSettings(batch=1, epochs=4, learning_rate=0.1),
         draft=SimpleNamespace(spec="draft"),
-        replayer=SimpleNamespace(along=along, now=look),
+        along=along,
+        now=look,
         in_training=Stepping,
     )
     first = first_parts(plan, tmp_path, Silent())
