@@ -59,15 +59,6 @@ INT7_TOP, UINT7_ZERO, FINER = 63, 64, 126
 # Used in place of the largest value of a row of zeros.
 SMALLEST = 1e-8
 
-WEIGHT_ONLY = "PyTorch, weight-only"
-_INTEGERS = f"one scale per token; small matrices by {WEIGHT_ONLY}"
-INT8_WORDS = {
-    INT8_FBGEMM: f"FBGEMM, activations in 8 bits too, {_INTEGERS}",
-    INT8_ONEDNN: f"oneDNN, activations in 8 bits too, {_INTEGERS}",
-    INT8_HALVES: f"FBGEMM, activations in 14 bits, {_INTEGERS}",
-    INT8_WEIGHT_ONLY: WEIGHT_ONLY,
-}
-
 
 def make_linear(
     weight: Tensor,
@@ -405,9 +396,12 @@ class Kernel:
 
 # By kind of device and level. Levels that are not listed need --simulate-quant there.
 KERNELS = {
-    ("cpu", "int8"): Kernel(lambda: INT8_WORDS[int8_way()], _int8_on_cpu),
+    ("cpu", "int8"): Kernel(
+        lambda: f"{int8_way()}, one scale per token; small matrices {INT8_WEIGHT_ONLY}",
+        _int8_on_cpu,
+    ),
     ("cpu", "int4"): Kernel(
-        lambda: f"{WEIGHT_ONLY}; a copy in 16 or 32 bits for passes over several tokens",
+        lambda: "PyTorch, weight-only; a copy in 16 or 32 bits for passes over several tokens",
         lambda weight, bias, two_layouts: Int4Linear(weight, bias, two_layouts=two_layouts),
     ),
     ("cuda", "int4"): Kernel(
