@@ -214,6 +214,12 @@ class TransformersRunner:
         run = partial(self.model, use_cache=True, logits_to_keep=keep, **{self._cache_name: cache})
         if hidden is not None:
             run = partial(run, output_hidden_states=True)
+
+        def taken(output: Any, where: Any) -> None:
+            if hidden is not None:
+                for layer in hidden.layers:
+                    hidden.take(layer, output.hidden_states[layer][where])
+
         if self._side_by_side and only_row(counts) is None:
             place = cache.place = _LeftPadded(cache.lengths, counts, self.device)
             masks = {
@@ -223,12 +229,9 @@ class TransformersRunner:
             mask = masks if len(masks) > 1 else next(iter(masks.values()))
             ids, positions = place.padded(tokens), place.positions
             output = run(input_ids=ids, attention_mask=mask, position_ids=positions)
-            wide = output.logits
-            if hidden is not None:
-                for layer in hidden.layers:
-                    hidden.take(layer, output.hidden_states[layer][place.row, place.slot])
+            taken(output, (place.row, place.slot))
             busy = [row for row, count in enumerate(counts) if count]
-            logits = wide[place.row, place.slot] if every else wide[busy, -1]
+            logits = output.logits[(place.row, place.slot) if every else (busy, -1)]
         else:
             parts = []
             for row, part in enumerate(tokens.split(list(counts))):
@@ -237,9 +240,7 @@ class TransformersRunner:
                     positions = torch.arange(len(part), device=part.device) + cache.lengths[row]
                     output = run(input_ids=part[None], position_ids=positions[None])
                     parts.append(output.logits[0])
-                    if hidden is not None:
-                        for layer in hidden.layers:
-                            hidden.take(layer, output.hidden_states[layer][0])
+                    taken(output, 0)
             logits = torch.cat(parts)
         cache.lengths = [have + new for have, new in zip(cache.lengths, counts, strict=True)]
         return logits

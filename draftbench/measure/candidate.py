@@ -43,13 +43,13 @@ class LoadedCandidate:
 
     def drafter(self) -> Drafter:
         """A new drafter with empty caches."""
-        measurement = self.measurement
+        runner, measurement = self.runner, self.measurement
         lookup = LookupDrafter(*measurement.lookup, measurement.target.device)
-        if self.runner is None:
+        if runner is None:
             return lookup
-        drafter: Drafter = (
-            HeadDrafter(self.runner)
-            if isinstance(self.runner, Head)
-            else ModelDrafter(self.runner, measurement.mode)
-        )
+        drafter: Drafter
+        if isinstance(runner, Head):
+            drafter = HeadDrafter(runner)
+        else:
+            drafter = ModelDrafter(runner, measurement.mode)
         return StackDrafter(lookup, drafter) if self.candidate.fallback else drafter
