@@ -115,6 +115,7 @@ def main() -> None:
         measured("sweep again, nothing left", [sys.executable, __file__, "--scripted", *sweep])
         measured("recommend", [*ours, "recommend", run])
         measured("acceptance", [*ours, "acceptance", run])
+        measured("acceptance --all", [*ours, "acceptance", run, "--all"])
         measured("report", [*ours, "report", run, "--html", str(folder / "page.html")])
         of = ["--candidate", "d0", "--k", "4"]
         measured("gate --save", [*ours, "gate", "--save", base, run, *of])

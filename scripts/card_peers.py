@@ -18,7 +18,6 @@ from pathlib import Path
 import torch
 
 SUITE = Path(__file__).parents[1] / "suites" / "completion.jsonl"
-READ_BYTES, READS = {"cuda": 4 << 30, "cpu": 256 << 20}, 10
 GENERATE, VLLM = "transformers `generate`", "vLLM, plain"
 
 
@@ -42,23 +41,15 @@ def seconds_of(work: Callable[[], object]) -> float:
     return seconds
 
 
-def memory_speed() -> float:
-    """Bytes per second of a sum over a block."""
-    block = torch.ones(READ_BYTES[device()] // 4, device=device())
-    return READS * block.nbytes / seconds_of(lambda: [block.sum() for _ in range(READS)])
-
-
 def with_transformers(options: argparse.Namespace, say: Callable[..., None]) -> None:
     """Greedy decoding one request at a time, alone and with the draft as its assistant."""
     from transformers import AutoModelForCausalLM, AutoTokenizer
 
-    say("memory", bytes_per_second=memory_speed())
     tokenizer = AutoTokenizer.from_pretrained(options.target)
     target, draft = (
         AutoModelForCausalLM.from_pretrained(model, dtype=torch.bfloat16).to(device())
         for model in (options.target, options.draft)
     )
-    say("weights", bytes=sum(p.nbytes for p in target.parameters()))
     asked = draft.generation_config
     asked.num_assistant_tokens, asked.num_assistant_tokens_schedule = options.k, "constant"
     asked.assistant_confidence_threshold = 0.0

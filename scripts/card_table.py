@@ -1,10 +1,12 @@
-"""The table of `on_a_card.sh`: tokens per second of all that ran, by rows in flight, and what each
-draft gained over the same without it.
+"""The tables of `on_a_card.sh`, from what lies in OUT: its figures beside what is wanted of them;
+tokens per second of all that ran, by rows in flight, and what each draft gained over the same
+without it; what the runs say of themselves; what was not done.
 
     python scripts/card_table.py OUT
 
-Those of draftbench's runs are counted after the first token: the tokens of the responses over their
-seconds of decoding, times the rows in flight. Of every draft the fastest k is shown.
+Tokens per second of draftbench's runs are counted after the first token: the tokens of the
+responses over their seconds of decoding, times the rows in flight. Of every draft the fastest k is
+shown.
 """
 
 from __future__ import annotations
@@ -12,15 +14,24 @@ from __future__ import annotations
 import json
 import sys
 from collections import defaultdict
+from collections.abc import Iterator
 from pathlib import Path
+from statistics import median
 from typing import NamedTuple
 
 from draftbench.errors import DraftbenchError
+from draftbench.planner.options import DecisionOptions
+from draftbench.planner.recommend import recommend
+from draftbench.records import Replay
 from draftbench.run_folder.folder import RunFolder
 from draftbench.run_folder.run import Run, read_run
 
-# Folders of runs in OUT, and what their rows are called.
-RUNS = {"built-in": "draftbench", "vllm": "sweep on vLLM"}
+# Runs whose speeds are compared, and what they are called there.
+TIMED = {"built-in": "draftbench", "vllm": "sweep on vLLM"}
+# The largest c of a draft that a card was asked for, by the model's folder.
+WANTED = {"d1": "at most 0.22", "d03": "at most 0.05"}
+
+Row = tuple[str, str, str]  # what, as seen, as wanted
 
 
 class Speed(NamedTuple):
@@ -32,18 +43,9 @@ class Speed(NamedTuple):
     over: str | None = None
 
 
-def peers(file: Path) -> tuple[dict[str, float], list[Speed]]:
-    """The figures of the card and the model by name, and the speeds of the peers."""
-    facts: dict[str, float] = {}
-    speeds: list[Speed] = []
-    for line in file.read_text().splitlines() if file.exists() else ():
-        told = json.loads(line)
-        if "rows" in told:
-            speeds.append(Speed(**told))
-        else:
-            name = told.pop("name")
-            (facts[name],) = told.values()
-    return facts, speeds
+def lines_of(file: Path) -> list[dict]:
+    """The lines of JSON of a file; none if it is not there."""
+    return [json.loads(line) for line in file.read_text().splitlines()] if file.exists() else []
 
 
 def measured(run: Run, name: str) -> list[Speed]:
@@ -64,17 +66,64 @@ def measured(run: Run, name: str) -> list[Speed]:
     return found
 
 
-def table(facts: dict[str, float], speeds: list[Speed]) -> list[str]:
-    """The lines of a table in Markdown."""
+def costs(run: Run, read: float | None) -> Iterator[Row]:
+    """A step of the target at one row, beside a `read` of its weights, and c of each draft."""
+    steps = [
+        seconds
+        for cost in run.costs
+        if (cost.candidate, cost.what, cost.concurrency, cost.new_tokens) == (None, "step", 1, 1)
+        for seconds in cost.seconds
+    ]
+    if read is not None and steps:
+        seen = f"{median(steps) * 1e3:.2f} ms, {read / median(steps):.0%} of the memory's speed"
+        yield "a step of the target, one row", seen, "at least 80%"
+    answer = recommend(run, DecisionOptions(concurrency=(1,)))
+    for draft in dict.fromkeys((each.draft, each.quant) for each in answer.evaluations):
+        found = (each for each in answer.evaluations if (each.draft, each.quant) == draft)
+        if (c := next(found).draft_cost_ratio) is not None:
+            level = "" if draft[1] == "none" else f" at {draft[1]}"
+            yield f"c of {draft[0]}{level}", f"{c.value:.3f}", WANTED.get(draft[0], "")
+    if (error := answer.prediction_error) is not None:
+        seen = f"{error.median:.1%} in the median, {error.worst:.1%} at most"
+        yield "speed-ups predicted, off by", seen, "3% in the median"
+
+
+def kernels(lines: list[dict]) -> Iterator[Row]:
+    """Of each level, the speed at which matrices are read; attention beside FlashAttention."""
+    shares: defaultdict[str, list[float]] = defaultdict(list)
+    for line in lines:
+        name, seconds = line["what"], line["seconds"]
+        if name.startswith("attention"):
+            shares["attention"].append(seconds / line["FlashAttention"])
+        else:
+            level, tokens = name.split()[0], name.rpartition(" ")[2]
+            shares[f"{level}, tokens {tokens}"].append(line["bytes"] / seconds / line["read"])
+    for name, found in shares.items():
+        low, high = f"{min(found):.0%}", f"{max(found):.0%}"
+        if name == "attention":
+            yield "attention, of FlashAttention's time", f"{low} to {high}", "at most 120%"
+        else:
+            yield f"products, {name}, of a read's speed", f"{low} to {high}", "at least 80%"
+
+
+def equal_replays(run: Run, other: Run) -> str:
+    """How many of another run's replays are those of the run, to the bit."""
+    ours = {(row.candidate, row.key): row.accept for row in run.replays if isinstance(row, Replay)}
+    theirs = [row for row in other.replays if isinstance(row, Replay)]
+    equal = sum(ours.get((row.candidate, row.key)) == row.accept for row in theirs)
+    return f"{equal} of {len(theirs)}"
+
+
+def table(read: float | None, speeds: list[Speed]) -> list[str]:
+    """The lines of a table of speeds in Markdown; a `read` of the weights takes so many seconds."""
     counts = sorted({speed.rows for speed in speeds})
     lines = [
         "| tokens a second | " + " | ".join(f"{count} in flight" for count in counts) + " |",
         "|---" * (1 + len(counts)) + "|",
     ]
-    if {"memory", "weights"} <= facts.keys():
-        read, size = facts["memory"], facts["weights"]
-        floor = f"most: {size / 1e9:.3g} GB of weights read at {read / 1e12:.3g} TB/s"
-        lines.append(f"| {floor} | {read / size:.0f} |" + " |" * (len(counts) - 1))
+    if read is not None:
+        floor = f"most: weights read at the memory's speed | {1 / read:.0f}"
+        lines.append(f"| {floor} |" + " |" * (len(counts) - 1))
     by_name = {(speed.name, speed.rows): speed.tokens_per_second for speed in speeds}
     for name, over in dict.fromkeys((speed.name, speed.over) for speed in speeds):
         cells = []
@@ -87,13 +136,39 @@ def table(facts: dict[str, float], speeds: list[Speed]) -> list[str]:
 
 
 def main(out: Path) -> None:
-    facts, speeds = peers(out / "peers.jsonl")
-    for folder, name in RUNS.items():
-        if (out / folder / "run.json").exists():
-            speeds += measured(read_run(RunFolder(out / folder)), name)
-    if not speeds:
+    speeds = [Speed(**told) for told in lines_of(out / "peers.jsonl")]
+    timed = lines_of(out / "kernels.jsonl")
+    runs = {file.parent.name: read_run(RunFolder(file.parent)) for file in out.glob("*/run.json")}
+    read = None
+    if timed and "built-in" in runs and (target := runs["built-in"].facts_of(None)):
+        read = target.weight_bytes / timed[0]["read"]
+    rows: list[Row] = []
+    for name in ("built-in", "levels", "embedded"):
+        if name in runs:
+            rows += costs(runs[name], read if name == "built-in" else None)
+    rows += kernels(timed)
+    for name in ("by-worker", "by-ray"):
+        if name in runs and "embedded" in runs:
+            seen = equal_replays(runs["embedded"], runs[name])
+            rows.append((f"replays {name}, equal to the bit", seen, "all"))
+    if (answer := out / "training.json").exists():
+        rate = json.loads(answer.read_text())["training"]["proof"]["rate"]
+        before, after = (rate[draft]["value"] for draft in ("original", "trained"))
+        rows.append(("α of a trained draft, before → after", f"{before:.3f} → {after:.3f}", ""))
+    for name, title in TIMED.items():
+        if name in runs:
+            speeds += measured(runs[name], title)
+    if not (rows or speeds):
         sys.exit("error: nothing was timed")
-    print("\n".join(table(facts, speeds)))
+    print("| figure | seen | wanted |\n|---|---|---|")
+    print("\n".join(f"| {' | '.join(row)} |" for row in rows), end="\n\n")
+    print("\n".join(table(read, speeds)))
+    for name in ("built-in", "embedded"):
+        if name in runs:
+            print(f"\n{name}:")
+            print("\n".join(f"- {line}" for line in recommend(runs[name]).checks))
+    if (missing := out / "not-done.txt").exists():
+        print(f"\n{missing.read_text()}", end="")
 
 
 if __name__ == "__main__":

@@ -32,7 +32,7 @@ from gguf import GGMLQuantizationType
 from safetensors.torch import load_file, save_file
 
 from draftbench.cli import main as draftbench
-from draftbench.engines.commands import ServerStart
+from draftbench.engines.engine import ServerStart
 from draftbench.engines.start import started
 from draftbench.models.drafting import Speculation
 from draftbench.run_folder.folder import RunFolder

@@ -306,7 +306,7 @@ TRAFFIC: list[Case] = [
     ("A gzip file that is cut", lambda: traffic(gzip.compress(b"x" * 999)[:-9], "cut.jsonl.gz")),
     ("A file that is not parquet", lambda: traffic(b"PAR1", "bad.parquet")),
     ("A suite that is misspelt", lambda: sweep("--traffic", "suite:completon")),
-    ("A data set's folder that does not exist", lambda: sweep("--traffic", "hf:./none")),
+    ("A folder in place of a data set", lambda: sweep("--traffic", "hf:./none")),
     ("`--segment-by` of no column", lambda: sweep("--segment-by", "team")),
     ("`--prompt-field` of no column", lambda: sweep("--prompt-field", "text")),
     ("`--responses log` without answers", lambda: sweep("--responses", "log")),
@@ -422,14 +422,7 @@ ENGINES: list[Case] = [
     ("`--baseline-server` without a server", lambda: sweep("--baseline-server", "http://h")),
     ("`--tokenizer` without an engine", lambda: sweep("--tokenizer", "target")),
     ("`--arrivals` without an engine", lambda: sweep("--arrivals", "log")),
-    ("`--replay engine` without an engine", lambda: sweep("--replay", "engine")),
     ("An engine that cannot be started", lambda: served(engine="openai")),
-    ("`--replay engine` of a running server", lambda: running("--replay", "engine")),
-    ("`--replay engine` with llama.cpp", lambda: served("--replay", "engine", engine="llama.cpp")),
-    ("`--replay engine` at a quantization level", lambda: served(
-        "--replay", "engine", "--quant", "int8")),
-    ("`--replay engine` of drawn drafts", lambda: served(
-        "--replay", "engine", "--mode", "sampled-temperature-only")),
     ("A mode in which the engine cannot be measured", lambda: served(
         "--mode", "sampled", "--measure", "all", draft=str(EMBEDDED / "draft"))),
     ("`--responses log` on an engine", lambda: served("--responses", "log")),

@@ -3,8 +3,9 @@
 #
 #   DRAFTBENCH_VLLM_PYTHON=/opt/vllm/bin/python scripts/on_a_card.sh OUT
 #
-# It writes a table with ratios from this one run, the run folders and a log of every step to OUT,
-# and says what it could not do. On a CPU it goes through the same steps with small models, which
+# It writes table.md with the figures of this one run beside what is wanted of them, the run folders
+# and a log of every step to OUT, and says what it could not do. Every step has its own time limit;
+# what matters most comes first. On a CPU it goes through the same steps with small models, which
 # shows that it works and nothing else; SIZE=card or SIZE=small chooses. PYTHON names draftbench's
 # interpreter, SECONDS_IN_ALL how long it may take.
 set -uo pipefail
@@ -15,7 +16,8 @@ DRAFTBENCH=("$PYTHON" -m draftbench)
 VLLM=${DRAFTBENCH_VLLM_PYTHON:-}
 END=$((SECONDS + ${SECONDS_IN_ALL:-590}))
 export HF_HUB_OFFLINE=1 VLLM_NO_USAGE_STATS=1 DO_NOT_TRACK=1
-mkdir -p "$OUT" && rm -rf "${OUT:?}"/{built-in,vllm,peers.jsonl}
+mkdir -p "$OUT"
+rm -rf "${OUT:?}"/{built-in,levels,embedded,by-worker,by-ray,trained,vllm,peers.jsonl,kernels.jsonl}
 MODELS=$(mktemp -d)
 trap 'rm -rf "$MODELS"' EXIT
 
@@ -65,44 +67,64 @@ else
     inflate d1 distilled 384 2 1024 6 2
     inflate d03 draft 192 2 512 6 2
 fi
-TARGET=$MODELS/target DRAFT=$MODELS/d03 K=3
+TARGET=$MODELS/target DRAFT=$MODELS/d03 K=3 EMBEDDED=draftbench/embedded
+SWEEP=("${DRAFTBENCH[@]}" sweep --dtype bfloat16 --device "$DEVICE" --temperature 0 --no-controls)
+LARGE=(--target "$TARGET" --traffic suite:completion --max-new-tokens "$TOKENS")
+# The embedded models as they are, on as many requests as a training asks for.
+cat suites/{completion,stories}.jsonl >"$OUT/traffic.jsonl"
+SMALL=(--target $EMBEDDED/target --traffic "$OUT/traffic.jsonl" --max-new-tokens 32 --k 1-4)
 
-step sweep 180 "${DRAFTBENCH[@]}" sweep --target "$TARGET" --drafts "$MODELS/d1,$DRAFT" \
-    --dtype bfloat16 --device "$DEVICE" --traffic suite:completion --sample "$REQUESTS" \
-    --max-new-tokens "$TOKENS" --temperature 0 --k 1-8 --concurrency "$ROWS" --no-controls \
-    --out "$OUT/built-in"
-step transformers 90 "$PYTHON" scripts/card_peers.py transformers "$OUT/peers.jsonl" \
+step sweep 150 "${SWEEP[@]}" "${LARGE[@]}" --drafts "$MODELS/d1,$DRAFT" --sample "$REQUESTS" \
+    --k 1-8 --concurrency "$ROWS" --out "$OUT/built-in"
+step levels 60 "${SWEEP[@]}" "${LARGE[@]}" --drafts "$MODELS/d1,$DRAFT" --quant int8,fp8,int4 \
+    --sample "$ALONE" --k $K --out "$OUT/levels"
+if [ "$DEVICE" = cuda ]; then
+    step kernels 60 "$PYTHON" scripts/bench_kernels.py "$OUT/kernels.jsonl"
+else
+    missing kernels "PyTorch finds no GPU here"
+fi
+step embedded 45 "${SWEEP[@]}" "${SMALL[@]}" --drafts "$EMBEDDED/draft,eagle3:$EMBEDDED/head" \
+    --measure all --out "$OUT/embedded"
+step transformers 60 "$PYTHON" scripts/card_peers.py transformers "$OUT/peers.jsonl" \
     --target "$TARGET" --draft "$DRAFT" --k $K --requests "$ALONE" --tokens "$TOKENS"
 if [ -n "$VLLM" ]; then
     for drafting in "" "--draft $DRAFT"; do
         # shellcheck disable=SC2086
-        step "vllm${drafting:+-drafting}" 120 "$VLLM" scripts/card_peers.py vllm "$OUT/peers.jsonl" \
+        step "vllm${drafting:+-drafting}" 100 "$VLLM" scripts/card_peers.py vllm "$OUT/peers.jsonl" \
             --target "$TARGET" $drafting --k $K --requests "$ALONE" --rows "$ROWS" --tokens "$TOKENS"
     done
 else
     missing vllm "DRAFTBENCH_VLLM_PYTHON names no interpreter that has it"
 fi
+# Whether other processes replay to the bit what `embedded` did.
+REPLAY=("${SWEEP[@]}" "${SMALL[@]}" --drafts $EMBEDDED/draft --measure replay)
 if [ "$DEVICE" = cuda ]; then
-    step kernels 60 "$PYTHON" scripts/bench_kernels.py "$OUT/kernels.jsonl"
+    step worker 40 "${REPLAY[@]}" --cards 0 --out "$OUT/by-worker"
+else
+    step worker 40 "${REPLAY[@]}" --workers 1 --out "$OUT/by-worker"
+fi
+if "$PYTHON" -c "import ray" 2>/dev/null; then
+    step ray 60 "${REPLAY[@]}" --workers ray --out "$OUT/by-ray"
+else
+    missing ray "it is not installed"
+fi
+# It ends with 1 if the proof does not bear a gain out, and is done then, too.
+# shellcheck disable=SC2016
+step training 60 sh -c '"$@" || [ $? = 1 ]' sh "${DRAFTBENCH[@]}" train "$OUT/embedded" \
+    --draft $EMBEDDED/draft --device "$DEVICE" --epochs 2 --anyway --out "$OUT/trained" \
+    --format json -o "$OUT/training.json"
+if [ "$DEVICE" = cuda ]; then
     # A plugin for benchmarks, where there is one, would warn, and warnings are errors.
-    step tests-cuda 90 "$PYTHON" -m pytest -n 8 -p no:benchmark -q tests/cuda \
+    step tests-cuda 90 "$PYTHON" -m pytest -n 8 -p no:benchmark -q -k "not selfcheck" tests/cuda \
         tests/decoder/test_fused.py
 else
-    missing kernels "PyTorch finds no GPU here"
     missing tests-cuda "PyTorch finds no GPU here"
 fi
 step selfcheck 60 "${DRAFTBENCH[@]}" selfcheck --device "$DEVICE"
 if [ -n "$VLLM" ]; then
-    step vllm-sweep 250 "${DRAFTBENCH[@]}" sweep --engine vllm --target "$TARGET" --drafts "$DRAFT" \
+    step vllm-sweep 250 "${SWEEP[@]}" "${LARGE[@]}" --engine vllm --drafts "$DRAFT" \
         --engine-command "$VLLM -m vllm.entrypoints.openai.api_server {args}" \
-        --engine-args "--dtype bfloat16 --max-model-len 1024 $EAGER" --device "$DEVICE" \
-        --traffic suite:completion --sample "$REQUESTS" --max-new-tokens "$TOKENS" \
-        --temperature 0 --k $K --concurrency "$ROWS" --no-controls --out "$OUT/vllm"
+        --engine-args "--dtype bfloat16 --max-model-len 1024 $EAGER" \
+        --sample "$REQUESTS" --k $K --concurrency "$ROWS" --out "$OUT/vllm"
 fi
-
-for run in built-in vllm; do
-    if [ -f "$OUT/$run/run.json" ]; then
-        step "answer-$run" 30 "${DRAFTBENCH[@]}" recommend "$OUT/$run" --all
-    fi
-done
 "$PYTHON" scripts/card_table.py "$OUT" | tee "$OUT/table.md"

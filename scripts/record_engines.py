@@ -63,7 +63,6 @@ class Scene:
     answers: dict[str, Answer]
     counted: RoundCounts
     margin: float | None
-    best: list[int] | None
     refused: AnswerError
 
 
@@ -91,14 +90,6 @@ def visit(server: Server) -> Scene:
     answers = {a.ask.key[0]: a for a in drive(server, list(asks.values()), concurrency=1)}
     counted = since(before, server.counters())
     margin = server.margin(prompts[0])
-    greedy = answers["greedy"]
-    ids = [*prompts[0], *(greedy.tokens or ())]
-    try:
-        best = server.best_tokens(ids, len(prompts[0]))
-    except AnswerError:
-        raise
-    except Exception:  # llama-server scores no prompt
-        best = None
     try:
         server.http.json(
             server.route, server.body(Ask(("", 0), prompts[0] * 5000, 1, Sampling())), type=dict
@@ -106,7 +97,7 @@ def visit(server: Server) -> Scene:
         raise AssertionError("a prompt beyond every context was accepted")
     except AnswerError as error:
         refused = error
-    return Scene(facts, prompts, answers, counted, margin, best, refused)
+    return Scene(facts, prompts, answers, counted, margin, refused)
 
 
 class Recorder(httpx2.AsyncBaseTransport):

@@ -24,7 +24,7 @@ from draftbench.models.check_result import (
     PairSheet,
     Works,
 )
-from draftbench.models.drafting import parsed
+from draftbench.models.drafting import DRAFT_KINDS, parsed
 from draftbench.records import SELF, draft_of_stack, to_json
 from draftbench.report.text import Section, counted, parameters, render_sections, shortened
 
@@ -32,18 +32,10 @@ if TYPE_CHECKING:
     from draftbench.models.source import ModelSource
 
 
-_EVERY_TARGET = "it works with every target"
 _STACKED = (
     "prompt lookup goes with every draft, and among the engines only llama.cpp looks up first "
     "(--spec-type ngram-simple,draft-…; before a head it accepts a little less than replay says)"
 )
-# Ways to draft without anything that could be checked.
-_UNCHECKED = {
-    "ngram": _EVERY_TARGET,
-    "suffix": "vLLM drafts this way for every target, and only a sweep on it measures that",
-    "raw": "only the engine knows whether it can draft this way, and only a sweep on it measures "
-    "that",
-}
 # A chat template may be one line of ten thousand characters.
 _DIFF_LINES, _DIFF_COLUMNS = 12, 300
 _NAME = 28
@@ -90,8 +82,8 @@ def check(
             note(f"note: `{name}` is checked as its draft: {_STACKED}")
     methods = {n: parsed(n)[0] for n in dict.fromkeys(draft_of_stack(d) or d for d in drafts)}
     for name, method in list(methods.items()):
-        if name == SELF or method in _UNCHECKED:
-            note(f"note: `{name}` is not a model: {_UNCHECKED.get(method, _EVERY_TARGET)}")
+        if why := DRAFT_KINDS["ngram" if name == SELF else method].unchecked:
+            note(f"note: `{name}` is not a model: {why}")
             del methods[name]
     for spec in (target, *(name for name in methods if methods[name] == "draft-model")):
         refuse_missing(spec)  # before libraries load

@@ -250,7 +250,8 @@ def _grid(plan: DryRun) -> Iterator[tuple[str, str]]:
             else "as many as the engine takes"
         )
         load = f"arrivals {question.arrivals}, {max_concurrency} answered at once"
-    requests = f"{counted(traffic.requests, 'request')} with {plan.prompt_tokens} prompt tokens"
+    tokens = counted(plan.prompt_tokens, "prompt token")
+    requests = f"{counted(traffic.requests, 'request')} with {tokens}"
     if question.samples > 1:
         requests += f", {question.samples} responses each"
     if question.engine:

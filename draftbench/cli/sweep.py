@@ -195,11 +195,14 @@ def run_sweep(
 def _settled(observed: Run, answer: Recommendation, options: SweepOptions) -> str | None:
     """A sentence on how many requests settled the answer; None where it took all of them."""
     from draftbench.planner.what_to_measure import settled_after
+    from draftbench.run_folder.run import WAVE
 
     ended = observed.manifest.effort.settled_after
     after, every = ended or settled_after(observed), observed.manifest.traffic.requests
     if after is None:
-        needed = f"all {every} requests were measured: no fewer settled the answer"
+        few = f"--until settled first looks after {WAVE}"
+        why = few if every <= WAVE else "no fewer settled the answer"
+        needed = f"all {every} requests were measured: {why}"
         return needed if options.until == "settled" else None
     if answer.decision == "inconclusive":
         rest = "they were left out" if ended else "--until settled leaves them out"

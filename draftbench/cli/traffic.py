@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import replace
 from typing import Annotated, Any
 
@@ -28,8 +27,6 @@ SourceArgument = Annotated[
 ]
 # How many fields are named; the others are counted.
 _NAMED = 8
-# Forms of plain prompts to which other benchmarks apply the chat template.
-_AS_CHAT_ELSEWHERE = {"vLLM custom", "text"}
 
 
 def traffic(
@@ -62,7 +59,47 @@ def traffic(
 
 def traffic_lines(summary: TrafficSummary) -> list[str]:
     """How a source was parsed, and what was ignored."""
-    return [paragraph(line, SCREEN_COLUMNS) for line in _lines(summary)]
+    forms = sorted(summary.forms.items())
+    named = ", ".join(f"{form} ({rows})" if len(forms) > 1 else form for form, rows in forms)
+    requests = counted(summary.requests, "request")
+    lines = [
+        f"{requests} from {counted(summary.rows, 'row')}; format{'s' * (len(forms) > 1)}: {named}"
+    ]
+    if summary.merged:
+        lines.append(f"{counted(summary.merged, 'row')} repeated: such a request counts as often")
+    if summary.several:
+        rows = counted(summary.several, "row")
+        lines.append(f"{rows} with several answers asked for (n): such a request counts as often")
+    if summary.layout not in ((), ORDINARY):
+        lines.append(f"the file is read as {', '.join(summary.layout)}")
+    if summary.unread:
+        names = list(summary.unread)[:_NAMED]
+        more = len(summary.unread) - len(names)
+        listed = ", ".join(printable(name) for name in names)
+        lines.append(f"ignored fields: {listed}" + f" and {more} more" * (more > 0))
+    lines += [f"{count} left out: {reason}" for reason, count in summary.left_out.items()]
+    for bad in summary.bad_rows:
+        others = f" ({bad.rows} such rows)" if bad.rows > 1 else ""
+        lines.append(f"bad row {bad.first}: {bad.reason}{others}")
+    for temperature, count in sorted(summary.assumed.items()):
+        meaning = "greedy" if temperature == "0" else "the default of servers"
+        lines.append(
+            f"{counted(count, 'row')} without a temperature: {temperature} is assumed, {meaning} "
+            "(--temperature sets another)"
+        )
+    if summary.constrained:
+        other = 1 - summary.constrained / summary.requests
+        lines.append(
+            f"{summary.constrained} of {requests} with structured output, which only an engine "
+            "applies: the built-in decoder leaves them out; beside an engine draft models are "
+            f"replayed without it, so α holds only for the other {other:.0%}"
+        )
+    if (first := summary.first) is not None:
+        roles = ", ".join(map(printable, first.roles))
+        plain = "a plain prompt, used as it is (--as-chat makes it a user's message)"
+        end = "" if first.end is None else f"; ends with {printable(repr(first.end))}"
+        lines.append(f"first request: {f'roles {roles}' if roles else plain}{end}")
+    return [paragraph(line, SCREEN_COLUMNS) for line in lines]
 
 
 def request_lines(figures: RequestFigures) -> list[str]:
@@ -72,10 +109,8 @@ def request_lines(figures: RequestFigures) -> list[str]:
     if figures.limits is not None:
         limits = f"max output tokens {'–'.join(map(str, dict.fromkeys(figures.limits)))}"
     usual, longest = figures.characters
-    lines = [
-        f"temperatures: {temperatures}; {limits}; prompts of {usual:,} characters (median; at most "
-        f"{longest:,})"
-    ]
+    lengths = f"prompts of {usual:,} character{'s' * (usual != 1)} (median; at most {longest:,})"
+    lines = [f"temperatures: {temperatures}; {limits}; {lengths}"]
     if figures.segments:
         names = [f"{printable(name)} ({count})" for name, count in figures.segments.items()]
         more = len(names) - _NAMED
@@ -83,48 +118,3 @@ def request_lines(figures: RequestFigures) -> list[str]:
     if figures.timed:
         lines.append(f"times of arrival: {counted(figures.timed, 'request')}")
     return [paragraph(line, SCREEN_COLUMNS) for line in lines]
-
-
-def _lines(summary: TrafficSummary) -> Iterator[str]:
-    several = len(summary.forms) > 1
-    forms = ", ".join(
-        f"{form} ({rows})" if several else form for form, rows in sorted(summary.forms.items())
-    )
-    merged = f"; duplicates merged: {summary.merged}" if summary.merged else ""
-    requests = counted(summary.requests, "request")
-    form = "formats" if several else "format"
-    yield f"{requests} in {counted(summary.rows, 'row')}; {form}: {forms}{merged}"
-    if summary.layout not in ((), ORDINARY):
-        yield f"the file is read as {', '.join(summary.layout)}"
-    if summary.unread:
-        names = list(summary.unread)[:_NAMED]
-        more = len(summary.unread) - len(names)
-        listed = ", ".join(printable(name) for name in names)
-        yield f"ignored fields: {listed}" + f" and {more} more" * (more > 0)
-    for reason, rows in summary.left_out.items():
-        yield f"{rows} left out: {reason}"
-    for bad in summary.bad_rows:
-        others = f" ({bad.rows} such rows)" if bad.rows > 1 else ""
-        yield f"bad row {bad.first}: {bad.reason}{others}"
-    if _AS_CHAT_ELSEWHERE & summary.forms.keys():
-        yield (
-            "prompts are used as they are; vLLM and AIPerf would apply the chat template "
-            "(--as-chat)"
-        )
-    for temperature, rows in sorted(summary.assumed.items()):
-        meaning = "greedy" if temperature == "0" else "the default of servers"
-        yield (
-            f"rows without a temperature: {rows}; {temperature} is assumed, {meaning} "
-            "(--temperature sets another)"
-        )
-    if summary.constrained:
-        yield (
-            f"{summary.constrained} of {requests} have structured output, which only an engine "
-            "applies: draft models are replayed without it, so α holds only for the other "
-            f"{1 - summary.constrained / summary.requests:.0%}"
-        )
-    if (first := summary.first) is not None:
-        roles = ", ".join(map(printable, first.roles))
-        shape = f"roles {roles}" if roles else "a plain prompt"
-        end = "" if first.end is None else f"; ends with {printable(repr(first.end))}"
-        yield f"first request: {shape}{end}"

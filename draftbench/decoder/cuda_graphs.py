@@ -20,7 +20,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from draftbench.decoder.runner import last_of_each, on_device
+from draftbench.decoder.runner import last_of_each, on_device, pinned
 
 # A pass without arguments, which reads its inputs from its own tensors.
 Pass = Callable[[], Tensor]
@@ -147,7 +147,7 @@ class RecordedPasses:
         farthest = max(length + count for length, count in zip(lengths, counts, strict=True))
         reach = next(reach for reach in self._reaches if reach >= max(farthest, width))
         launch, place = self._passes[width, reach], self._tokens[width]
-        self._starts.copy_(on_device(list(lengths), self._device))
+        self._starts.copy_(pinned(list(lengths), self._device), non_blocking=True)
         slots = [row * width + slot for row, count in enumerate(counts) for slot in range(count)]
         if len(slots) == len(place):
             place.copy_(tokens)

@@ -46,14 +46,12 @@ class FusedPasses:
         Args:
             reach: number of keys to look at, at least every start + width.
         """
-        model = self._model
-        sums = functional.embedding(tokens, model.embedding).to(model.like.dtype)
         append = self._of_few if len(tokens) <= self._few else self._of_many
-        return append(sums, reach, starts, slabs)
+        return append(reach, tokens, starts, slabs)
 
-    def _of_few(self, sums: Tensor, reach: int, starts: Tensor, slabs: Tensor) -> Tensor:
-        layers, dtype = self._model.layers, sums.dtype
-        x, squares = kernels.begin(sums, layers[0].input_norm.weight)
+    def _of_few(self, reach: int, tokens: Tensor, starts: Tensor, slabs: Tensor) -> Tensor:
+        layers, dtype = self._model.layers, self._model.like.dtype
+        sums, x, squares = kernels.begin(tokens, self._model.embedding, layers[0].input_norm.weight)
         for index, layer in enumerate(layers):
             qkv, out, gate_up, down = self._matrices[4 * index : 4 * index + 4]
             slab, norm = slabs.select(0, index), layer.mlp_norm
@@ -71,8 +69,9 @@ class FusedPasses:
         given = kernels.given(x, squares, layers[-1].next_norm.eps, self._matrices[-1])
         return kernels.product(*given, dtype)
 
-    def _of_many(self, sums: Tensor, reach: int, starts: Tensor, slabs: Tensor) -> Tensor:
-        layers = self._model.layers
+    def _of_many(self, reach: int, tokens: Tensor, starts: Tensor, slabs: Tensor) -> Tensor:
+        model, layers = self._model, self._model.layers
+        sums = functional.embedding(tokens, model.embedding).to(model.like.dtype)
         first = layers[0].input_norm
         x = functional.rms_norm(sums, first.shape, first.weight, first.eps)
         for index, layer in enumerate(layers):
@@ -82,7 +81,7 @@ class FusedPasses:
             x = kernels.add_norm(sums, x, layer.mlp_norm.weight, layer.mlp_norm.eps)
             x = layer.down(kernels.swiglu(layer.gate_up(x)))
             x = kernels.add_norm(sums, x, layer.next_norm.weight, layer.next_norm.eps)
-        return self._model.logits(x)
+        return model.logits(x)
 
     def _rotated(self, qkv: Tensor, layer: Layer, starts: Tensor, slab: Tensor) -> Tensor:
         norms: tuple[Tensor | None, Tensor | None, float] = (None, None, 0.0)

@@ -62,30 +62,38 @@ def _dot(a, b, sums):
 
 
 @triton.jit
-def _begin(sums, norm, normed, squares, width, block: tl.constexpr):
-    """One program a token: times the norm's weights, and the sum of squares."""
+def _begin(tokens, table, norm, sums, normed, squares, width, block: tl.constexpr):
+    """One program a token: its row of the table, that times the norm's weights, and its sum of
+    squares.
+    """
     row, at = tl.program_id(0), tl.arange(0, block)
-    here = at < width
-    exact = tl.load(sums + row * width + at, mask=here, other=0.0).to(tl.float32)
+    here, stored = at < width, sums.dtype.element_ty
+    embedded = tl.load(table + tl.load(tokens + row) * width + at, mask=here, other=0.0).to(stored)
+    exact = embedded.to(tl.float32)
     weights = tl.load(norm + at, mask=here, other=0.0).to(tl.float32)
-    tl.store(normed + row * width + at, (exact * weights).to(normed.dtype.element_ty), mask=here)
+    tl.store(sums + row * width + at, embedded, mask=here)
+    tl.store(normed + row * width + at, (exact * weights).to(stored), mask=here)
     tl.store(squares + row, tl.sum(exact * exact, axis=0))
 
 
 @torch.library.custom_op("draftbench::begin", mutates_args=())
-def begin(sums: Tensor, norm: Tensor) -> tuple[Tensor, Tensor]:
-    """The residual stream [n, hidden] multiplied by a norm's weights, and its sums of squares [1,
-    n].
+def begin(tokens: Tensor, table: Tensor, norm: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """The residual stream of tokens [n], rows of an embedding's table, [n, hidden]; that multiplied
+    by a norm's weights; and its sums of squares [1, n].
     """
-    n, width = sums.shape
-    normed, squares = _begun(sums, norm)
-    _begin[(n,)](sums, norm, normed, squares, width, block=triton.next_power_of_2(width))
-    return normed, squares
+    sums, normed, squares = _begun(tokens, table, norm)
+    width = len(norm)
+    _begin[(len(tokens),)](
+        tokens, table, norm, sums, normed, squares, width, block=triton.next_power_of_2(width)
+    )
+    return sums, normed, squares
 
 
 @begin.register_fake
-def _begun(sums, norm):
-    return torch.empty_like(sums), sums.new_empty(1, len(sums), dtype=torch.float32)
+def _begun(tokens, table, norm):
+    n, width = len(tokens), len(norm)
+    sums, normed = (norm.new_empty(n, width) for _ in range(2))
+    return sums, normed, norm.new_empty(1, n, dtype=torch.float32)
 
 
 @triton.jit
@@ -328,7 +336,9 @@ def add_product(
     x: Tensor, squares: Tensor | None, eps: float, factors: Tensor | None,
     weight: Tensor, scale: Tensor | None, bias: Tensor | None,
 ) -> tuple[Tensor, Tensor]:  # fmt: skip
-    """Add the product of x [n, inputs] to `sums` [n, outputs] in place, and `begin` with these."""
+    """Add the product of x [n, inputs] to `sums` [n, outputs] in place. Returns these multiplied by
+    a norm's weights, and their sums of squares [parts, n].
+    """
     begun = _added(sums, norm, x, squares, eps, factors, weight, scale, bias)
     matrix = Matrix(weight, scale, bias)
     _multiply("add", x, squares, eps, factors, matrix, None, sums, adding=(norm, *begun))

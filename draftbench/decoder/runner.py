@@ -201,12 +201,14 @@ def clock_for(device: str) -> Clock:
     return DeviceClock() if device.startswith("cuda") else HostClock()
 
 
-def on_device(values: list[Any], device: str) -> Tensor:
+def pinned(values: list[int], device: str) -> Tensor:
+    """Integers in the host's memory, which a device copies without making the host wait."""
+    return torch.tensor(values, dtype=torch.long, pin_memory=device != "cpu")
+
+
+def on_device(values: list[int], device: str) -> Tensor:
     """Integers on a device, copied there without waiting for its work."""
-    if device == "cpu":
-        return torch.tensor(values, dtype=torch.long)
-    pinned = torch.tensor(values, dtype=torch.long, pin_memory=True)
-    return pinned.to(device, non_blocking=True)
+    return pinned(values, device).to(device, non_blocking=True)
 
 
 def last_of_each(counts: Sequence[int]) -> list[int]:

@@ -136,40 +136,31 @@ class Http:
             future.cancel()
             raise
 
-    def json(self, path: str, body: Any = None, *, type: type[T], most: int = MOST_BYTES) -> T:
+    def json(self, path: str, body: Any = None, *, type: type[T]) -> T:
         """Send a GET, or a POST where there is a body, and decode the answer.
 
         Raises:
             AnswerError: there is no answer, or not one of this type.
         """
-        return self.run(self.fetch(path, body, type=type, most=most))
+        return self.run(self.fetch(path, body, type=type))
 
-    async def fetch(
-        self, path: str, body: Any = None, *, type: type[T], most: int = MOST_BYTES
-    ) -> T:
+    async def fetch(self, path: str, body: Any = None, *, type: type[T]) -> T:
         """`json` as a coroutine."""
-        return from_json(await self._bytes(path, body, most), type)
+        return from_json(await self._bytes(path, body), type)
 
     async def page(self, path: str) -> str:
         """The answer to a GET as text. Raises: AnswerError."""
-        return (await self._bytes(path, None, MOST_BYTES)).decode(errors="replace")
+        return (await self._bytes(path, None)).decode(errors="replace")
 
-    async def post(self, path: str) -> bool:
-        """Send a POST whose answer is empty; False where it is refused. Raises: AnswerError."""
-        with unless_refused():
-            await self._bytes(path, {}, MOST_BYTES)
-            return True
-        return False
-
-    async def _bytes(self, path: str, body: Any, most: int) -> bytes:
+    async def _bytes(self, path: str, body: Any) -> bytes:
         raw = bytearray()
         async with self._answered(path, body, min(SECONDS, self.limits.seconds)) as response:
             async for piece in response.aiter_bytes():
                 raw += piece
-                if len(raw) > most:
+                if len(raw) > MOST_BYTES:
                     raise AnswerError(
                         Fault.TOO_LARGE,
-                        f"{self.url}{path} answers with more than {most >> 10} KiB",
+                        f"{self.url}{path} answers with more than {MOST_BYTES >> 10} KiB",
                         hint="see what runs at this address",
                     )
         return bytes(raw)

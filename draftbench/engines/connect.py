@@ -13,10 +13,9 @@ from draftbench.engines.openai import ModelList, OpenAi
 from draftbench.engines.secrets import on_one_line
 from draftbench.engines.sglang import Sglang
 from draftbench.engines.vllm import Vllm
-from draftbench.errors import EngineError, did_you_mean
+from draftbench.errors import EngineError
 
-KINDS: dict[str, type[Server]] = {kind.engine: kind for kind in (Vllm, LlamaCpp, Sglang, OpenAi)}
-_OWNERS = {"vllm": "vllm", "llamacpp": "llama.cpp", "sglang": "sglang"}
+ADAPTERS: dict[str, type[Server]] = {kind.engine: kind for kind in (Vllm, LlamaCpp, Sglang, OpenAi)}
 
 
 def connect(
@@ -34,11 +33,6 @@ def connect(
         EngineError: nothing answers, it is a different engine, or it serves several models and none
             is the target.
     """
-    if engine is not None and engine not in KINDS:
-        raise EngineError(
-            f"unknown engine `{on_one_line(engine)}`",
-            hint=did_you_mean(engine, KINDS, f"choose one of {', '.join(KINDS)}"),
-        )
     with contextlib.ExitStack() as unless_connected:
         http = Http(url, limits=limits, transport=transport)
         unless_connected.callback(http.close)
@@ -48,8 +42,9 @@ def connect(
             if error.fault is not Fault.REFUSED or engine is None or error.status in NO_ENTRY:
                 raise
             cards = []  # a proxy may pass only the engine's own routes
-        owners = {_OWNERS[card.owned_by] for card in cards if card.owned_by in _OWNERS}
-        owner = owners.pop() if len(owners) == 1 else None
+        stated = {card.owned_by for card in cards if card.owned_by}
+        owners = [each.engine for each in ADAPTERS.values() if each.owner in stated]
+        owner = owners[0] if len(owners) == 1 else None
         if engine not in (None, "openai", owner) and owner is not None:
             raise EngineError(
                 f"{http.url} is a server of kind `{owner}`, not `{engine}`",
@@ -64,4 +59,4 @@ def connect(
             )
         model = target if target in models else next(iter(models), None)
         unless_connected.pop_all()
-    return KINDS[engine or owner or "openai"](http, model)
+    return ADAPTERS[engine or owner or "openai"](http, model)

@@ -16,20 +16,19 @@ import msgspec
 from msgspec import Meta
 
 from draftbench.engines.client import (
-    MOST_BYTES,
-    AnswerError,
     Fault,
     Http,
     failure,
     from_json,
-    garbage,
     other_ids,
     unless_refused,
 )
 from draftbench.engines.counters import read_counters
 from draftbench.engines.secrets import on_one_line
 from draftbench.errors import EngineError
-from draftbench.records import Key, RoundCounts, Sampling, Served
+from draftbench.models.drafting import Speculation
+from draftbench.models.engine_rules import ENGINE_RULES
+from draftbench.records import DraftingMode, Key, RoundCounts, Sampling, Served
 
 Id = Annotated[int, Meta(ge=0, lt=2**31)]
 # What can be measured of a server without token ids.
@@ -121,8 +120,37 @@ class ServerFacts:
         object.__setattr__(self, "settings", settings)
 
 
+@dataclass(frozen=True)
+class ServerStart:
+    """A server to be started; without `speculation` it is the baseline."""
+
+    engine: str
+    target: str
+    speculation: Speculation | None = None
+    args: str = ""  # the user's flags, as a shell would read them
+    command: str | None = None  # the user's, with placeholders; None: the engine's usual one
+    stop_command: str | None = None  # ends what lives outside the process group
+    concurrency: int = 1  # requests that it must at least answer at once
+    # Requests that it may answer at once; None: the engine's default.
+    max_concurrency: int | None = None
+    context_length: int | None = None  # tokens of prompt and response; None: the model's
+    threads: int | None = None  # of the server, on a CPU; None: as many as it takes
+    ready_timeout: float = 900.0  # seconds until it answers
+    version: str | None = None  # that servers of this run named; None: the first is yet to start
+
+    def limits(self, context: str, requests: str) -> list[str]:
+        """An engine's flags, by their names, for the context and the requests at once, where it
+        would not take as many by itself.
+        """
+        words = [] if self.context_length is None else [context, str(self.context_length)]
+        usual = ENGINE_RULES[self.engine].requests
+        if self.max_concurrency is not None or self.concurrency > usual:
+            words += [requests, str(self.concurrency)]
+        return words
+
+
 class Server(ABC):
-    """A server that answers.
+    """A server that answers, and how draftbench starts it.
 
     Every method raises `EngineError` where the server does not answer as it should, or this kind of
     engine cannot do it at all.
@@ -134,8 +162,19 @@ class Server(ABC):
     bytes_per_token: ClassVar[int] = 16 << 10  # more is no answer
     # Whether rounds come from the server's counters, read around each request that is alone.
     counts_around: bool = False
-    flush_route: ClassVar[str | None] = None  # what empties the prefix cache
     constraints: ClassVar[frozenset[str]] = frozenset()  # the kinds that it holds answers to
+    owner: ClassVar[str] = ""  # of its models, as its own list of them says
+
+    command: ClassVar[str] = ""  # that starts it, unless the user names another
+    taken: ClassVar[tuple[str, ...]] = ()  # flags that are draftbench's, so not the user's
+    draws: ClassVar[DraftingMode | None] = None  # the --mode beside greedy that it is measured in
+    variables: ClassVar[tuple[str, ...]] = ()  # of its environment, by which it drafts otherwise
+    advice: ClassVar[Mapping[str, str]] = {}  # what its log says, and what helps
+
+    @classmethod
+    def flags(cls, start: ServerStart) -> list[str]:
+        """The flags that start it."""
+        raise NotImplementedError
 
     def __init__(self, http: Http, model: str | None) -> None:
         self.http = http
@@ -180,19 +219,9 @@ class Server(ABC):
         """A chat as the model reads it, up to its answer: ids, or text with all special tokens."""
         raise self._cannot("apply its chat template")
 
-    def best_tokens(self, ids: Sequence[int], start: int) -> list[int]:
-        """The model's most probable token at each of the positions `start` … `len(ids) - 1`, given
-        the ids before it; 0 < start < len(ids).
-        """
-        raise self._cannot("score a prompt")
-
     def margin(self, ids: Sequence[int]) -> float | None:
         """How far the best next token is above the second, in log-probability."""
         raise self._cannot("tell log-probabilities")
-
-    def flush(self) -> bool:
-        """Empty the prefix cache; False where the server cannot."""
-        return self.flush_route is not None and self.http.run(self.http.post(self.flush_route))
 
     def rounds_of(self, answer: Answer, around: RoundCounts) -> RoundCounts | None:
         """The rounds of an answer that was alone, from what it states and what the counters
@@ -237,19 +266,12 @@ def event_of(data: bytes, kind: type[S], answer: Answer) -> S | None:
     return _without_error(from_json(data, kind))
 
 
-def one_token(
-    server: Server,
-    prompt: Sequence[int] | str,
-    kind: type[S],
-    *,
-    most: int = MOST_BYTES,
-    **fields: Any,
-) -> S:
+def one_token(server: Server, prompt: Sequence[int] | str, kind: type[S], **fields: Any) -> S:
     """A greedy answer of one token, not streamed. Raises: AnswerError."""
     ask = Ask(("", 0), prompt, 1, Sampling(seed=0))
     body = server.body(ask) | fields | {"stream": False}
     body.pop("stream_options", None)
-    return _without_error(server.http.json(server.route, body, type=kind, most=most))
+    return _without_error(server.http.json(server.route, body, type=kind))
 
 
 def _without_error(event: S) -> S:
@@ -290,10 +312,6 @@ class TokenServer(Server):
     def _tokens(self, body: dict[str, Any]) -> list[int]:
         body |= {"model": self.model, "add_special_tokens": False}
         return self.http.json("/tokenize", body, type=Tokens).tokens
-
-    def other_positions(self) -> AnswerError:
-        """The error of `best_tokens` where the answer has other positions."""
-        return garbage(f"{self.url} scored other positions than it was sent")
 
 
 def accepted_at_least(histogram: Sequence[int]) -> tuple[int, ...]:

@@ -29,13 +29,22 @@ _ENDING = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 
 
 def main() -> None:
-    wakes = _signals_as_bytes()
+    # `wakes` is readable when a child ended or a signal asks this process to end.
+    wakes, writes = os.pipe()
+    for end in (wakes, writes):
+        os.set_blocking(end, False)
+    signal.set_wakeup_fd(writes)
+    for number in (*_ENDING, signal.SIGCHLD):
+        signal.signal(number, lambda *_: None)
     with open(0, "rb", buffering=0, closefd=False) as pipe:  # unbuffered: its end is yet to come
         line = pipe.readline()
     if not line:
         return
     order = json.loads(line)
-    _adopt_orphans()
+    # On Linux, become the parent of the server's descendants whose parents end, so that those
+    # outside the process group are found too.
+    with contextlib.suppress(AttributeError, OSError):
+        ctypes.CDLL(None).prctl(36, 1, 0, 0, 0)  # PR_SET_CHILD_SUBREAPER
     try:
         server = subprocess.Popen(
             order["command"], stdin=subprocess.DEVNULL, stdout=2, start_new_session=True
@@ -55,25 +64,6 @@ def main() -> None:
                 subprocess.run(
                     order["stop"], stdin=subprocess.DEVNULL, stdout=2, timeout=STOP_SECONDS
                 )
-
-
-def _signals_as_bytes() -> int:
-    """A descriptor that is readable when a child ended or a signal asks this process to end."""
-    reads, writes = os.pipe()
-    for end in (reads, writes):
-        os.set_blocking(end, False)
-    signal.set_wakeup_fd(writes)
-    for number in (*_ENDING, signal.SIGCHLD):
-        signal.signal(number, lambda *_: None)
-    return reads
-
-
-def _adopt_orphans() -> None:
-    """Become the parent of the server's descendants whose parents end (Linux), so that those
-    outside the process group are found too.
-    """
-    with contextlib.suppress(AttributeError, OSError):
-        ctypes.CDLL(None).prctl(36, 1, 0, 0, 0)  # PR_SET_CHILD_SUBREAPER
 
 
 def _wait(server: int, parent: int, wakes: int) -> int | None:

@@ -33,12 +33,14 @@ from draftbench.engines.engine import (
     Server,
     ServerEvent,
     ServerFacts,
+    ServerStart,
     Tokens,
     check_beginnings,
     event_of,
     margin_of,
     one_token,
 )
+from draftbench.models.drafting import llama_cpp_flags
 from draftbench.records import Amount, Count, RoundCounts
 
 UNKNOWN = -1  # an id that the stream did not tell
@@ -100,6 +102,25 @@ class LlamaCpp(Server):
     route = "/completion"
     counts_around = True
     constraints = frozenset({"json", "json_object", "choice", "grammar"})
+    owner = "llamacpp"
+    # --spec-draft-sampling draws from the draft's ten best tokens, which replay does not.
+    command = "llama-server {args}"
+    taken = (
+        *("-m", "--model", "--port", "-np", "--parallel"),
+        *("-md", "--model-draft", "--spec-draft-model", "--draft", "--draft-n", "--draft-max"),
+        *("--spec-type", "--spec-draft-n-max"),
+    )
+
+    @classmethod
+    def flags(cls, start: ServerStart) -> list[str]:
+        requests = start.concurrency
+        # The context is shared out evenly; without -np there are four places.
+        context = 0 if start.context_length is None else start.context_length * requests
+        words = ["-m", start.target, "-np", str(requests), "-c", str(context)]
+        words += ["--metrics", "--no-cache-prompt", "--cache-ram", "0"]
+        if start.threads is not None:
+            words += ["--threads", str(start.threads)]
+        return words if start.speculation is None else [*words, *llama_cpp_flags(start.speculation)]
 
     def body(self, ask: Ask) -> dict[str, Any]:
         sampling = ask.sampling

@@ -32,18 +32,12 @@ class LogProbs(msgspec.Struct):
     top_logprobs: list[dict[str, float] | None] | None = None
 
 
-class ScoredToken(msgspec.Struct):
-    logprob: float
-    rank: int | None = None
-
-
 class Choice(msgspec.Struct):
     text: str | None = None
     finish_reason: str | None = None
     token_ids: list[Id] | None = None
     prompt_token_ids: list[Id] | None = None
     logprobs: LogProbs | None = None
-    prompt_logprobs: list[dict[Id, ScoredToken] | None] | None = None
 
 
 class PromptDetails(msgspec.Struct):

@@ -12,9 +12,9 @@ from __future__ import annotations
 
 import json
 import secrets
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import PurePath
-from typing import Any
+from typing import Any, ClassVar
 
 import msgspec
 
@@ -25,6 +25,7 @@ from draftbench.engines.engine import (
     Id,
     ServerEvent,
     ServerFacts,
+    ServerStart,
     TokenServer,
     accepted_at_least,
     check_prompt,
@@ -32,6 +33,7 @@ from draftbench.engines.engine import (
     margin_of,
     one_token,
 )
+from draftbench.models.drafting import revision_flags, sglang_flags
 from draftbench.records import Count, RoundCounts
 
 # [log-probability, id, text]
@@ -54,8 +56,6 @@ class MetaInfo(msgspec.Struct):
     spec_correct_drafts_histogram: list[Count] | None = None
     output_token_logprobs: list[LogProb] | None = None
     output_top_logprobs: list[list[LogProb] | None] | None = None
-    input_token_logprobs: list[LogProb] | None = None
-    input_top_logprobs: list[list[LogProb] | None] | None = None
 
 
 class SglangEvent(ServerEvent):
@@ -94,8 +94,25 @@ class Sglang(TokenServer):
     constraints = frozenset(_CONSTRAINTS)
     route = "/generate"
     returns_since = "SGLang of 0.5.23 or near does"
-    flush_route = "/flush_cache"
     bytes_per_token = 256 << 10  # all ids come again with every token
+    owner = "sglang"
+    command = "{python} -m sglang.launch_server {args}"
+    taken = (
+        *("--model-path", "--model", "--port", "--speculative-algorithm"),
+        *("--speculative-num-steps", "--speculative-num-draft-tokens"),
+        *("--speculative-draft-model-path", "--speculative-draft-model"),
+    )
+    advice: ClassVar[Mapping[str, str]] = {
+        "No module named 'sglang'": "sglang is not installed in the Python that runs draftbench: "
+        'name another, --engine-command "/path/to/python -m sglang.launch_server {args}"'
+    }
+
+    @classmethod
+    def flags(cls, start: ServerStart) -> list[str]:
+        target, revision = revision_flags(start.target, "--revision")
+        words = ["--model-path", target, *revision, "--disable-radix-cache", "--enable-metrics"]
+        words += start.limits("--context-length", "--max-running-requests")
+        return words if start.speculation is None else [*words, *sglang_flags(start.speculation)]
 
     def body(self, ask: Ask) -> dict[str, Any]:
         sampling = ask.sampling
@@ -192,23 +209,6 @@ class Sglang(TokenServer):
 
     def prompt_ids(self, prompt: Sequence[int] | str) -> list[int] | None:
         return one_token(self, prompt, SglangEvent).prompt_token_ids
-
-    def best_tokens(self, ids: Sequence[int], start: int) -> list[int]:
-        stated = one_token(
-            self,
-            ids,
-            SglangEvent,
-            most=(1 << 20) + len(ids) * 1024,
-            return_logprob=True,
-            logprob_start_len=start - 1,
-            top_logprobs_num=1,
-        ).meta_info
-        wanted = len(ids) - start
-        tokens = (stated.input_token_logprobs or [])[-wanted:] if stated else []
-        top = (stated.input_top_logprobs or [])[-wanted:] if stated else []
-        if [token for _, token, _ in tokens] != list(ids[start:]) or not all(top):
-            raise self.other_positions()
-        return [entry[0][1] for entry in top if entry]
 
     def margin(self, ids: Sequence[int]) -> float | None:
         answer = one_token(self, ids, SglangEvent, return_logprob=True, top_logprobs_num=2)

@@ -25,36 +25,19 @@ from pathlib import Path
 from typing import IO
 
 from draftbench.engines import guardian
-from draftbench.engines.commands import Launch, ServerStart, launch
+from draftbench.engines.commands import Launch, launch
+from draftbench.engines.connect import ADAPTERS
+from draftbench.engines.engine import ServerStart
 from draftbench.engines.secrets import on_one_line, secrets_of
 from draftbench.errors import EngineError
 from draftbench.run_folder.manifest import cores_here
 
 HOST = "127.0.0.1"
-# By this variable vLLM takes one of its two model runners, which look up prompts differently.
-MODEL_RUNNER = "VLLM_USE_V2_MODEL_RUNNER"
 GRACE_SECONDS = 10.0  # between asking a server to end and killing it
 LAST_LINES = 15
 _POLL_SECONDS = 0.2
 _LOG_BYTES = 64 << 10  # of its end that are read
 _FEW_CORES = 16
-# What an engine's log says, and what helps.
-_ADVICE = {
-    **{
-        f"No module named '{name}'": f"{name} is not installed in the Python that runs draftbench: "
-        f'name another, --engine-command "/path/to/python -m {module} {{args}}"'
-        for name, module in (
-            ("vllm", "vllm.entrypoints.openai.api_server"),
-            ("sglang", "sglang.launch_server"),
-        )
-    },
-    "unrecognized arguments: --enable-per-request-metrics": "vLLM has this flag since 0.25: start "
-    "that or a newer one",
-    "Available memory on node": "set VLLM_CPU_KVCACHE_SPACE in the environment to the GiB that its "
-    'cache may take, e.g. 1, or add --engine-args "--gpu-memory-utilization 0.3"',
-    "Free memory on device": 'add --engine-args "--gpu-memory-utilization 0.5", or end what else '
-    "holds memory there",
-}
 _ERROR = re.compile(r"\b[A-Z]\w*(Error|Exception): ")
 _NO_ERROR = re.compile(r"\b(INFO|WARNING)\b")  # which may name one
 _COLOURS = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
@@ -71,7 +54,6 @@ class Running:
     settings: dict[str, str]  # of its environment, which its command line does not show
     ready_seconds: float
     log: Path
-    may_survive: bool  # a killed draftbench: there is no stop command
     _guardian: _Guardian = field(repr=False)
 
     def ended(self) -> str | None:
@@ -88,11 +70,13 @@ def started(start: ServerStart, log_folder: Path) -> Iterator[Running]:
             later, an EngineError from the body says how.
         UsageError: the command or the arguments cannot be used as they are.
     """
-    port = _free_port()
+    with socket.socket() as probe:  # a free one
+        probe.bind((HOST, 0))
+        port = int(probe.getsockname()[1])
     run = launch(start, HOST, port)
     environment = {} if start.threads is None else {"threads": str(start.threads)}
-    if start.engine == "vllm":
-        environment[MODEL_RUNNER] = os.environ.get(MODEL_RUNNER, "unset")
+    for name in ADAPTERS[start.engine].variables:
+        environment[name] = os.environ.get(name, "unset")
     begun = time.monotonic()
     runner = _Guardian(run, log_folder, start.engine)
     try:
@@ -105,7 +89,6 @@ def started(start: ServerStart, log_folder: Path) -> Iterator[Running]:
             settings=environment,
             ready_seconds=time.monotonic() - begun,
             log=runner.log,
-            may_survive=run.may_survive,
             _guardian=runner,
         )
         try:
@@ -130,12 +113,6 @@ def server_threads() -> int | None:
     return max(1, cores - 1) if cores <= _FEW_CORES else None
 
 
-def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind((HOST, 0))
-        return int(probe.getsockname()[1])
-
-
 def _wait_until_ready(runner: _Guardian, start: ServerStart, port: int, begun: float) -> None:
     while not _answers(port):
         how = runner.ended(_POLL_SECONDS)
@@ -146,11 +123,6 @@ def _wait_until_ready(runner: _Guardian, start: ServerStart, port: int, begun: f
                 safe_message=f"cannot run the command of {start.engine}: {runner.refused}",
                 hint="--engine-command names the command that starts the server; {args} in it "
                 "stands for draftbench's flags",
-            )
-        if how is not None and _listens(port):
-            raise EngineError(
-                f"{start.engine} ended before it answered: another program took its port, {port}",
-                hint="start again: each start takes a port that is free",
             )
         if how is not None:
             ended = f"{start.engine} ended before it answered: {how}"
@@ -179,17 +151,11 @@ def _answers(port: int) -> bool:
         connection.close()
 
 
-def _listens(port: int) -> bool:
-    with socket.socket() as probe:
-        probe.settimeout(5)
-        return probe.connect_ex((HOST, port)) == 0
-
-
 class _Guardian:
     """The process that runs a server, and the pipe whose closing stops it."""
 
     def __init__(self, run: Launch, folder: Path, engine: str) -> None:
-        self.launch = run
+        self.launch, self.engine = run, engine
         self._environment = os.environ | run.environment
         self._heard = ""
         self._group: int | None = None
@@ -259,7 +225,8 @@ class _Guardian:
         """What to do about the error in the server's log."""
         log = "\n".join(self._logged())
         changed = "--engine-args and --engine-command change how it is started"
-        return next((hint for words, hint in _ADVICE.items() if words in log), changed)
+        advice = ADAPTERS[self.engine].advice
+        return next((hint for words, hint in advice.items() if words in log), changed)
 
     def last_words(self) -> str:
         """The last lines of the server's log, safe to print and without secrets."""

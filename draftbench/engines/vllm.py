@@ -13,11 +13,12 @@ with 0.32:
 
 from __future__ import annotations
 
+import json
 import re
 import secrets
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import PurePath
-from typing import Any
+from typing import Any, ClassVar
 
 import msgspec
 
@@ -27,14 +28,18 @@ from draftbench.engines.engine import (
     Answer,
     Ask,
     ServerFacts,
+    ServerStart,
     TokenServer,
     accepted_at_least,
     margin_of,
 )
 from draftbench.engines.openai import OpenAi, OpenAiEvent
-from draftbench.records import RoundCounts
+from draftbench.models.drafting import revision_flags, vllm_fields
+from draftbench.records import DraftingMode, RoundCounts
 from draftbench.traffic.constraints import KINDS
 
+# By this variable vLLM takes one of its two model runners, which look up prompts differently.
+MODEL_RUNNER = "VLLM_USE_V2_MODEL_RUNNER"
 _TOLD = re.compile(
     r"\b(dtype|max_seq_len|tensor_parallel_size|pipeline_parallel_size|data_parallel_size"
     r"|quantization|kv_cache_dtype|enforce_eager|enable_chunked_prefill)=([^,()\s]{1,80})"
@@ -52,7 +57,7 @@ class Version(msgspec.Struct):
     version: str
 
 
-def tells_rounds(version: str | None) -> bool:
+def _tells_rounds(version: str | None) -> bool:
     """Whether a vLLM's answers can tell their rounds; of an unknown version they are taken to."""
     numbers = re.match(r"v?(\d{1,9})\.(\d{1,9})", version or "")
     return numbers is None or (int(numbers[1]), int(numbers[2])) >= TELLS_ROUNDS
@@ -66,8 +71,39 @@ class Vllm(TokenServer, OpenAi):
     engine = "vllm"
     returns_ids = True
     returns_since = "vLLM 0.10.2 and later do"
-    flush_route = "/reset_prefix_cache"  # in developer mode
     constraints = frozenset(KINDS)
+    owner = "vllm"
+    command = "{python} -m vllm.entrypoints.openai.api_server {args}"
+    taken = (
+        *("--model", "--port", "--speculative-config", "-sc"),
+        *("--spec-method", "--spec-model", "--spec-tokens"),
+    )
+    draws = DraftingMode.SAMPLED_TEMPERATURE_ONLY
+    variables = (MODEL_RUNNER,)
+    advice: ClassVar[Mapping[str, str]] = {
+        "No module named 'vllm'": "vllm is not installed in the Python that runs draftbench: name "
+        'another, --engine-command "/path/to/python -m vllm.entrypoints.openai.api_server {args}"',
+        "unrecognized arguments: --enable-per-request-metrics": "vLLM has this flag since 0.25: "
+        "start that or a newer one",
+        "Available memory on node": "set VLLM_CPU_KVCACHE_SPACE in the environment to the GiB that "
+        'its cache may take, e.g. 1, or add --engine-args "--gpu-memory-utilization 0.3"',
+        "Free memory on device": 'add --engine-args "--gpu-memory-utilization 0.5", or end what '
+        "else holds memory there",
+    }
+
+    @classmethod
+    def flags(cls, start: ServerStart) -> list[str]:
+        target, revision = revision_flags(start.target, "--revision")
+        words = ["--model", target, *revision, "--no-enable-prefix-caching"]
+        words += ["--logprobs-mode", "processed_logprobs", "--enable-per-request-metrics"]
+        words += ["--enable-prompt-tokens-details", "--disable-uvicorn-access-log"]
+        words += start.limits("--max-model-len", "--max-num-seqs")
+        if start.speculation is not None:
+            fields = vllm_fields(start.speculation)
+            words += ["--speculative-config", json.dumps(fields, separators=(",", ":"))]
+            if _tells_rounds(start.version):
+                words += ["--per-request-spec-decode-metrics", "detailed"]
+        return words
 
     def body(self, ask: Ask) -> dict[str, Any]:
         body = super().body(ask)
@@ -131,7 +167,7 @@ class Vllm(TokenServer, OpenAi):
                 if speculation[2]:
                     settings["speculative_model"] = speculation[2]
         version, card = self.http.json("/version", type=Version).version, self._card()
-        self.counts_around = counters.by_position is not None and not tells_rounds(version)
+        self.counts_around = counters.by_position is not None and not _tells_rounds(version)
         if card.root:
             settings["weights"] = PurePath(card.root).name
         return ServerFacts(
@@ -147,20 +183,6 @@ class Vllm(TokenServer, OpenAi):
 
     def prompt_ids(self, prompt: Sequence[int] | str) -> list[int] | None:
         return self.one_token(prompt).choices[0].prompt_token_ids
-
-    def best_tokens(self, ids: Sequence[int], start: int) -> list[int]:
-        # The last position is learnt from a written token, so that a full context can be scored.
-        most = (1 << 20) + len(ids) * 1024
-        choice = self.one_token(ids[:-1], most=most, prompt_logprobs=1).choices[0]
-        scored = [stated or {} for stated in choice.prompt_logprobs or ()][start:]
-        if len(scored) != len(ids) - 1 - start or not all(scored) or not choice.token_ids:
-            raise self.other_positions()
-        # Of two tied tokens the one that the server names as best has rank 1.
-        best = (
-            min(stated, key=lambda token: (stated[token].rank or 1, -stated[token].logprob))
-            for stated in scored
-        )
-        return [*best, choice.token_ids[0]]
 
     def margin(self, ids: Sequence[int]) -> float | None:
         answer = self.one_token(ids, logprobs=2, return_tokens_as_token_ids=True)

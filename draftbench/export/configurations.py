@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import shlex
 import textwrap
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from draftbench.errors import UsageError, did_you_mean
@@ -19,10 +19,10 @@ from draftbench.export import (
 )
 from draftbench.export.serve_plan import ServePlan
 from draftbench.export.writer_result import Version, WriterResult, version_of
-from draftbench.models.drafting import METHODS, check_method, check_stack
 from draftbench.models.engine_rules import (
     ENGINE_RULES,
     EngineRules,
+    check_method,
     engine_called,
     refusal_of,
     shorter_context,
@@ -39,8 +39,6 @@ _WRITERS: dict[str, Callable[[ServePlan, Version], WriterResult]] = {
 _COMMENT = textwrap.TextWrapper(
     88, initial_indent="# ", subsequent_indent="# ", break_on_hyphens=False
 )
-
-
 _TEXT_OF_FILE = '"$(cat FILE)"'
 
 
@@ -66,14 +64,9 @@ def known_engine(name: str) -> str:
     """The engine's name as `ENGINE_RULES` spells it.
 
     Raises:
-        UsageError: it is unknown, or serves no draft model.
+        UsageError: it is unknown.
     """
     known = ", ".join(ENGINE_RULES)
-    if name == "tgi":
-        raise UsageError(
-            "TGI serves no draft model; its `--speculate K` looks up n-grams",
-            hint=f"use one of {known}",
-        )
     engine = engine_called(name)
     if engine not in ENGINE_RULES:
         raise UsageError(
@@ -91,13 +84,10 @@ def configure(plan: ServePlan, engine: str, version: str | None = None) -> Engin
     """
     engine = known_engine(engine)
     rules = ENGINE_RULES[engine]
-    build = for_llama_cpp.build_of if engine == "llama.cpp" else version_of
-    number = build(version)
+    number = version_of(version)
     _check(plan, engine, rules)
     written = _WRITERS[engine](plan, number)
-    name = rules.name
-    if version is not None and version not in for_llama_cpp.RENAMING:
-        name += f" {version}"
+    name = rules.name if version is None else f"{rules.name} {version}"
     differences = [*plan.differences, *written.differences]
     made = plan.quant == "none" or made_by(engine, plan.quant)
     if plan.draft is not None and not rules.converts and not made:
@@ -111,7 +101,6 @@ def configure(plan: ServePlan, engine: str, version: str | None = None) -> Engin
     to_do = [*differences]
     if plan.provisional:
         to_do.append(f"the run's answer is provisional: {plan.provisional}")
-    to_do += _of_gguf(plan, rules)
     if rules.sampling is not None:
         to_do.append(f"{_to_send(plan)}; otherwise {rules.sampling}")
     if plan.schedule and not written.scheduled:
@@ -141,9 +130,9 @@ def configure(plan: ServePlan, engine: str, version: str | None = None) -> Engin
             f"{name} drafts in the mode `{written.mode}`, and the run measured `{plan.mode}`: "
             "above temperature 0 acceptance will differ, so measure again there"
         )
-    to_do += [*written.to_do, *_of_paths(plan, engine), *plan.open_loads]
+    to_do += [*written.to_do, *plan.open_loads]
     text = written.text
-    if engine != "vllm":  # JSON, alone of the formats, has no comments
+    if not text.startswith("{"):  # JSON, alone of the formats, has no comments
         text = "\n".join([*map(_COMMENT.fill, differences), text])
     return EngineConfiguration(text, written.command, tuple(to_do))
 
@@ -168,9 +157,6 @@ def _check(plan: ServePlan, engine: str, rules: EngineRules) -> None:
             f"{rules.name} plays back no measured acceptance",
             hint=f"--synthetic is for {can}",
         )
-    check_stack(engine, drafts)
-    if drafts.method in ("draft-model", "ngram"):
-        return
     if drafts.raw is not None and engine != measured_on:
         raise UsageError(
             f"spec:FILE.json is written for {measured_on}: it cannot be exported for {rules.name}",
@@ -178,45 +164,7 @@ def _check(plan: ServePlan, engine: str, rules: EngineRules) -> None:
         )
     if (drafts.method, engine, measured_on) == ("mtp", "transformers", None):
         return  # it was transformers that ran these layers
-    if engine not in METHODS:
-        able = ", ".join(name for name, methods in METHODS.items() if drafts.method in methods)
-        raise UsageError(
-            f"{rules.name} is not known to draft by `{drafts.method}`",
-            hint=f"these are: --engine {able}",
-        )
     check_method(engine, drafts)
-
-
-def _of_gguf(plan: ServePlan, rules: EngineRules) -> Iterator[str]:
-    """What to do about .gguf files that the engine cannot load, or loads only in part."""
-    models = {"--target": plan.target, "--draft": plan.draft or ""}
-    files = {flag: name for flag, name in models.items() if name.endswith(".gguf")}
-    if files and rules.gguf:
-        names = " and ".join(f"`{name}`" for name in files.values())
-        was = "was" if len(files) == 1 else "were"
-        yield (
-            f"{rules.name} {rules.gguf}: give the checkpoint that {names} {was} made from with "
-            f"{' and '.join(files)}"
-        )
-
-
-def _of_paths(plan: ServePlan, engine: str) -> Iterator[str]:
-    """What to do about the run's paths, which may not exist on other machines. llama.cpp gets only
-    paths of .gguf files.
-    """
-    models = {"--target": plan.target, "--draft": plan.draft or ""}
-    local = {
-        flag: name
-        for flag, name in models.items()
-        if flag not in plan.given
-        and (name in (".", "..") or name.startswith(("~", "/", "./", "../")))
-        and (engine != "llama.cpp" or name.endswith(".gguf"))
-    }
-    if local:
-        names = " and ".join(f"`{name}`" for name in local.values())
-        paths = "are paths" if len(local) > 1 else "is a path"
-        flags = " and ".join(local)
-        yield f"{names} {paths} on the machine that measured: give the server's with {flags}"
 
 
 def _to_send(plan: ServePlan) -> str:

@@ -5,10 +5,9 @@ from __future__ import annotations
 import shlex
 
 from draftbench.export.serve_plan import ServePlan
-from draftbench.export.writer_result import Version, WriterResult
+from draftbench.export.writer_result import Version, WriterResult, other_lookup
 from draftbench.models.drafting import sglang_flags
 from draftbench.models.engine_rules import ENGINE_RULES
-from draftbench.models.levels import level_facts, made_by
 from draftbench.records import DraftingMode
 
 
@@ -22,17 +21,7 @@ def write(plan: ServePlan, version: Version) -> WriterResult:
     if plan.concurrency > ENGINE_RULES["sglang"].requests:
         words += ["--max-running-requests", str(plan.concurrency)]
     words += sglang_flags(plan.speculation)
-    to_do: list[str] = []
-    mode = None
+    to_do, mode = [], DraftingMode.GREEDY if plan.method == "draft-model" else None
     if plan.method == "ngram":
-        to_do.append(
-            "SGLang looks up n-grams in the texts of all requests, and the run in those of one: "
-            "measure acceptance there"
-        )
-    elif plan.method == "draft-model":
-        mode = DraftingMode.GREEDY
-        if level_facts(plan.quant).checkpoint and not made_by("sglang", plan.quant):
-            to_do.append(
-                "with that checkpoint write its method, for example `awq`, in place of `unquant`"
-            )
+        to_do = other_lookup(plan, "sglang", "looks up n-grams in the texts of all requests")
     return WriterResult(shlex.join(words), mode, to_do=to_do)

@@ -5,7 +5,7 @@ default it would change from round to round.
 from __future__ import annotations
 
 from draftbench.export.serve_plan import ServePlan
-from draftbench.export.writer_result import Version, WriterResult, down_to_one, other_lookup
+from draftbench.export.writer_result import Version, WriterResult, other_lookup
 from draftbench.models.drafting import transformers_arguments
 from draftbench.records import DraftingMode
 
@@ -32,7 +32,8 @@ def write(plan: ServePlan, version: Version) -> WriterResult:
         mode = None
         longest = plan.lookup.longest
         arguments = f"prompt_lookup_num_tokens={plan.k}, max_matching_ngram_size={longest}"
-        to_do += other_lookup(plan, "transformers", first=True, lengths=down_to_one(plan))
+        down = "looks up n-grams down to one token and " * (plan.lookup.shortest > 1)
+        to_do += other_lookup(plan, "transformers", f"{down}takes the first match in the prompt")
     else:
         mode = DraftingMode.SAMPLED
         draft = _from_pretrained(plan.draft, plan.draft_revision)
@@ -51,9 +52,18 @@ def write(plan: ServePlan, version: Version) -> WriterResult:
             )
         if len(sizes) == 2:
             lines.append(f"draft_tokenizer = AutoTokenizer.from_pretrained({draft})")
+    sampling = plan.sampling
+    settings: dict[str, object] = {"do_sample": sampling.temperature > 0}
+    if sampling.temperature > 0:
+        settings["temperature"] = sampling.temperature
+        settings["top_k"] = sampling.top_k or 0
+        settings["top_p"] = 1.0 if sampling.top_p is None else sampling.top_p
+        settings["min_p"] = sampling.min_p or 0.0
+    settings |= {"repetition_penalty": 1.0, "max_new_tokens": plan.limit}
+    in_python = ", ".join(f'"{name}": {value!r}' for name, value in settings.items())
     lines += [
         # The checkpoint's generation_config would decide what is not written here.
-        f"settings = {{{', '.join(_generation(plan))}}}",
+        f"settings = {{{in_python}}}",
         'inputs = tokenizer("Once upon a time", return_tensors="pt").to(target.device)',
         f"output = target.generate(**inputs, **settings, {arguments})",
     ]
@@ -66,16 +76,3 @@ def _from_pretrained(name: str, revision: str | None) -> str:
     if file.endswith(".gguf"):
         return f"{folder or '.'!r}, gguf_file={file!r}"
     return f"{name!r}, revision={revision!r}" if revision else repr(name)
-
-
-def _generation(plan: ServePlan) -> list[str]:
-    """The traffic's sampling and longest response, as keys and values in Python."""
-    sampling = plan.sampling
-    settings: dict[str, object] = {"do_sample": sampling.temperature > 0}
-    if sampling.temperature > 0:
-        settings["temperature"] = sampling.temperature
-        settings["top_k"] = sampling.top_k or 0
-        settings["top_p"] = 1.0 if sampling.top_p is None else sampling.top_p
-        settings["min_p"] = sampling.min_p or 0.0
-    settings |= {"repetition_penalty": 1.0, "max_new_tokens": plan.limit}
-    return [f'"{name}": {value!r}' for name, value in settings.items()]

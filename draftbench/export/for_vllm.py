@@ -11,10 +11,9 @@ from draftbench.export.writer_result import Version, WriterResult, other_lookup,
 from draftbench.models.drafting import vllm_fields
 from draftbench.records import DraftingMode
 
-# The first version that knows all fields written here except `use_heterogeneous_vocab`, according
-# to vLLM's wheels on PyPI.
-_OLDEST = (0, 24)
-_VOCABULARIES, _PARALLEL = (0, 25), (0, 26)
+# The first version that knows all fields written here, and lets engines with a schedule run in
+# parallel, according to vLLM's wheels on PyPI.
+_OLDEST = (0, 26)
 # From these on, draft models and n-grams run on vLLM's second runner by default.
 _DRAFT_RUNNER, _NGRAM_RUNNER = (0, 31), (0, 32)
 
@@ -26,7 +25,7 @@ def write(plan: ServePlan, version: Version) -> WriterResult:
         UsageError: this version cannot draft like this.
     """
     if version < _OLDEST:
-        raise too_old("vLLM", "0.24", "configuration that draftbench knows")
+        raise too_old("vLLM", "0.26", "configuration that draftbench knows")
     words = ["vllm", "serve", plan.target]
     if plan.target_revision:
         words += ["--revision", plan.target_revision]
@@ -39,37 +38,25 @@ def write(plan: ServePlan, version: Version) -> WriterResult:
                 "set VLLM_USE_V2_MODEL_RUNNER=0: vLLM's default runner (0.31 to 0.33) drafts "
                 f"{plan.longest} tokens at every load and verifies only the schedule's"
             )
-        if version < _PARALLEL:
-            to_do.append("use no data parallelism: vLLM before 0.26 may hang with a schedule")
-        if any(k == 0 for _, _, k in plan.schedule):
-            to_do.append(
-                "measure vLLM with and without the schedule where it drafts nothing: 0.27 was up "
-                "to 22% slower with it (pull request 52087)"
-            )
     if plan.survival:
         fields["rejection_sample_method"] = "synthetic"
         fields["synthetic_acceptance_rates"] = list(plan.survival)
     mode = None
-    if plan.method == "ngram":
-        to_do += other_lookup(plan, "vLLM", first=version < _NGRAM_RUNNER)
+    if plan.method == "ngram" and version < _NGRAM_RUNNER:
+        to_do += other_lookup(plan, "vllm", "takes the first match in the prompt")
     elif plan.method == "draft-model":
-        mode = _draft_model(plan, version, to_do)
+        greedy = plan.mode is DraftingMode.GREEDY
+        if plan.translated and not greedy:
+            raise UsageError(
+                "vLLM refuses this pair: its vocabularies differ",
+                hint="it translates tokens of greedy drafts; sweep with --mode greedy",
+            )
+        if not plan.translated and version >= _DRAFT_RUNNER:
+            to_do.append(
+                "measure the speed there: vLLM's default runner (0.31 to 0.33) runs a draft model "
+                "without CUDA graphs, so that a small draft costs more than was measured here"
+            )
+        mode = DraftingMode.GREEDY if greedy else DraftingMode.SAMPLED_TEMPERATURE_ONLY
         fields.setdefault("draft_sample_method", "greedy")
     command = f'{shlex.join(words)} --speculative-config "$(cat FILE)"'
     return WriterResult(json.dumps(fields), mode, bool(plan.schedule), command, to_do)
-
-
-def _draft_model(plan: ServePlan, version: Version, to_do: list[str]) -> DraftingMode:
-    """The mode in which vLLM will draft with a model, and what the user must do about it."""
-    greedy = plan.mode is DraftingMode.GREEDY
-    if plan.translated and (not greedy or version < _VOCABULARIES):
-        raise UsageError(
-            "vLLM refuses this pair: its vocabularies differ",
-            hint="from 0.25 it translates tokens of greedy drafts; sweep with --mode greedy",
-        )
-    if not plan.translated and version >= _DRAFT_RUNNER:
-        to_do.append(
-            "measure the speed there: vLLM's default runner (0.31 to 0.33) runs a draft model "
-            "without CUDA graphs, so that a small draft costs more than was measured here"
-        )
-    return DraftingMode.GREEDY if greedy else DraftingMode.SAMPLED_TEMPERATURE_ONLY

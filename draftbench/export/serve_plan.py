@@ -68,8 +68,6 @@ class ServePlan:
     # With --synthetic, the share of rounds that accept their first 1, 2, … draft tokens.
     survival: tuple[float, ...] = ()
     engine: str | None = None  # the engine that measured; None: the built-in decoder
-    given: tuple[str, ...] = ()  # flags that named a model in place of the run
-    first_match: bool = False  # whether prompt lookup took the first match, not the last
 
     @property
     def method(self) -> str:
@@ -184,24 +182,14 @@ def serve_plan(
         differences=differences,
         provisional=answer.provisional,
         engine=question.engine,
-        given=tuple(
-            flag for flag, name in (("--target", target), ("--draft", draft)) if name is not None
-        ),
-        first_match=question.engine == "vllm"
-        and question.servers == "started"
-        and not question.device.startswith("cuda"),
     )
     if not synthetic:
         return plan
-    shares = survival_by_position(run, pick.candidate, plan.longest)
+    # The shares of rounds whose first 1, 2, … draft tokens were all accepted.
+    along, k = candidate_rounds(run, pick.candidate), plan.longest
+    counted = [survival(along.trajectories, along.at(k), at).value for at in range(1, k + 1)]
+    shares = tuple(round(share or 0.0, 4) for share in counted)
     return replace(plan, differences=(*differences, _FOR_TIMING), survival=shares)
-
-
-def survival_by_position(run: Run, candidate: Candidate, k: int) -> tuple[float, ...]:
-    """The shares of k's rounds whose first 1, 2, … k draft tokens were all accepted."""
-    along = candidate_rounds(run, candidate)
-    shares = (survival(along.trajectories, along.at(k), at).value or 0.0 for at in range(1, k + 1))
-    return tuple(round(share, 4) for share in shares)
 
 
 def _chosen(

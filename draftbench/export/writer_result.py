@@ -1,4 +1,4 @@
-"""What all writers share: versions, what a writer returns, and sentences on prompt lookup."""
+"""What all writers share: versions, what a writer returns, and a sentence on prompt lookup."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 from draftbench.errors import UsageError
 from draftbench.export.serve_plan import ServePlan
+from draftbench.models.engine_rules import ENGINE_RULES
 from draftbench.records import DraftingMode
 
 Version = tuple[int, int]
@@ -27,17 +28,21 @@ class WriterResult:
 
 
 def version_of(text: str | None) -> Version:
-    """The first two numbers of a version; the newest if none is given.
+    """The first two numbers of a version, or a build of llama.cpp (b11368); the newest if none is
+    given.
 
     Raises:
         UsageError: it is not a version.
     """
     if text is None:
         return NEWEST
-    numbers = re.match(r"v?(\d{1,9})\.(\d{1,9})(?![0-9])", text)
+    numbers = re.match(r"(?:b|v?(?=\d+\.))(\d{1,9})(?:\.(\d{1,9}))?(?![0-9])", text)
     if not numbers:
-        raise UsageError(f"`{text}` is not a version", hint="for example 0.26 or 1.4.0rc1")
-    return int(numbers[1]), int(numbers[2])
+        raise UsageError(
+            f"`{text}` is not a version",
+            hint="for example 0.26 or 1.4.0rc1; of llama.cpp a build, b11368",
+        )
+    return int(numbers[1]), int(numbers[2] or 0)
 
 
 def too_old(engine: str, oldest: str, feature: str) -> UsageError:
@@ -46,20 +51,7 @@ def too_old(engine: str, oldest: str, feature: str) -> UsageError:
     )
 
 
-def other_lookup(
-    plan: ServePlan, engine: str, *, first: bool = False, lengths: str = ""
-) -> list[str]:
-    """What to do if an engine's prompt lookup takes the first match and the run took the last, or
-    the other way round, or if it looks up n-grams of other `lengths`.
-    """
-    takes, took = ("first" if each else "last" for each in (first, plan.first_match))
-    differs = [lengths] if lengths else []
-    if takes != took:
-        differs.append(f"takes the {takes} match in the prompt, the run the {took}")
-    return [f"{engine} {' and '.join(differs)}: measure acceptance there"] if differs else []
-
-
-def down_to_one(plan: ServePlan) -> str:
-    """How an engine that looks up n-grams down to one token differs from the run; may be empty."""
-    shortest = plan.lookup.shortest
-    return f"looks up n-grams down to one token, the run down to {shortest}" * (shortest > 1)
+def other_lookup(plan: ServePlan, engine: str, how: str) -> list[str]:
+    """What to do where an engine looks up prompts otherwise than the run, unless that ran on it."""
+    differs = plan.engine != engine
+    return [f"{ENGINE_RULES[engine].name} {how}: measure acceptance there"] if differs else []

@@ -6,21 +6,20 @@ and llama.cpp's were tried; SGLang's and TensorRT-LLM's come from their source c
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 import msgspec
 
-from draftbench.errors import EngineError, UsageError, did_you_mean
+from draftbench.errors import UsageError
 from draftbench.hub import short_name, split_revision
 from draftbench.models.levels import made_by
 from draftbench.records import (
-    LOOKUP,
     NGRAMS,
     SELF,
     STACK,
-    Candidate,
     DraftingMode,
     NGramSizes,
     draft_of_stack,
@@ -28,41 +27,45 @@ from draftbench.records import (
 from draftbench.safe_files import UnreadableError, read_limited
 
 Method = Literal["draft-model", "ngram", "eagle3", "mtp", "suffix", "dflash", "raw"]
-_WITHOUT_WEIGHTS: dict[str, Method] = {LOOKUP: "ngram", "mtp": "mtp", "suffix": "suffix"}
-WITH_WEIGHTS: dict[str, Method] = {"eagle3": "eagle3", "dflash": "dflash"}
-# The methods by which each engine drafts.
-METHODS: dict[str, tuple[Method, ...]] = {
-    "vllm": ("draft-model", "ngram", "eagle3", "mtp", "suffix", "dflash", "raw"),
-    "llama.cpp": ("draft-model", "ngram", "eagle3", "mtp", "dflash", "raw"),
-    "sglang": ("draft-model", "ngram", "eagle3", "mtp", "dflash", "raw"),
-    "tensorrt-llm": ("draft-model", "ngram", "eagle3", "mtp"),
+
+
+class DraftKind(NamedTuple):
+    """What is known of a kind of draft."""
+
+    written: str  # by `--drafts`; before a colon if a model or file follows; a draft model: bare
+    called: str = "(?!)"  # a pattern of what servers call it; this one: nothing
+    replayed: bool = False  # whether it can be replayed over the answers of an engine
+    built_in: bool = False  # whether the built-in decoder drafts with it, besides prompt lookup
+    stackable: bool = False  # whether it may draft where prompt lookup finds nothing
+    unchecked: str = ""  # why there is nothing to check; empty where there is
+
+
+DRAFT_KINDS: dict[Method, DraftKind] = {
+    "draft-model": DraftKind(
+        "", "^draft(.model|.simple)?$|standalone", replayed=True, built_in=True, stackable=True
+    ),
+    "ngram": DraftKind("ngram", "ngram", replayed=True, unchecked="it works with every target"),
+    # SGLang calls a layer of the target EAGLE too.
+    "eagle3": DraftKind("eagle3:", "eagle", replayed=True, built_in=True, stackable=True),
+    "mtp": DraftKind("mtp", "mtp|nextn|eagle(?!3)", built_in=True, stackable=True),
+    "suffix": DraftKind(
+        "suffix",
+        "suffix",
+        unchecked="vLLM drafts this way for every target, and only a sweep on it measures that",
+    ),
+    "dflash": DraftKind("dflash:", "dflash"),
+    "raw": DraftKind(
+        "spec:",
+        unchecked="only the engine knows whether it can draft this way, and only a sweep on it "
+        "measures that",
+    ),
 }
-# What drafts in a stack when its prompt lookup finds nothing.
-STACKABLE: tuple[Method, ...] = ("draft-model", "eagle3", "mtp")
-# The engines that try prompt lookup before it: llama.cpp in this order, whatever order its
-# --spec-type names (common/speculative.cpp). vLLM takes one method (issue 46977 asks for more).
-STACKING = ("llama.cpp",)
 # The program that makes a head's .gguf file.
 CONVERT_HEAD = "llama.cpp's `convert_hf_to_gguf.py HEAD --target-model-dir TARGET`"
-_TAKES_FLAGS = ("llama.cpp", "sglang")
 _MOST_RAW_BYTES = 64 << 10
 _RAW_HINT = (
     "spec:FILE.json holds vLLM's speculative configuration, or flags of llama.cpp or SGLang with "
     'their values; "{k}" stands for the draft length'
-)
-# The fields that --speculative-config may have (vllm/config/speculative.py).
-VLLM_FIELDS_OF = "0.32"
-VLLM_FIELDS = (
-    *("num_speculative_tokens", "model", "method", "revision", "code_revision", "quantization"),
-    *("draft_tensor_parallel_size", "max_model_len", "kv_cache_dtype", "draft_load_config"),
-    *("moe_backend", "attention_backend", "enforce_eager", "index_share_for_mtp_iteration"),
-    *("disable_padded_drafter_batch", "disable_eagle_block_drop", "use_local_argmax_reduction"),
-    *("use_heterogeneous_vocab", "prompt_lookup_max", "prompt_lookup_min", "parallel_drafting"),
-    *("num_speculative_tokens_per_batch_size", "suffix_decoding_max_tree_depth"),
-    *("suffix_decoding_max_cached_requests", "suffix_decoding_max_spec_factor"),
-    *("suffix_decoding_min_token_prob", "rejection_sample_method", "draft_sample_method"),
-    *("synthetic_acceptance_rates", "synthetic_acceptance_length"),
-    *("enable_adaptive_verification", "dspark_draft_topk"),
 )
 
 
@@ -91,22 +94,28 @@ def parsed(draft: str) -> tuple[Method, str]:
         UsageError: the model is missing, or nothing that can be stacked follows `ngram+`.
     """
     if (fallback := draft_of_stack(draft)) is not None:
-        method, model = ("raw", "") if fallback in ("", SELF) else parsed(fallback)
-        if method not in STACKABLE or draft_of_stack(fallback) is not None:
+        own: tuple[Method, str] = ("raw", "")
+        if fallback not in ("", SELF):
+            own = parsed(fallback)
+        if not DRAFT_KINDS[own[0]].stackable or draft_of_stack(fallback) is not None:
             raise UsageError(
                 f"`{draft}`: prompt lookup goes before a draft model, an EAGLE-3 head or the "
                 "target's own layers; it was not tried before any other kind of draft",
                 hint=f"write {STACK}MODEL, {STACK}eagle3:MODEL or {STACK}mtp",
             )
-        return method, model
-    if draft in _WITHOUT_WEIGHTS:
-        return _WITHOUT_WEIGHTS[draft], ""
+        return own
     kind, colon, rest = draft.partition(":")
-    if kind in WITH_WEIGHTS:
-        if not rest:
-            raise UsageError(f"`{draft}` names no model", hint=f"write {kind}:MODEL")
-        return WITH_WEIGHTS[kind], rest
-    return ("raw", rest) if kind == "spec" and colon else ("draft-model", draft)
+    written = {of.written: method for method, of in DRAFT_KINDS.items()}
+    method = written.get(kind + colon, "draft-model")
+    if colon and not rest and method not in ("draft-model", "raw"):
+        raise UsageError(f"`{draft}` names no model", hint=f"write {kind}:MODEL")
+    return method, draft if method == "draft-model" else rest
+
+
+def methods_called(name: str) -> tuple[Method, ...]:
+    """The kinds of draft that a server's name for its method may mean; none if it names several."""
+    found = (method for method, of in DRAFT_KINDS.items() if re.search(of.called, name.lower()))
+    return () if "," in name else tuple(found)
 
 
 def draft_name(draft: str) -> str:
@@ -135,68 +144,18 @@ def speculation_of(
     """
     method, rest = parsed(draft)
     if method == "raw":
-        return Speculation("raw", None, k, raw=_raw(rest, held))
+        try:
+            text = read_limited(Path(rest), _MOST_RAW_BYTES) if held is None else held
+            raw = msgspec.json.decode(text, type=dict[str, Any])
+        except UnreadableError as error:
+            raise UsageError(f"cannot read `{rest}`: {error}", hint=_RAW_HINT) from error
+        except (msgspec.DecodeError, RecursionError) as error:
+            raise UsageError(f"`{rest}` is no JSON object", hint=_RAW_HINT) from error
+        return Speculation("raw", None, k, raw=raw)
     stacked = draft_of_stack(draft) is not None
     if method == "draft-model":
         return Speculation(method, rest, k, lookup, quant=quant, mode=mode, stacked=stacked)
     return Speculation(method, rest or None, k, lookup, stacked=stacked)
-
-
-def _raw(file: str, held: str | None) -> dict[str, Any]:
-    try:
-        text = read_limited(Path(file), _MOST_RAW_BYTES) if held is None else held
-        return msgspec.json.decode(text, type=dict[str, Any])
-    except UnreadableError as error:
-        raise UsageError(f"cannot read `{file}`: {error}", hint=_RAW_HINT) from error
-    except (msgspec.DecodeError, RecursionError) as error:
-        raise UsageError(f"`{file}` is no JSON object", hint=_RAW_HINT) from error
-
-
-def check_method(engine: str, speculation: Speculation) -> None:
-    """Raise an EngineError if an engine lacks this method of drafting, a UsageError if it cannot
-    draft as a `spec:FILE.json` says.
-    """
-    methods = METHODS[engine]
-    if speculation.method not in methods:
-        raise EngineError(
-            f"{engine} is not known to draft by `{speculation.method}`",
-            hint=f"it drafts by {', '.join(methods).replace('raw', 'spec:FILE.json')}",
-        )
-    check_stack(engine, speculation)
-    flags = engine in _TAKES_FLAGS
-    for name in speculation.raw or {}:
-        if name.startswith("-") is not flags:
-            meant = f"--{name}" if flags else name.lstrip("-").replace("-", "_")
-            raise UsageError(
-                f"`{name}` in spec:FILE.json is no {'flag' if flags else 'field'} of {engine}",
-                hint=f"write `{meant}`: {_RAW_HINT}",
-            )
-    if engine == "vllm" and speculation.raw is not None:
-        vllm_fields(speculation)
-
-
-def check_stack(engine: str, speculation: Speculation) -> None:
-    """Raise an EngineError if an engine cannot look up before it drafts."""
-    if speculation.stacked and engine not in STACKING:
-        method = speculation.method
-        raise EngineError(
-            f"{engine} drafts by one method, not by prompt lookup and then by `{method}`",
-            hint=f"{' and '.join(STACKING)} does; or take the draft alone, without `{STACK}`",
-        )
-
-
-def doubtful_fields(engine: str, speculation: Speculation) -> list[str]:
-    """A sentence for each field of a speculative configuration that is unknown to the version of
-    vLLM known here. Other versions have other fields, so it is not an error.
-    """
-    if engine != "vllm":
-        return []
-    return [
-        f"vLLM {VLLM_FIELDS_OF} has no field `{name}` in its speculative configuration: "
-        + did_you_mean(name, VLLM_FIELDS, "see what your version calls it")
-        for name in speculation.raw or {}
-        if name not in VLLM_FIELDS
-    ]
 
 
 def vllm_fields(speculation: Speculation) -> dict[str, Any]:
@@ -304,19 +263,6 @@ def transformers_arguments(*, two_tokenizers: bool = False) -> str:
     """The arguments of `generate` for a draft; different vocabularies need both tokenizers."""
     both = ", tokenizer=tokenizer, assistant_tokenizer=draft_tokenizer" if two_tokenizers else ""
     return f"assistant_model=draft{both}"
-
-
-def fewest_drafted(engine: str | None, draft: str, shortest: int) -> int:
-    """The smallest k at which an engine's prompt lookup drafts: llama.cpp's never proposes fewer
-    tokens than its n-gram has.
-    """
-    looks_up = Candidate(draft=draft).looks_up
-    return shortest if engine == "llama.cpp" and looks_up else 1
-
-
-def too_short(fewest: int) -> str:
-    """Why nothing is drafted at a k below `fewest_drafted`."""
-    return f"llama.cpp's prompt lookup proposes no fewer tokens than its n-gram has ({fewest})"
 
 
 def revision_flags(model: str, flag: str) -> tuple[str, list[str]]:

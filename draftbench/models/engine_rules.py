@@ -16,6 +16,7 @@ from collections.abc import Callable
 
 import msgspec
 
+from draftbench.errors import EngineError
 from draftbench.models.check_result import (
     EngineAnswer,
     PairFacts,
@@ -23,6 +24,7 @@ from draftbench.models.check_result import (
     TokenDifference,
 )
 from draftbench.models.drafting import (
+    Method,
     Speculation,
     llama_cpp_flags,
     sglang_flags,
@@ -30,11 +32,8 @@ from draftbench.models.drafting import (
     transformers_arguments,
     vllm_fields,
 )
+from draftbench.records import STACK, Candidate
 
-# The engines that draftbench can start, by their names in commands and records.
-STARTED = ("vllm", "llama.cpp", "sglang")
-# The servers that draftbench can measure on.
-DRIVEN = (*STARTED, "openai")
 # llama.cpp's SPEC_VOCAB_MAX_SIZE_DIFFERENCE.
 LLAMA_CPP_ROWS = 128
 
@@ -52,24 +51,32 @@ class EngineRules(msgspec.Struct, frozen=True):
 
     name: str
     form: str  # what the exported configuration is written for
-    # How it samples if a request does not say; None: the configuration says, or it is unknown.
-    sampling: str | None
+    # What to pass to it so that it drafts like this.
+    option: Callable[[Speculation], str]
+    methods: tuple[Method, ...]  # of drafting that it is known to have
     short_context: str  # what it does if the draft's context ends at {} tokens, the target's at {}
     own_draft: str  # the option for a target that carries its own draft
     sources: tuple[Source, ...]
     # A key of `_findings`, the answer, and its reason with the finding at {}. The first rule whose
     # finding is not empty counts.
     rules: tuple[tuple[str, Standing, str], ...]
-    # What to pass to it for a pair; True where it takes the pair only with a special option.
-    option: Callable[[PairFacts, bool], str]
+    special: str = ""  # what else it needs for a pair that it takes only with an option
     refused: str = ""  # what it does with a pair that it refuses, if it starts all the same
-    gguf: str = ""  # what it does with a .gguf file; empty if it takes one
+    # How it samples if a request does not say; None: the configuration says, or it is unknown.
+    sampling: str | None = None
+    started: bool = False  # whether draftbench can start it (its adapter knows how)
     converts: bool = False  # whether it loads only files that were converted and quantized before
+    stacks: bool = False  # whether it can try prompt lookup before another draft
+    least_lookup: bool = False  # whether prompt lookup proposes at least as much as an n-gram has
+    # In how many bits it rounds activations, whatever the type of its weights.
+    rounds_activations: bool = False
     pins: tuple[str, ...] = ("target", "draft")  # the models whose revision its configuration names
-    synthetic: bool = (
-        False  # whether it can accept drafts at given rates; SGLang only at their mean
-    )
+    synthetic: bool = False  # whether it accepts drafts at given rates; SGLang only at their mean
+    takes_dtype: bool = False  # whether it is started with --dtype, in which drafts are replayed
     requests: int = 0  # that it takes at once unless a flag allows more; 0: not known here
+    # What it calls the number of requests that it answers at once, and the flag for it.
+    slots: tuple[str, str] = ("", "")
+    shares_context: bool = False  # whether it divides its cache among them when it starts
 
 
 def engine_called(name: str) -> str:
@@ -93,7 +100,11 @@ def engine_answers(facts: PairFacts) -> tuple[EngineAnswer, ...]:
         option = None
         reason = template.format(findings[finding])
         if standing != "refuses":
-            option = engine.option(facts, standing == "with an option")
+            special, file = standing == "with an option", ".gguf" * engine.converts
+            how = Speculation("draft-model", facts.draft + file, 1, translated=special)
+            option = engine.option(how)
+            if special:
+                option += engine.special.format(facts.target_tokenizer.ids.get("bos_token"))
             if cut := shorter_context(engine, facts.target_context, facts.draft_context):
                 reason += f"; {cut}"
         elif engine.refused:
@@ -122,35 +133,34 @@ def refusal_of(engine: EngineRules, target: int, draft: int, *, translated: bool
     return None
 
 
-def drafting_option(engine: str, speculation: Speculation) -> str:
-    """What to pass to an engine at its start so that it drafts like this."""
-    match engine:
-        case "vllm":
-            fields = json.dumps(vllm_fields(speculation), separators=(",", ":"))
-            return f"--speculative-config '{fields}'"
-        case "sglang":
-            return shlex.join(sglang_flags(speculation))
-        case "llama.cpp":
-            return shlex.join(llama_cpp_flags(speculation))
-        case "tensorrt-llm":
-            named = tensorrt_llm_fields(speculation).items()
-            return (
-                f"speculative_config: {{{', '.join(f'{name}: {value}' for name, value in named)}}}"
-            )
-    raise KeyError(engine)
+def check_method(engine: str, speculation: Speculation) -> None:
+    """Raise an EngineError if an engine lacks this method of drafting."""
+    rules = ENGINE_RULES[engine]
+    if speculation.stacked and not rules.stacks:
+        able = " and ".join(name for name, each in ENGINE_RULES.items() if each.stacks)
+        method = speculation.method
+        raise EngineError(
+            f"{engine} drafts by one method, not by prompt lookup and then by `{method}`",
+            hint=f"{able} does; or take the draft alone, without `{STACK}`",
+        )
+    if speculation.method not in rules.methods:
+        raise EngineError(
+            f"{engine} is not known to draft by `{speculation.method}`",
+            hint=f"it drafts by {', '.join(rules.methods).replace('raw', 'spec:FILE.json')}",
+        )
 
 
-def _llama_cpp_option(facts: PairFacts, special: bool) -> str:
-    option = drafting_option("llama.cpp", _drafting(f"{facts.draft}.gguf"))
-    if special:
-        bos = facts.target_tokenizer.ids["bos_token"]
-        option += f" --override-kv tokenizer.ggml.bos_token_id=int:{bos}"
-    return option
+def fewest_drafted(engine: str | None, draft: str, shortest: int) -> int:
+    """The smallest k at which an engine drafts: the prompt lookup of some proposes no fewer tokens
+    than its n-gram has.
+    """
+    rules = ENGINE_RULES.get(engine or "")
+    return shortest if rules and rules.least_lookup and Candidate(draft=draft).looks_up else 1
 
 
-def _drafting(draft: str, *, translated: bool = False) -> Speculation:
-    """With a draft model, one token per round."""
-    return Speculation("draft-model", draft, 1, translated=translated)
+def too_short(fewest: int) -> str:
+    """Why nothing is drafted at a k below `fewest_drafted`."""
+    return f"llama.cpp's prompt lookup proposes no fewer tokens than its n-gram has ({fewest})"
 
 
 def _size_findings(target: int, draft: int) -> dict[str, str]:
@@ -212,6 +222,9 @@ def _named(difference: TokenDifference | None) -> str:
 ENGINE_RULES = {
     "vllm": EngineRules(
         name="vLLM",
+        methods=("draft-model", "ngram", "eagle3", "mtp", "suffix", "dflash", "raw"),
+        started=True,
+        takes_dtype=True,
         synthetic=True,
         requests=256,
         form="written for vLLM 0.33, and parsed by vLLM 0.32",
@@ -221,14 +234,13 @@ ENGINE_RULES = {
             ("other_tokenizer", "with an option", "it translates tokens, since {}"),
             ("rows", "accepts", "vocab_size is {} in both"),
         ),
-        option=lambda facts, special: drafting_option(
-            "vllm", _drafting(facts.draft, translated=special)
+        option=lambda how: (
+            f"--speculative-config '{json.dumps(vllm_fields(how), separators=(',', ':'))}'"
         ),
         sampling="vLLM samples by the checkpoint's generation_config.json",
         short_context="from 0.33 on it cuts the server's context to the draft's, {} tokens "
         "(target: {})",
         own_draft="""--speculative-config '{"method":"mtp","num_speculative_tokens":1}'""",
-        gguf="reads .gguf files only experimentally, newer versions only with vllm-gguf-plugin",
         sources=(
             Source("fields of --speculative-config", "0.33.0 config/speculative.py", "0.32.0"),
             Source(
@@ -248,13 +260,15 @@ ENGINE_RULES = {
             Source("synthetic acceptance", "0.33.0 config/speculative.py; not in 0.19", "0.32.0"),
             Source("method mtp", "0.33.0 config/speculative.py", "0.32.0"),
             Source("generation_config.json", "0.32.0 config/model.py", ""),
-            Source(".gguf files", "documentation, features/quantization/gguf.md", ""),
         ),
     ),
     "sglang": EngineRules(
         name="SGLang",
+        methods=("draft-model", "ngram", "eagle3", "mtp", "dflash", "raw"),
+        started=True,
         synthetic=True,
         requests=48,  # as soon as it speculates
+        slots=("max_running_requests", "--max-running-requests"),
         form="written for SGLang 0.5.23",
         # `_validate_vocab_compatibility`: config.vocab_size, then both get_vocab() as a whole.
         rules=(
@@ -262,13 +276,12 @@ ENGINE_RULES = {
             ("other_vocabulary", "refuses", "it needs the same tokens in both, and {}"),
             ("always", "accepts", "the same vocabulary in both"),
         ),
-        option=lambda facts, special: drafting_option("sglang", _drafting(facts.draft)),
+        option=lambda how: shlex.join(sglang_flags(how)),
         sampling="SGLang samples by the checkpoint's generation_config.json",
         short_context="it keeps drafting beyond the draft's context of {} tokens, up to the "
         "target's {}",
         own_draft="--speculative-algorithm NEXTN --speculative-num-steps 1 "
         "--speculative-eagle-topk 1 --speculative-num-draft-tokens 2",
-        gguf="reads .gguf files, but whether as target or draft of STANDALONE was not tried",
         sources=(
             Source("flags of STANDALONE and NGRAM", "0.5.23 arg_groups/fields/spec.py", "0.5.23"),
             Source("equal vocabularies", "0.5.23 speculative/standalone_worker_v2.py", "0.5.23"),
@@ -278,12 +291,19 @@ ENGINE_RULES = {
             Source("the draft's context", "0.5.23 speculative/standalone_worker_v2.py", ""),
             Source("mean of synthetic acceptance", "0.5.23 speculative/spec_utils.py", ""),
             Source("NEXTN", "0.5.23 arg_groups/speculative_hook.py", "0.5.23"),
-            Source(".gguf files", "documentation, advanced_features/model_loading.md", ""),
         ),
     ),
     "llama.cpp": EngineRules(
         name="llama.cpp",
+        methods=("draft-model", "ngram", "eagle3", "mtp", "dflash", "raw"),
+        started=True,
         synthetic=True,
+        slots=("slots", "-np"),
+        shares_context=True,
+        # Prompt lookup first, whatever order --spec-type names (common/speculative.cpp).
+        stacks=True,
+        least_lookup=True,
+        rounds_activations=True,
         pins=(),
         form="flags of builds from May 2026 on (pull requests 22397 and 22964)",
         converts=True,
@@ -296,7 +316,8 @@ ENGINE_RULES = {
             ("no_begin", "with an option", "the draft names {}"),
             ("rows_apart", "accepts", "same token texts from id 5 on, {}"),
         ),
-        option=_llama_cpp_option,
+        option=lambda how: shlex.join(llama_cpp_flags(how)),
+        special=" --override-kv tokenizer.ggml.bos_token_id=int:{}",
         refused="llama-server starts and serves without the draft",
         sampling="llama-server samples at temperature 0.8, top-k 40, top-p 0.95 and min-p 0.05",
         short_context="try a request beyond the draft's context of {} tokens, which was not tested "
@@ -316,6 +337,7 @@ ENGINE_RULES = {
     ),
     "tensorrt-llm": EngineRules(
         name="TensorRT-LLM",
+        methods=("draft-model", "ngram", "eagle3", "mtp"),
         pins=("target",),
         form="written for TensorRT-LLM 1.3.0rc27 (llm_args.py at 00043967)",
         # It compares nothing; its guide warns of very low acceptance with another tokenizer.
@@ -327,12 +349,14 @@ ENGINE_RULES = {
             ),
             ("always", "accepts", "same tokenizer"),
         ),
-        option=lambda facts, special: drafting_option("tensorrt-llm", _drafting(facts.draft)),
-        sampling=None,
+        option=lambda how: (
+            "speculative_config: {"
+            + ", ".join(f"{name}: {value}" for name, value in tensorrt_llm_fields(how).items())
+            + "}"
+        ),
         short_context="try a request beyond the draft's context of {} tokens, which was not tested "
         "(target: {})",
         own_draft="speculative_config: {decoding_type: MTP, max_draft_len: 1}",
-        gguf="loads Hugging Face checkpoints, not .gguf files",
         sources=(
             Source("Draft_Target, NGram and their fields", "00043967 llmapi/llm_args.py", ""),
             Source("draft_len_schedule", "00043967 llmapi/llm_args.py", ""),
@@ -341,11 +365,11 @@ ENGINE_RULES = {
             Source("before 1.3", "documentation of 1.0 to 1.2", ""),
             Source("no comparison of vocabularies", "speculative-decoding.md of 1.4.0rc1", ""),
             Source("MTP", "00043967 llmapi/llm_args.py", ""),
-            Source(".gguf files", "documentation, which lists no such format", ""),
         ),
     ),
     "transformers": EngineRules(
         name="transformers",
+        methods=("draft-model", "ngram"),
         form="written for transformers 5.x; one request at a time, batches are not supported",
         # Equal vocab_size counts as the same tokenizer, and both tokenizers are then not allowed.
         rules=(
@@ -358,8 +382,7 @@ ENGINE_RULES = {
             ),
             ("rows", "accepts", "vocab_size is {} in both"),
         ),
-        option=lambda facts, special: f"generate({transformers_arguments(two_tokenizers=special)})",
-        sampling=None,
+        option=lambda how: f"generate({transformers_arguments(two_tokenizers=how.translated)})",
         short_context="it keeps drafting beyond the draft's context of {} tokens, up to the "
         "target's {}",
         own_draft="generate(use_mtp=True)",
@@ -371,3 +394,6 @@ ENGINE_RULES = {
         ),
     ),
 }
+# The engines that draftbench can start, and the servers that it can measure on.
+STARTED = tuple(name for name, rules in ENGINE_RULES.items() if rules.started)
+DRIVEN = (*STARTED, "openai")

@@ -18,13 +18,12 @@ from draftbench.hub import Trust, refuse_missing
 from draftbench.models.check_result import EngineAnswer, HeadSheet, OwnDraft
 from draftbench.models.drafting import (
     CONVERT_HEAD,
-    METHODS,
-    WITH_WEIGHTS,
+    DRAFT_KINDS,
     Method,
     Speculation,
     parsed,
 )
-from draftbench.models.engine_rules import ENGINE_RULES, drafting_option
+from draftbench.models.engine_rules import ENGINE_RULES
 from draftbench.models.source import ModelSource
 
 WHERE_HEADS_ARE = (
@@ -192,7 +191,8 @@ def _stated_kind(raw: Mapping[str, Any]) -> str:
 def methods_of(raw: Mapping[str, Any]) -> Iterator[Method]:
     """The methods for which a draft with this config.json is a head."""
     words = _stated_kind(raw)
-    return (method for method in WITH_WEIGHTS.values() if method in words)
+    heads = (method for method, kind in DRAFT_KINDS.items() if kind.written == f"{method}:")
+    return (method for method in heads if method in words)
 
 
 def _obstacles(raw: Mapping[str, Any], method: Method, target: ModelSource) -> Iterator[str]:
@@ -247,13 +247,13 @@ def layer_ids(raw: Mapping[str, Any]) -> list[int]:
 
 def _engines(method: Method, model: str, misread: Mapping[str, str]) -> Iterator[EngineAnswer]:
     for engine, rules in ENGINE_RULES.items():
-        known = method in METHODS.get(engine, ())
+        known = method in rules.methods
         if not known or engine in misread:
             words = f"it {misread[engine]}" if known else f"not known to draft by {method}"
             yield EngineAnswer(rules.name, "refuses", words, None)
             continue
         converted = rules.converts and not model.endswith(".gguf")
-        option = drafting_option(engine, Speculation(method, model + ".gguf" * converted, 1))
+        option = rules.option(Speculation(method, model + ".gguf" * converted, 1))
         reason = f"method {method}"
         if rules.converts:
             reason = f"as a .gguf file of architecture {method}"

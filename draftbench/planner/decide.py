@@ -693,24 +693,27 @@ class DecisionAt:
             return self.choice.k
         return 0 if self.decision == "do_not_speculate" else None
 
-    def stays(self, times: float) -> float:
-        """How likely so many times the requests, these among them, leave the answer as it is: the
-        same decision, and no choice that is faster by more than timing noise.
+    def stays(self, learned: float, left: float) -> float:
+        """How likely more requests leave the answer as it is: the same decision, and no choice that
+        is faster by more than timing noise. Time is not measured again (preposterior analysis,
+        Raiffa & Schlaifer 1961).
 
-        What their mean will be is drawn from the present doubt about requests, of which they leave
-        1 / `times`; time is not measured again (preposterior analysis, Raiffa & Schlaifer 1961).
+        Args:
+            learned: how far their mean will be from that of these, as a share of the variance that
+                is the present doubt about requests.
+            left: the share of it that will be in doubt then.
         """
         leader, deciding = self.leader, self.deciding
         if leader is None or deciding is None:
             return 0.0
         logs, own = self.evaluator.log_parts(self.concurrency, self.by), self._column(leader)
         columns = np.array([each.column for each in self.competing], np.int64)
-        learned = math.sqrt(1 - 1 / times) * logs.requests[:, columns]
-        then = self._drawn.mean(axis=0) + np.insert(learned, 0, 0.0, axis=1)  # nothing of plain
+        shown = math.sqrt(learned) * logs.requests[:, columns]
+        then = self._drawn.mean(axis=0) + np.insert(shown, 0, 0.0, axis=1)  # nothing of plain
         pick = 0 if self.decision == "do_not_speculate" else own
         as_good = then[:, 1:].max(axis=1) - then[:, pick] <= math.log1p(TIMING_NOISE)
-        left = logs.requests[:, leader.column] / math.sqrt(times) + logs.time[:, leader.column]
-        low, high = quantiles(left - left.mean(), (0.025, 0.975))
+        doubt = math.sqrt(left) * logs.requests[:, leader.column] + logs.time[:, leader.column]
+        low, high = quantiles(doubt - doubt.mean(), (0.025, 0.975))
         beyond = then[:, own] - math.log(self.min_speedup * (1 + TIMING_NOISE))
         same = {
             "speculate": beyond + low > 0,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from draftbench.memory import Footprint, bytes_to_serve, format_size
-from draftbench.models.drafting import fewest_drafted, too_short
+from draftbench.models.engine_rules import fewest_drafted, too_short
 from draftbench.planner.latency import tail_ratio
 from draftbench.planner.options import DecisionOptions
 from draftbench.records import LOOKUP, SELF, Candidate

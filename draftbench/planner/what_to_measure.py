@@ -7,9 +7,11 @@ All answers follow from recorded observations alone, so a sweep that resumes get
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from statistics import median
+
+import numpy as np
 
 from draftbench.acceptance.candidate_rounds import candidate_rounds
 from draftbench.acceptance.intervals import quantiles
@@ -140,23 +142,34 @@ def timed_enough(
     return bool((high - low) / 2 <= min(max(small, _FINEST), _COARSEST))
 
 
-def settled(run: Run, requests: int) -> bool:
-    """Whether the answer is settled: with 95% probability, measuring all the `requests`, of which
+def settled(run: Run, weights: Mapping[str, float]) -> bool:
+    """Whether the answer is settled: with 95% probability, measuring all the requests, of which
     those of the run are a random sample, would give the same decision at every load, and no choice
     that is faster by more than timing noise.
+
+    Requests differ from each other as those of the run do, and count as often as they occur: one
+    that is half of the log decides nearly alone, so nothing is settled before it is measured.
+
+    Args:
+        weights: how often each of all requests occurs, by id.
     """
+    measured = {trajectory.request for trajectory in run.trajectories}
+    of_all = np.array(list(weights.values())) / sum(weights.values())
+    now = np.where([request in measured for request in weights], of_all, 0)
+    now /= now.sum()
+    doubt = now @ now
+    learned, left = float(((now - of_all) ** 2).sum() / doubt), float(of_all @ of_all / doubt)
     evaluator = Evaluator(run, DecisionOptions())
-    times = requests / len({trajectory.request for trajectory in run.trajectories})
     decisions = map(evaluator.at, evaluator.concurrencies())
-    return all(decision.stays(times) >= _SETTLED for decision in decisions)
+    return all(decision.stays(learned, left) >= _SETTLED for decision in decisions)
 
 
 def settled_after(run: Run) -> int | None:
     """The requests, in waves, that would have settled a run's answer; None: no fewer than all."""
-    begun = list[str]()
-    for wave in waves({trajectory.request for trajectory in run.trajectories})[:-1]:
+    weights, begun = {t.request: t.weight for t in run.trajectories}, list[str]()
+    for wave in waves(weights)[:-1]:
         begun += wave
-        if settled(part_of(run, set(begun)), run.manifest.traffic.requests):
+        if settled(part_of(run, set(begun)), weights):
             return len(begun)
     return None
 

@@ -94,7 +94,7 @@ class Question(Record, frozen=True):
     arrivals_digest: str | None = None  # keyed hash of the times of arrival; None: closed
     tokenizer: str | None = None  # empty: the target's, or the server's
     max_concurrency: Rows | None = None
-    replay: ReplayedBy | None = None  # who replays drafts: local, which is this machine, or engine
+    replay: ReplayedBy | None = None  # who replays drafts: local; in older runs an engine too
 
 
 class Effort(Record, frozen=True):

@@ -16,22 +16,21 @@ import time
 import uuid
 from array import array
 from collections import Counter
-from collections.abc import Generator, Iterator, Mapping, Sequence
+from collections.abc import Generator, Iterator, Sequence
 from contextlib import ExitStack, closing
 from dataclasses import replace
 from itertools import chain, islice, zip_longest
-from types import MappingProxyType
 from typing import NamedTuple
 
 import msgspec
 import torch
 
 from draftbench.engines.client import Fault
-from draftbench.engines.commands import ServerStart
 from draftbench.engines.connect import connect
 from draftbench.engines.drive import drive
 from draftbench.engines.engine import Answer, Ask, Server
-from draftbench.engines.start import MODEL_RUNNER, Running, started
+from draftbench.engines.start import started
+from draftbench.engines.vllm import MODEL_RUNNER
 from draftbench.errors import DraftbenchError, EngineError, ModelError, RunFolderError, TrafficError
 from draftbench.measure.replay import (
     VLLM,
@@ -44,9 +43,9 @@ from draftbench.measure.replay import (
 )
 from draftbench.measure.trajectories import PromptSample, ScoredResponse, looping
 from draftbench.models.check import engine_sheet, held_head
-from draftbench.models.compatibility import context_length_of
-from draftbench.models.drafting import Speculation, parsed, too_short
+from draftbench.models.drafting import parsed
 from draftbench.models.eagle import build_head
+from draftbench.models.engine_rules import ENGINE_RULES, too_short
 from draftbench.models.quantize import Build, build_runner
 from draftbench.models.source import ModelSource
 from draftbench.models.translation import keeps_ids, translated, widened
@@ -60,7 +59,6 @@ from draftbench.records import (
     Key,
     ModelFacts,
     Observation,
-    Replay,
     Sampling,
     Trajectory,
 )
@@ -68,10 +66,8 @@ from draftbench.run_folder.folder import PRIVATE, PrivateStart, RunFolder
 from draftbench.run_folder.key import keyed_hash
 from draftbench.run_folder.machine import Watch
 from draftbench.run_folder.served import (
-    MOST_CACHED,
     OTHER_DRAFTING,
     WRONG_IDS,
-    cached_share,
     not_answered,
 )
 from draftbench.sweep.engine_check import (
@@ -165,7 +161,12 @@ class EngineWorker:
                 failed.append(failure(candidate, error))
             finally:
                 gc.collect()
-            failed += self._cannot_start(candidate)
+            serving, fewest = self.serving, self.serving.fewest(candidate)
+            drafts = self.options.measure not in ("none", "replay") and candidate in serving.levels
+            if serving.server is None and drafts and not serving.ks(candidate):
+                reason = f"replayed only: {too_short(fewest)}"
+                hint = f"ask for it with --k {fewest} or more"
+                failed += [Failure(candidate=candidate, stage="start", reason=reason, hint=hint)]
         for configs in self.state.sessions(candidate, self.repeat):
             try:
                 self._hold_session(configs)
@@ -191,20 +192,6 @@ class EngineWorker:
             gone = Failure(candidate=None, stage="serve", reason="", hint="", resolved=True)
             self._keep([gone])
 
-    def _cannot_start(self, candidate: Candidate) -> list[Failure]:
-        """A failure if no server can be started with a candidate because all k's are too small."""
-        serving, fewest = self.serving, self.serving.fewest(candidate)
-        drafts = self.options.measure not in ("none", "replay") and candidate in serving.levels
-        if serving.server is not None or not drafts or serving.ks(candidate):
-            return []
-        refused = Failure(
-            candidate=candidate,
-            stage="start",
-            reason=f"replayed only: {too_short(fewest)}",
-            hint=f"ask for it with --k {fewest} or more",
-        )
-        return [refused]
-
     def _failure(self, configs: Sequence[ServerConfig], error: DraftbenchError) -> Failure:
         """The record of a failed session; the server's own words are only shown."""
         self.watcher.note(f"{configs[-1]}: {error.message}")
@@ -229,7 +216,15 @@ class EngineWorker:
                     sent[session.config] += len(samples)
                     wrong[session.config] += self._ask(session, load, samples)
                 for session in sessions:
-                    self._check_answers(session, load)
+                    config, facts = session.config, session.facts
+                    answers = self.state.answers.get((config, load), {}).values()
+                    its_own = [row for row in answers if row.server == facts.server]
+                    if config.candidate is not None and drafted_nothing(
+                        its_own,
+                        self.state.along(config.candidate),
+                        session.server.counters().drafted,
+                    ):
+                        raise self._taken_back(session, "it drafted nothing")
             plain = next((s.server for s in sessions if s.config.k == 0), None)
             if plain is not None:
                 self._judge(plain)
@@ -245,13 +240,30 @@ class EngineWorker:
             RunFolderError: this run was measured on a different server.
             ModelError: its time is up.
         """
-        serving = self.serving
+        serving, name = self.serving, uuid.uuid4().hex[:8]
+        running, files, speculation = None, dict[str, str](), None
         if serving.server is None:
-            session = self._start(stack, serving.start(config), config, process)
+            # The version that earlier servers named says which flags the engine knows.
+            versions = (facts.version for facts in self.state.engines if facts.started)
+            start = replace(serving.start(config), version=next(versions, None))
+            speculation = start.speculation
+            refuse_other_files(self.state.engines, serving)
+            self.watcher.note(f"starting {start.engine}: {config}")
+            files = files_of(start.target, speculation)
+            logs = self.folder.path / PRIVATE / "servers" / name
+            logs.mkdir(parents=True)
+            running = stack.enter_context(started(start, logs))
+            self.keep([], [PrivateStart(server=name, command=running.whole_command)])
+            server = connect(running.url, start.engine)
+            stack.callback(server.close)
         else:
             plain = serving.baseline if config.candidate is None else None
-            session = self._described(plain or serving.server, config, process)
-        server = session.server
+            server = plain or serving.server
+        described = server.facts()
+        facts = facts_of(described, config, name, process, running, files)
+        refuse_another(self.state.engines, facts)
+        check_drafting(described, config, speculation)
+        self._keep([facts])
         if self.deadline is None and self.options.candidate_timeout is not None:
             self.deadline = time.monotonic() + self.options.candidate_timeout
         if server.returns_ids:
@@ -265,58 +277,6 @@ class EngineWorker:
         for answer in self._driven(server, asks, most):
             if what := contradiction(answer, config.k):
                 raise other_drafting(config, what)
-        if session.facts.prefix_cache:
-            server.flush()
-        return session
-
-    def _start(
-        self, stack: ExitStack, start: ServerStart, config: ServerConfig, process: str
-    ) -> Session:
-        """Start a server, and record how. The version that earlier servers named says which flags
-        the engine knows.
-        """
-        versions = (facts.version for facts in self.state.engines if facts.started)
-        start = replace(start, version=next(versions, None))
-        refuse_other_files(self.state.engines, self.serving)
-        self.watcher.note(f"starting {start.engine}: {config}")
-        speculation = (
-            self.serving.speculations[config.candidate.draft] if config.candidate else None
-        )
-        files = files_of(self.options.target, speculation)
-        name = uuid.uuid4().hex[:8]
-        logs = self.folder.path / PRIVATE / "servers" / name
-        logs.mkdir(parents=True)
-        running = stack.enter_context(started(start, logs))
-        if running.may_survive:
-            self.watcher.note(
-                "without --engine-stop-command the server may survive a killed draftbench"
-            )
-        self.keep([], [PrivateStart(server=name, command=running.whole_command)])
-        server = connect(running.url, start.engine)
-        stack.callback(server.close)
-        return self._described(server, config, process, name, running, files, start.speculation)
-
-    def _described(
-        self,
-        server: Server,
-        config: ServerConfig,
-        process: str,
-        name: str = "",
-        running: Running | None = None,
-        files: Mapping[str, str] = MappingProxyType({}),
-        speculation: Speculation | None = None,
-    ) -> Session:
-        """Record how a server describes itself.
-
-        Raises:
-            RunFolderError: this run was measured on a different server.
-            EngineError: it drafts differently from what was asked.
-        """
-        described = server.facts()
-        facts = facts_of(described, config, name or uuid.uuid4().hex[:8], process, running, files)
-        refuse_another(self.state.engines, facts)
-        check_drafting(described, config, speculation)
-        self._keep([facts])
         return Session(config, server, facts)
 
     def _driven(
@@ -346,7 +306,11 @@ class EngineWorker:
         decode = None if server.returns_ids else self.prepared.target.tokenizer.decode
         asks = []
         for each in samples:
-            prompt, sampling = each.prompt, _sampling_of(each)
+            prompt, sampling = each.prompt, each.prompt.request.sampling
+            if sampling.temperature > 0:  # a seed of its own for each response
+                name = f"{prompt.request.id}/{sampling.seed}/{each.sample}"
+                seed = int.from_bytes(hashlib.sha256(name.encode()).digest()[:4], "big") >> 1
+                sampling = msgspec.structs.replace(sampling, seed=seed)
             asks.append(
                 Ask(
                     key=each.key,
@@ -376,24 +340,6 @@ class EngineWorker:
                     safe_message=f"the server stopped answering ({answer.error})",
                 )
         return wrong
-
-    def _check_answers(self, session: Session, load: Load) -> None:
-        """Note prompts that were in the server's cache, which it read faster than usual. Raise an
-        EngineError if a server that should draft proposed nothing.
-        """
-        config = session.config
-        answers = self.state.answers.get((config, load), {}).values()
-        cached = cached_share(answers)
-        if cached > MOST_CACHED:
-            self.watcher.note(
-                f"{config}, {load}: the server had {cached:.0%} of the prompts in its cache, so "
-                "the time to the first token is too short"
-            )
-        if config.candidate is not None:
-            its_own = [row for row in answers if row.server == session.facts.server]
-            along = self.state.along(config.candidate)
-            if drafted_nothing(its_own, along, session.server.counters().drafted):
-                raise self._taken_back(session, "it drafted nothing")
 
     def _taken_back(self, session: Session, what: str) -> EngineError:
         """Mark the answers of a server that drafts differently as invalid."""
@@ -460,9 +406,7 @@ class EngineWorker:
         if candidate.fallback:
             raise parts_missing(candidate)
         self.watcher.stage("replay", sum(map(len, step.groups)), candidate)
-        by_engine = candidate.draft != LOOKUP and self.serving.options.replay == "engine"
-        replayed = self._replays_by_engine if by_engine else self._replays_here
-        with closing(replayed(candidate, step.groups)) as parts:
+        with closing(self._replays_here(candidate, step.groups)) as parts:
             for records in parts:
                 self._keep(records)
                 self.watcher.advance(sum(not isinstance(record, ModelFacts) for record in records))
@@ -556,45 +500,6 @@ class EngineWorker:
                 for response in group
             ]
 
-    def _replays_by_engine(
-        self, candidate: Candidate, groups: Sequence[Sequence[ScoredResponse]]
-    ) -> Generator[Sequence[Observation], None, None]:
-        """One replay after the other by the engine, which serves the draft alone and returns its
-        best token at every position.
-
-        Raises:
-            EngineError: it does not start, or cannot score.
-        """
-        source = self.prepared.drafts[candidate.draft]
-        context = context_length_of(source) or self.serving.target.context_length
-        start = replace(
-            self.serving.start(ServerConfig(None, 0)),
-            target=source.spec,
-            context_length=context,
-            concurrency=1,
-        )
-        with ExitStack() as stack:
-            process = uuid.uuid4().hex[:8]
-            server = self._start(stack, start, ServerConfig(candidate, 0), process).server
-            for response in chain(*groups):
-                ids = [*response.prompt.tokens, *response.tokens][:context]
-                first = len(response.prompt.tokens) + 1
-                best = server.best_tokens(ids, first) if first < len(ids) else []
-                pairs = zip_longest(response.tokens[1:], best[: len(response.tokens) - 1])
-                request, sample = response.key
-                replay = Replay(
-                    request=request,
-                    sample=sample,
-                    candidate=candidate,
-                    mode=DraftingMode.GREEDY,
-                    draftable=max(0, context - len(response.prompt.tokens)),
-                    accept=tuple(float(one == other) for one, other in pairs),
-                    confidence=(),
-                    margin=(),
-                    rank=(),
-                )
-                yield [replay]
-
     def _judge(self, plain: Server) -> None:
         """Record whether each answer that differs from its response does so at a near tie: there,
         the plain server's two best tokens are no further apart than its number type explains, or
@@ -625,8 +530,9 @@ class EngineWorker:
         for facts in reversed(self.state.engines):
             if stated := facts.settings.get("dtype", ""):
                 return stated.removeprefix("torch.")
-        if self.serving.engine == "llama.cpp":
-            return ""  # it rounds activations to 8 bits, whatever the type
+        rules = ENGINE_RULES.get(self.serving.engine)
+        if rules is not None and rules.rounds_activations:
+            return ""
         if self.serving.server is not None and not self.serving.dtype:
             self.watcher.note(
                 "the server does not say in which number type it computes: its near ties are "
@@ -658,16 +564,6 @@ def _in_turns(
     rest = [(each, iter(samples)) for each, samples in zip(sessions, left, strict=True)]
     while parts := [(each, part) for each, it in rest if (part := list(islice(it, size)))]:
         yield from parts
-
-
-def _sampling_of(sample: PromptSample) -> Sampling:
-    """A request's sampling, with a seed derived for this response."""
-    request = sample.prompt.request
-    if request.sampling.temperature == 0:
-        return request.sampling
-    name = f"{request.id}/{request.sampling.seed}/{sample.sample}"
-    seed = int.from_bytes(hashlib.sha256(name.encode()).digest()[:4], "big") >> 1
-    return msgspec.structs.replace(request.sampling, seed=seed)
 
 
 def response_of(answer: Answer, sample: PromptSample, digest: str) -> ScoredResponse:

@@ -8,7 +8,6 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
-from types import MappingProxyType
 
 from draftbench.acceptance.rounds import AnyReplay
 from draftbench.engines.client import AnswerError
@@ -18,7 +17,7 @@ from draftbench.engines.start import Running
 from draftbench.errors import EngineError, RunFolderError
 from draftbench.hub import short_name
 from draftbench.measure.prompts import Prompt
-from draftbench.models.drafting import Method, Speculation, draft_name
+from draftbench.models.drafting import DRAFT_KINDS, Speculation, draft_name, methods_called
 from draftbench.models.source import ModelSource
 from draftbench.records import (
     DRAFTING_SETTINGS,
@@ -36,19 +35,6 @@ from draftbench.sweep.failures import changed_model
 from draftbench.sweep.options import Watcher
 
 _PROBES, _PROBED_TOKENS = 5, 48
-# Parts of a server's name for its drafting method, the more specific ones first, and the methods
-# that they may mean. SGLang calls a layer of the target EAGLE.
-_METHODS: dict[str, tuple[Method, ...]] = {
-    "ngram": ("ngram",),
-    "eagle3": ("eagle3",),
-    "eagle": ("eagle3", "mtp"),
-    "mtp": ("mtp",),
-    "nextn": ("mtp",),
-    "suffix": ("suffix",),
-    "dflash": ("dflash",),
-    "draft": ("draft-model",),
-    "standalone": ("draft-model",),
-}
 # In shorter answers a server may have had no room to draft.
 _ROOM = 4
 
@@ -58,8 +44,8 @@ def facts_of(
     config: ServerConfig,
     server: str,
     process: str,
-    running: Running | None = None,
-    files: Mapping[str, str] = MappingProxyType({}),
+    running: Running | None,
+    files: Mapping[str, str],
 ) -> EngineFacts:
     """The record of a server; `running` if the sweep started it, from models with these `files`."""
     cache = described.prefix_cache
@@ -102,7 +88,7 @@ def refuse_changes(recorded: Sequence[EngineFacts], serving: Serving, threads_he
         # Beside a baseline the server that drafts may not have been asked yet.
         for before in drafted or (running if serving.baseline is None else ()):
             _refuse("draft", _drafting(before), _drafting(config))
-        refuse_another(recorded, facts_of(serving.facts, config, "", ""))
+        refuse_another(recorded, facts_of(serving.facts, config, "", "", None, {}))
     threads = None if serving.threads is None else str(serving.threads)
     for begun in (facts.settings.get("threads") for facts in recorded if facts.started):
         if begun != threads:
@@ -136,12 +122,9 @@ def refuse_other_files(recorded: Iterable[EngineFacts], serving: Serving) -> Non
 
 def refuse_another(recorded: Iterable[EngineFacts], facts: EngineFacts) -> None:
     """Raise a RunFolderError if the run was measured on another engine, version or model, if this
-    server had other settings, or if settings differ that all started servers share. A server that
-    replays a draft is not compared, since it serves that draft.
+    server had other settings, or if settings differ that all started servers share.
     """
     for before in recorded:
-        if any(either.candidate is not None and either.k == 0 for either in (before, facts)):
-            continue
         for what in ("engine", "version", "model"):
             _refuse(what, getattr(before, what), getattr(facts, what))
         both = before.settings.keys() & facts.settings.keys()
@@ -184,7 +167,27 @@ def find_drafting(
     """
     facts = serving.facts
     assert facts is not None
-    stated, most, drafts = _probed(serving, facts, server, prompts)
+    # What it states, the most tokens that its answers show in a round, and whether it drafts. The
+    # answers go beyond the requests' limits, near which some servers draft less.
+    stated, most = facts.k or 0, 0
+    drafts = stated > 0 or facts.method not in (None, "none")
+    for prompt in prompts[:_PROBES]:
+        room = serving.target.context_length - len(prompt.tokens)
+        probe = Ask(("", 0), prompt.tokens, min(room, _PROBED_TOKENS), Sampling())
+        (answer,) = drive(server, [probe], concurrency=1)
+        if answer.error is not None:
+            raise AnswerError(
+                answer.error,
+                f"a first request to {server.url} failed ({answer.error}): {answer.reason}",
+                hint="send it a request by hand, and look at its log",
+            )
+        most = max(most, drafted_at_once(answer.counts))
+        told = bool(answer.counts and answer.counts.drafted)
+        drafts = drafts or most > 0 or told or bool(server.counters().drafted)
+        if drafts:
+            stated = stated or len(server.counters().by_position or ())
+        if stated or (facts.method == "none" and not drafts):
+            break
     if not drafts and serving.baseline is None:
         return serving, candidates
     method, drafted = facts.method or "draft", server.counters().drafted
@@ -219,7 +222,7 @@ def find_drafting(
         k, how = given_k, f"({method}), by --k: it does not say"
     watcher.note(f"the server drafts {k} tokens a round {how}")
     model, spec = facts.settings.get("speculative_model"), _stated_spec(facts)
-    meant = _meant(method) or ("draft-model",)
+    meant = methods_called(method) or ("draft-model",)
     stacked = "ngram" in method and "," in method
     speculations = serving.speculations.items()
     named = [name for name, d in speculations if d.method in meant and d.stacked == stacked]
@@ -228,35 +231,6 @@ def find_drafting(
         name = named[0]
     candidate = next((c for c in candidates if c.draft == name), Candidate(draft=name))
     return replace(serving, drafting=ServerConfig(candidate, k)), {**candidates, candidate: None}
-
-
-def _probed(
-    serving: Serving, facts: ServerFacts, server: Server, prompts: Sequence[Prompt]
-) -> tuple[int, int, bool]:
-    """The k that the server states (0: none), the most tokens that its answers show in a round, and
-    whether it drafts. These answers go beyond the requests' limits, near which some servers draft
-    less.
-    """
-    k, most = facts.k or 0, 0
-    drafts = k > 0 or facts.method not in (None, "none")
-    for prompt in prompts[:_PROBES]:
-        room = serving.target.context_length - len(prompt.tokens)
-        probe = Ask(("", 0), prompt.tokens, min(room, _PROBED_TOKENS), Sampling())
-        (answer,) = drive(server, [probe], concurrency=1)
-        if answer.error is not None:
-            raise AnswerError(
-                answer.error,
-                f"a first request to {server.url} failed ({answer.error}): {answer.reason}",
-                hint="send it a request by hand, and look at its log",
-            )
-        most = max(most, drafted_at_once(answer.counts))
-        told = bool(answer.counts and answer.counts.drafted)
-        drafts = drafts or most > 0 or told or bool(server.counters().drafted)
-        if drafts:
-            k = k or len(server.counters().by_position or ())
-        if k or (facts.method == "none" and not drafts):
-            break
-    return k, most, drafts
 
 
 def stated_specs(serving: Serving) -> dict[str, str]:
@@ -272,18 +246,13 @@ def stated_specs(serving: Serving) -> dict[str, str]:
 
 def _stated_spec(facts: ServerFacts) -> str | None:
     """What `--drafts` would call a server's draft; None if its description leaves that open."""
-    meant, model = _meant(facts.method or ""), facts.settings.get("speculative_model")
-    if meant in (("eagle3",), ("dflash",)) and model:
-        return f"{meant[0]}:{model}"
-    if meant in (("ngram",), ("mtp",), ("suffix",)):
-        return meant[0]
-    return model if meant == ("draft-model",) else None
-
-
-def _meant(method: str) -> tuple[Method, ...] | None:
-    """What a server's name for its method means; None if it names several, or is unknown."""
-    found = (meant for word, meant in _METHODS.items() if word in method.lower())
-    return None if "," in method else next(found, None)
+    meant, model = methods_called(facts.method or ""), facts.settings.get("speculative_model")
+    if len(meant) != 1:
+        return None
+    written = DRAFT_KINDS[meant[0]].written
+    if written and not written.endswith(":"):
+        return written
+    return written + model if model else None
 
 
 def check_drafting(
@@ -296,19 +265,17 @@ def check_drafting(
             drafting = described.method or f"{described.k} tokens a round"
             raise other_drafting(config, f"it says that it drafts ({drafting})")
         return
-    if not config.k:  # it serves the draft alone
-        return
     if described.method == "none" or (described.method is None and described.k == 0):
         raise other_drafting(config, "it says that it does not draft")
     if described.k and described.k != config.k:
         raise other_drafting(config, f"it says that it drafts {described.k} tokens a round")
     if speculation is None or speculation.method == "raw":
         return
-    for method in (described.method or "").lower().split(","):
-        meant = _meant(method)
+    for method in (described.method or "").split(","):
+        meant = methods_called(method)
         if meant == ("ngram",) and speculation.stacked:
             continue
-        if meant is not None and speculation.method not in meant:
+        if meant and speculation.method not in meant:
             raise other_drafting(config, f"it says that it drafts by {method}")
     model = described.settings.get("speculative_model")
     if model and speculation.model and short_name(model) != short_name(speculation.model):

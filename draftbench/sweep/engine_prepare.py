@@ -5,20 +5,21 @@ vocabulary are refused. The target is never loaded here.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import math
 import shlex
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 
 import msgspec
 
 from draftbench.decoder.device import device_of, device_words, dtype_of, set_threads
-from draftbench.engines.commands import ServerStart, launch
-from draftbench.engines.connect import KINDS, connect
-from draftbench.engines.engine import Server, ServerFacts
+from draftbench.engines.commands import launch
+from draftbench.engines.connect import ADAPTERS, connect
+from draftbench.engines.engine import Server, ServerFacts, ServerStart
 from draftbench.engines.secrets import form_of, hidden_in
 from draftbench.engines.start import HOST
 from draftbench.errors import (
@@ -43,14 +44,18 @@ from draftbench.models.compatibility import (
 )
 from draftbench.models.drafting import (
     CONVERT_HEAD,
+    DRAFT_KINDS,
     Method,
     Speculation,
-    doubtful_fields,
     speculation_of,
-    too_short,
 )
 from draftbench.models.eagle import misfits, not_run
-from draftbench.models.engine_rules import ENGINE_RULES, engine_answers, engine_called
+from draftbench.models.engine_rules import (
+    ENGINE_RULES,
+    engine_answers,
+    engine_called,
+    too_short,
+)
 from draftbench.models.heads import WHERE_HEADS_ARE, check_fit, misread_by, unfit
 from draftbench.models.levels import made_by
 from draftbench.models.quantize import Build, check_level
@@ -60,7 +65,7 @@ from draftbench.records import LOOKUP, SELF, Candidate, DraftingMode, Request
 from draftbench.run_folder.key import keyed_hash
 from draftbench.run_folder.manifest import portable
 from draftbench.sweep.engine_check import find_drafting, stated_specs
-from draftbench.sweep.engine_servers import REPLAYED, Serving, arrival_times
+from draftbench.sweep.engine_servers import Serving, arrival_times
 from draftbench.sweep.options import SLOTS, SweepOptions, Watcher
 from draftbench.sweep.preparation import (
     Check,
@@ -81,11 +86,6 @@ _CONTEXT_STEP, _CONTEXT_SLACK = 256, 64
 # Settings that tell apart two models of one name.
 _OF_WEIGHTS = ("ftype", "quantization")
 _MODELS = "give a directory with config.json, a .gguf file, or a hub id like org/name"
-# What an engine calls the number of requests that it answers at once, and the flag for it.
-_SLOTS = {
-    "llama.cpp": ("slots", "-np"),
-    "sglang": ("max_running_requests", "--max-running-requests"),
-}
 _LEAVE_OUT = "leave it out of --drafts; the server's own drafting is measured anyway"
 # A text on which tokenizers of different families disagree.
 PROBE = 'def f(x):\n    return x + 12345  # naïve café, 東京 привет 🙂\t{"a": [1, 2]}'
@@ -114,7 +114,19 @@ def prepare_serving(options: SweepOptions, command: str, watcher: Watcher) -> Pr
         name: speculation_of(spec, 1, lookup=options.lookup, mode=options.mode)
         for name, spec in specs.items()
     }
-    _check_options(options, specs, speculations)
+    if SELF in options.drafts:
+        raise UsageError(
+            "the target cannot draft for itself on a serving engine",
+            hint="that control is the built-in decoder's; leave `self` out",
+        )
+    for quant in options.quants:
+        check_level(quant, "cpu", simulate=True)
+    for name, speculation in speculations.items():
+        if engine_options.server is not None and not DRAFT_KINDS[speculation.method].replayed:
+            raise UsageError(
+                f"`{specs[name]}` cannot be replayed: only a server that drafts with it shows it",
+                hint=_LEAVE_OUT,
+            )
     if engine_options.server is None:
         _check_starts(options, list(speculations.values()), watcher)
     device = device_of(options.device)
@@ -126,7 +138,7 @@ def prepare_serving(options: SweepOptions, command: str, watcher: Watcher) -> Pr
     facts = server.facts() if server is not None else None
     engine = facts.engine if facts is not None else engine_options.engine
     assert engine is not None
-    held = replace(options.traffic, constraints=KINDS[engine].constraints)
+    held = replace(options.traffic, constraints=ADAPTERS[engine].constraints)
     options = replace(options, traffic=held)
     traffic = read_requests(options, watcher)
     target = target_of(options, server, facts, watcher)
@@ -143,20 +155,33 @@ def prepare_serving(options: SweepOptions, command: str, watcher: Watcher) -> Pr
         times = arrival_times([PromptSample(prompt, 0) for prompt in prompts], options)
         at = sorted((key, round(t * engine_options.time_scale, 6)) for key, t in times.items())
         arrivals = keyed_hash(options.traffic.key, repr(at).encode())
-    by_text = partial(_check_vocabulary, server=server)
-    counts = counts_of(prompts)
-    by_ids = partial(_check_served, target.source, options=options, traffic=counts)
-    checks: dict[Method, Check] = {"draft-model": by_ids if target.configured else by_text}
-    if heads := [specs[name] for name, each in speculations.items() if each.method == "eagle3"]:
-        checks["eagle3"] = _check_of_heads(heads, target, engine, options, build, watcher)
-    checked = check_drafts(options, specs, checks)
-    refusals: dict[str, str] = {}
+    checks: dict[Method, Check] = {"draft-model": partial(_check_vocabulary, server=server)}
     if target.configured:
-        speculations, refusals = _translated(target.source, checked.sources, engine, speculations)
+        by_ids = partial(check_pair, target.source, traffic=counts_of(prompts))
+        checks["draft-model"] = by_ids
+    if heads := [specs[name] for name, each in speculations.items() if each.method == "eagle3"]:
+        obstacle = _no_states(options, build)
+        if obstacle and server is not None:
+            raise UsageError(f"`{heads[0]}` cannot be replayed: {obstacle}", hint=_LEAVE_OUT)
+        checks["eagle3"] = partial(_check_head, target, engine, options, obstacle, watcher)
+    checked = check_drafts(options, specs, checks)
     candidates = checked.candidates
     if not candidates and (server is None or checked.refusals):
         raise checked.no_draft
-    levels = {}
+    # How the engine drafts when it has to translate tokens, and why it refuses heads, or drafts
+    # some of whose tokens replay translates.
+    levels, refusals = {}, dict[str, str]()
+    for name, source in checked.sources.items() if target.configured else ():
+        if speculations[name].method == "eagle3":
+            if words := _not_started(engine, source):
+                refusals[name] = f"it {words}"
+            continue
+        if needs_translation(target.source, source):
+            speculations[name] = replace(speculations[name], translated=True)
+        if not keeps_ids(target.source, source):
+            for answer in engine_answers(pair_facts(target.source, source)):
+                if engine_called(answer.engine) == engine and answer.standing == "refuses":
+                    refusals[name] = answer.reason
     for candidate in candidates:
         level = _level_served(engine, speculations[candidate.draft], candidate.quant)
         refusal = refusals.get(candidate.draft)
@@ -168,6 +193,12 @@ def prepare_serving(options: SweepOptions, command: str, watcher: Watcher) -> Pr
     if options.controls and (server is None or options.drafts):
         speculations.setdefault(LOOKUP, speculation_of(LOOKUP, 1, lookup=options.lookup))
         candidates.setdefault(Candidate(draft=LOOKUP))
+    # Prompts outside the sample, for warming up.
+    sampled = {prompt.request.id for prompt in prompts}
+    others = load(TrafficQuery("suite:completion", options.traffic.key)).requests
+    outside = [request for request in others if request.id not in sampled]
+    outside = outside or [Request(id="", source="", prompt=PROBE)]
+    rendered = (target.text.prompt(request, 1, target.context) for request in outside)
     longest = max(len(prompt.tokens) + prompt.limit for prompt in prompts)
     rounded = math.ceil((longest + _CONTEXT_SLACK) / _CONTEXT_STEP) * _CONTEXT_STEP
     serving = Serving(
@@ -178,7 +209,7 @@ def prepare_serving(options: SweepOptions, command: str, watcher: Watcher) -> Pr
         configured=target.configured,
         speculations=speculations,
         levels=levels,
-        warm_up=_warm_up_prompts(options, target.text, target.context, prompts),
+        warm_up=tuple(prompt.tokens for prompt in rendered if prompt is not None),
         context_length=min(rounded, target.context),
         server=server,
         facts=facts,
@@ -200,6 +231,14 @@ def prepare_serving(options: SweepOptions, command: str, watcher: Watcher) -> Pr
     if serving.drafting is not None and serving.drafting.k <= LARGEST_K:
         options = replace(options, ks=tuple(sorted({*options.ks, serving.drafting.k})))
         serving = replace(serving, sweep=options)
+    # How many requests the server answers at once with --arrivals; None: the engine's default, or
+    # unknown for a running server.
+    at_once = None
+    if engine_options.arrivals != "closed" and facts is not None:
+        at_once = _slots_of(facts)
+    elif engine_options.arrivals != "closed":
+        needed = SLOTS if ENGINE_RULES[engine].shares_context else None
+        at_once = engine_options.max_concurrency or needed
     given = "given" if engine_options.baseline is None else "given with a baseline"
     raw = (speculation.raw for speculation in speculations.values() if speculation.raw is not None)
     question = msgspec.structs.replace(
@@ -214,8 +253,8 @@ def prepare_serving(options: SweepOptions, command: str, watcher: Watcher) -> Pr
         spec_files=tuple(hidden_in(portable(json.dumps(each, sort_keys=True))) for each in raw),
         time_scale=engine_options.time_scale,
         tokenizer=portable(engine_options.tokenizer or ""),
-        max_concurrency=_slots_recorded(serving),
-        replay=engine_options.replay,
+        max_concurrency=at_once,
+        replay="local",
     )
     return Prepared(
         options,
@@ -234,56 +273,12 @@ def prepare_serving(options: SweepOptions, command: str, watcher: Watcher) -> Pr
     )
 
 
-def _check_options(
-    options: SweepOptions, specs: Mapping[str, str], speculations: Mapping[str, Speculation]
-) -> None:
-    """Raise a UsageError if options do not go together on a serving engine."""
-    assert options.serving is not None
-    if options.serving.replay == "engine":
-        if set(options.quants) != {"none"}:
-            raise UsageError(
-                "--replay engine serves drafts as they are stored, not at a level of --quant",
-                hint="--replay local measures the acceptance of every level",
-            )
-        if options.mode is not DraftingMode.GREEDY:
-            raise UsageError(
-                "--replay engine learns the draft's best tokens, which says nothing about "
-                f"{options.mode} drafting",
-                hint="--replay local replays every --mode",
-            )
-    if SELF in options.drafts:
-        raise UsageError(
-            "the target cannot draft for itself on a serving engine",
-            hint="that control is the built-in decoder's; leave `self` out",
-        )
-    for level in options.quants:
-        check_level(level, "cpu", simulate=True)
-    for name, speculation in speculations.items() if options.serving.server is not None else ():
-        if speculation.method not in REPLAYED:
-            raise UsageError(
-                f"`{specs[name]}` cannot be replayed: only a server that drafts with it shows it",
-                hint=_LEAVE_OUT,
-            )
-
-
 def _without_values(text: str, key: bytes) -> str:
     """What a user added to the start of a server: its form, and a keyed hash that reveals a changed
     value.
     """
     form = " ".join(form_of(shlex.split(text)))
     return f"{form} ({keyed_hash(key, text.encode())})" if text else ""
-
-
-def _slots_recorded(serving: Serving) -> int | None:
-    """How many requests a server answers at once with --arrivals; None: the engine's default, or
-    unknown for a running server. Only llama.cpp divides its cache in advance, so it needs a number
-    to start with.
-    """
-    if serving.options.arrivals == "closed":
-        return None
-    if serving.facts is not None:
-        return _slots_of(serving.facts)
-    return serving.options.max_concurrency or (SLOTS if serving.engine == "llama.cpp" else None)
 
 
 def _check_starts(
@@ -300,7 +295,7 @@ def _check_starts(
     how = options.serving
     assert how is not None
     assert how.engine is not None
-    files = how.engine == "llama.cpp"
+    files = ENGINE_RULES[how.engine].converts
     if files and not options.target.endswith(".gguf"):
         raise ModelError(
             f"llama.cpp serves .gguf files, and `{options.target}` is not one",
@@ -316,8 +311,6 @@ def _check_starts(
     )
     launch(plain, HOST, 0)
     for speculation in speculations:
-        for doubt in doubtful_fields(how.engine, speculation):
-            watcher.note(doubt, always=True)
         # Replay works in any mode; no server drafts for it.
         mode = speculation.mode if options.most_ks else DraftingMode.GREEDY
         for k in options.ks:
@@ -388,15 +381,15 @@ def _check_slots(server: Server, facts: ServerFacts, options: SweepOptions) -> N
         raise EngineError(
             f"the server at {server.url} answers {slots} at a time, and {most} requests are "
             "to be in flight",
-            hint=f"start it with `{_SLOTS[facts.engine][1]} {most}`; a sweep can ask for "
-            f"--concurrency {slots}",
+            hint=f"start it with `{ENGINE_RULES[facts.engine].slots[1]} {most}`; a sweep can ask "
+            f"for --concurrency {slots}",
         )
 
 
 def _slots_of(facts: ServerFacts) -> int | None:
     """How many requests a server says it answers at once; None if it does not say."""
-    name, _ = _SLOTS.get(facts.engine, ("", ""))
-    stated = facts.settings.get(name, "")
+    rules = ENGINE_RULES.get(facts.engine)
+    stated = facts.settings.get(rules.slots[0], "") if rules else ""
     return min(int(stated), LARGEST_CONCURRENCY) if stated.isdecimal() else None
 
 
@@ -454,7 +447,12 @@ def target_of(
                     f"the tokenizer of `{source.name}` is not the server's",
                     hint="give --target or --tokenizer of the model that is served",
                 )
-    configured = bool(spec) and _configured(source)
+    configured = False  # whether there is a model's configuration, not only a tokenizer
+    if spec:
+        with contextlib.suppress(ModelError):
+            configured = source.config is not None
+    if configured:
+        check_writes(source)
     lengths = [
         facts.context_length if facts else None,
         context_length_of(source) if configured else None,
@@ -479,21 +477,6 @@ def target_of(
         context,
         ids=rows or len(source.tokenizer) + _PADDING,
     )
-
-
-def _configured(source: ModelSource) -> bool:
-    """Whether there is a model's configuration, not only a tokenizer.
-
-    Raises:
-        ModelError: the model does not write text.
-    """
-    try:
-        if source.config is None:
-            return False
-    except ModelError:
-        return False
-    check_writes(source)
-    return True
 
 
 @dataclass(frozen=True)
@@ -542,49 +525,6 @@ def _same_ids(source: ModelSource, server: Server) -> bool:
     theirs = server.tokenize(PROBE)
     ours: list[int] = source.tokenizer(PROBE, add_special_tokens=False)["input_ids"]
     return theirs[-len(ours) :] == ours
-
-
-def _check_served(
-    target: ModelSource,
-    draft: ModelSource,
-    *,
-    options: SweepOptions,
-    traffic: Mapping[int, float],
-) -> tuple[str, ...]:
-    """The caveats of a pair whose tokens may be translated, here or by the engine.
-
-    Raises:
-        PairError: too few tokens are shared, or the engine replays and cannot translate.
-    """
-    caveats = check_pair(target, draft, traffic)
-    assert options.serving is not None
-    if options.serving.replay == "engine" and not keeps_ids(target, draft):
-        raise PairError(
-            f"`{draft.name}` has other ids than `{target.name}`, and an engine that serves it "
-            "alone translates none",
-            hint="--replay local translates them here",
-        )
-    return caveats
-
-
-def _check_of_heads(
-    heads: Sequence[str],
-    target: EngineTarget,
-    engine: str,
-    options: SweepOptions,
-    build: Build,
-    watcher: Watcher,
-) -> Check:
-    """`_check_head` of a sweep.
-
-    Raises:
-        UsageError: the server is running, and the target's states cannot be computed here.
-    """
-    assert options.serving is not None
-    obstacle = _no_states(options, build)
-    if obstacle and options.serving.server is not None:
-        raise UsageError(f"`{heads[0]}` cannot be replayed: {obstacle}", hint=_LEAVE_OUT)
-    return partial(_check_head, target, engine, options, obstacle, watcher)
 
 
 def _check_head(
@@ -636,8 +576,6 @@ def _not_started(engine: str, head: ModelSource) -> str | None:
 def _no_states(options: SweepOptions, build: Build) -> str | None:
     """Why the target's states along its answers cannot be computed here; None if they can."""
     source = ModelSource(options.target, options.trust)
-    if options.serving is not None and options.serving.replay == "engine":
-        return "with --replay engine no target runs here, whose states it would read"
     if not options.target or not (source.local or source.on_hub):
         return "--target names no weights on this machine, and it reads the target's states"
     try:
@@ -648,30 +586,6 @@ def _no_states(options: SweepOptions, build: Build) -> str | None:
     if needed <= (free := memory_free(build.device)):
         return None
     return f"the target takes {format_size(needed)} here, and {format_size(free)} are free"
-
-
-def _translated(
-    target: ModelSource,
-    drafts: Mapping[str, ModelSource],
-    engine: str,
-    speculations: Mapping[str, Speculation],
-) -> tuple[dict[str, Speculation], dict[str, str]]:
-    """How the engine drafts when it has to translate tokens, and why it refuses heads, or drafts
-    some of whose tokens replay translates.
-    """
-    found, refusals = dict(speculations), dict[str, str]()
-    for name, source in drafts.items():
-        if found[name].method == "eagle3":
-            if words := _not_started(engine, source):
-                refusals[name] = f"it {words}"
-            continue
-        if needs_translation(target, source):
-            found[name] = replace(found[name], translated=True)
-        if not keeps_ids(target, source):
-            for answer in engine_answers(pair_facts(target, source)):
-                if engine_called(answer.engine) == engine and answer.standing == "refuses":
-                    refusals[name] = answer.reason
-    return found, refusals
 
 
 def _check_vocabulary(source: ModelSource, server: Server | None) -> tuple[str, ...]:
@@ -687,15 +601,3 @@ def _check_vocabulary(source: ModelSource, server: Server | None) -> tuple[str, 
             hint="take a draft of the target's family and generation, or `ngram` (no model)",
         )
     return ("only one text was compared with the server's tokenizer (--target compares all ids)",)
-
-
-def _warm_up_prompts(
-    options: SweepOptions, text: PromptMaker, context: int, prompts: Sequence[Prompt]
-) -> tuple[Sequence[int], ...]:
-    """Prompts outside the sample, for warming up."""
-    query = TrafficQuery("suite:completion", options.traffic.key)
-    sampled = {prompt.request.id for prompt in prompts}
-    others = [request for request in load(query).requests if request.id not in sampled]
-    others = others or [Request(id="", source="", prompt=PROBE)]
-    rendered = (text.prompt(request, 1, context) for request in others)
-    return tuple(prompt.tokens for prompt in rendered if prompt is not None)

@@ -10,27 +10,25 @@ from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import NamedTuple
 
-from draftbench.engines.commands import ServerStart
-from draftbench.engines.engine import Server, ServerFacts
+from draftbench.engines.engine import Server, ServerFacts, ServerStart
 from draftbench.engines.start import server_threads
 from draftbench.errors import TrafficError
 from draftbench.measure.replay import ServedTarget
 from draftbench.measure.trajectories import PromptSample
-from draftbench.models.drafting import Speculation, fewest_drafted
+from draftbench.models.drafting import Speculation
+from draftbench.models.engine_rules import fewest_drafted
 from draftbench.records import LOOKUP, Candidate, DraftingMode, Key
 from draftbench.sweep.options import ServingOptions, SweepOptions
 
 # How many candidates come between two starts of the server without a draft.
 CANDIDATES_BETWEEN = 2
-# Methods of drafting that can be replayed here.
-REPLAYED = ("draft-model", "ngram", "eagle3")
 # Seconds since 1970 in the year 5138; as many milliseconds are 1973.
 _TOO_LARGE = 1e11
 
 
 class ServerConfig(NamedTuple):
     """A server by how it drafts: without a draft (None, 0), or with a candidate at k tokens a
-    round; k = 0 serves the draft alone. `repeat` counts the starts from 0.
+    round. `repeat` counts the starts from 0.
     """
 
     candidate: Candidate | None
@@ -40,8 +38,7 @@ class ServerConfig(NamedTuple):
     @property
     def drafting(self) -> str:
         """Its draft length and, from the second start on, which one it is: `k = 3, start 2`."""
-        served = f"k = {self.k}" if self.k else "the draft alone"
-        name = "without a draft" if self.candidate is None else served
+        name = "without a draft" if self.candidate is None else f"k = {self.k}"
         return f"{name}, start {self.repeat + 1}" if self.repeat else name
 
     def __str__(self) -> str:

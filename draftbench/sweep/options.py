@@ -27,7 +27,7 @@ from draftbench.flags import (
 )
 from draftbench.hub import Trust
 from draftbench.memory import LEVELS
-from draftbench.models.engine_rules import DRIVEN, STARTED, engine_called
+from draftbench.models.engine_rules import DRIVEN, ENGINE_RULES, STARTED, engine_called
 from draftbench.records import SELF, Candidate, DraftingMode, NGramSizes, Observation
 from draftbench.traffic import TrafficQuery
 
@@ -218,14 +218,6 @@ class ServingOptions:
         needs=START,
         min=1,
     )
-    replay: str = in_serving(
-        "local",
-        "Where drafts are replayed: local (here), or engine, which serves and scores each draft.",
-        "WHERE",
-        needs=START,
-        hint="--replay local needs the draft's files and no more",
-        among=("local", "engine"),
-    )
     max_concurrency: int | None = None  # requests run at once with --arrivals; None: the default
     dtype: str | None = None  # assumed for the user's server if it does not report one
 
@@ -260,7 +252,8 @@ class ServingOptions:
                 )
             (max_concurrency,) = concurrency
         stated = "--dtype" in args.replace("=", " ").split()
-        if dtype and self.server is None and self.engine == "vllm" and not stated:
+        rules = ENGINE_RULES.get(self.engine or "")
+        if dtype and self.server is None and rules and rules.takes_dtype and not stated:
             args = f"{args} --dtype {dtype}".strip()
         return replace(
             self, args=args, max_concurrency=max_concurrency, dtype=dtype if self.server else None
@@ -498,12 +491,6 @@ def check_options(options: SweepOptions, serving: ServingOptions) -> None:
         raise UsageError(
             "--until settled with --measure replay, which times nothing and so answers nothing",
             hint="leave --measure out: the best k's are decoded, on the first requests",
-        )
-    # llama.cpp does not return the best token at every position of a prompt.
-    if serving.replay == "engine" and serving.engine == "llama.cpp":
-        raise UsageError(
-            "--replay engine cannot score a draft with llama.cpp",
-            hint="--replay local needs the draft's files and no more",
         )
     # A single k tells how many tokens a server drafts if it does not report that.
     several = len(options.ks) > 1 and options.ks != SweepOptions.ks

@@ -142,14 +142,19 @@ class Pool:
                 return failed
 
     def _answer_requests(self) -> None:
-        """Have the missing responses written, and check that there is something to draft."""
-        missing = self.state.unanswered()
-        self._staff(len(missing))
-        # A written response still has to be scored, which can take as long.
-        units = 2 * sum(map(len, missing))
-        self.watcher.stage("responses of the target, written and scored", units)
-        self._share({None: [Answering(group) for group in missing]}, self._seats)
-        drafted = list(chain.from_iterable(self.state.drafted()))
+        """Have the missing responses written, and check that there is something to draft; with
+        `--until settled` in another wave, if there is nothing in this one.
+        """
+        while True:
+            missing = self.state.unanswered()
+            self._staff(len(missing))
+            # A written response still has to be scored, which can take as long.
+            units = 2 * sum(map(len, missing))
+            self.watcher.stage("responses of the target, written and scored", units)
+            self._share({None: [Answering(group) for group in missing]}, self._seats)
+            drafted = list(chain.from_iterable(self.state.drafted()))
+            if drafted or not self.state.next_wave():
+                break
         if self.options.responses == "log":
             refuse_foreign_log(drafted)
         if not drafted:

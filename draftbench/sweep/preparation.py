@@ -43,7 +43,7 @@ from draftbench.errors import (
 from draftbench.hub import names_model
 from draftbench.measure.prompts import LostAnswerError, Prompt, TextSide
 from draftbench.models.compatibility import check_pair, check_writes, context_length_of
-from draftbench.models.drafting import Method, draft_name, parsed
+from draftbench.models.drafting import DRAFT_KINDS, Method, draft_name, parsed
 from draftbench.models.eagle import check_eagle
 from draftbench.models.heads import checkpoint_of
 from draftbench.models.mtp import check_mtp
@@ -157,13 +157,13 @@ def prepare_models(options: SweepOptions, command: str, watcher: Watcher) -> Pre
     models = [spec for spec in drafting if draft_of_stack(spec) is None]
     for spec in drafting:
         method = parsed(spec)[0]
-        kind = "stack" if spec not in models else "head" if method in ("eagle3", "mtp") else ""
+        kind = "stack" if spec not in models else "head" if method != "draft-model" else ""
         if kind and options.mode is not DraftingMode.GREEDY:
             raise UsageError(
                 f"`{spec}`: the built-in decoder drafts greedily with a {kind}",
                 hint=f"leave `--mode` out, or leave the {kind} out",
             )
-        if method not in ("draft-model", "eagle3", "mtp"):
+        if not DRAFT_KINDS[method].built_in:
             raise UsageError(
                 f"`{spec}`: only a serving engine can draft this way",
                 hint=f"name it with --engine; a folder of this name is ./{spec}",
@@ -476,8 +476,7 @@ def check_drafts(
                 checked.candidates[Candidate(draft=name)] = None
                 continue
             if method == "draft-model":
-                if options.serving is None or options.serving.replay == "local":
-                    source.check_weights()
+                source.check_weights()
                 if stored := stored_level(source):
                     levels = (stored,)
         # A checkpoint's own code may raise anything; the other drafts are still measured.

@@ -105,8 +105,13 @@ class SweepState:
             RunFolderError: a file cannot be read, or was changed.
         """
         waves = plan(prepared.prompts, prepared.options.samples)
-        state = cls(prepared, waves, 1 if prepared.options.until == "settled" else len(waves))
+        state = cls(prepared, waves, len(waves))
         state.add(folder.observations(resumes=True), folder.records(PrivateText))
+        if prepared.options.until == "settled":  # whatever was begun is measured to its end
+            begun = (
+                {sample.key for sample in chain(*wave)} & state.responses.keys() for wave in waves
+            )
+            state.due = max((at for at, keys in enumerate(begun, start=1) if keys), default=1)
         for along in state.replays.values():
             for key in along.keys() & state.responses.keys():
                 check_that_it_fits(along[key], state.responses[key].trajectory, folder)
@@ -126,7 +131,8 @@ class SweepState:
         """Make another wave due; False where all are, or where those that are settle the answer."""
         if self.due == len(self.waves):
             return False
-        self.settled = settled(self._measured(), len(self.prepared.prompts))
+        weights = {request: prompt.request.weight for request, prompt in self.prompts.items()}
+        self.settled = settled(self._measured(), weights)
         self.due += not self.settled
         return not self.settled
 

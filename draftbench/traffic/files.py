@@ -1,9 +1,9 @@
 """Reads a traffic file's raw rows one at a time, with their numbers.
 
 Reads `.jsonl`, `.json` and `.csv`, plain or compressed (`.gz`, `.zst`), and `.parquet`. Texts are
-UTF-8 or UTF-16; a `.csv` is split at whichever separator occurs most in its header. Only one row,
-one buffer or one small parquet batch is in memory at a time, and everything that could grow without
-end has a limit.
+UTF-8; a `.csv` is split at whichever separator occurs most in its header. Only one row, one buffer
+or one small parquet batch is in memory at a time, and everything that could grow without end has a
+limit.
 """
 
 from __future__ import annotations
@@ -70,7 +70,9 @@ def read_rows(path: Path) -> Iterator[Row]:
     """
     try:
         kind, compression = _checked_kind(path)
-        with _open(path, compression) as stream, _as_utf8(stream, kind) as stream:
+        with _open(path, compression) as stream:
+            if stream.peek(2)[:2] in (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE):
+                raise TrafficError(f"`{path.name}` is UTF-16", hint="save the file as UTF-8")
             for count, row in enumerate(_READERS[kind](stream), 1):
                 if count > MAX_ROWS:
                     raise ValueError(f"more than {MAX_ROWS} rows")
@@ -84,31 +86,25 @@ def read_rows(path: Path) -> Iterator[Row]:
         raise TrafficError(f"`{path.name}` cannot be read: {reason}", hint=hint) from error
 
 
-def layout_of(path: Path) -> tuple[str, ...]:
-    """What was guessed about a text file from its beginning: encoding and separator."""
+def first_look(path: Path) -> tuple[tuple[str, ...], str | None]:
+    """What was guessed about a text file (its separator), and what to do if it does not hold what
+    its name says, judged by its first bytes.
+    """
     kind, compression = _checked_kind(path)
-    if kind == ".parquet":
-        return ()
-    words = []
-    with contextlib.suppress(*_BROKEN), _open(path, compression) as stream:
-        if encoding := _encoding(stream):
-            words.append(encoding[:6].upper())
-        if kind == ".csv":
-            header = next(_lines(_as_utf8(stream, kind)), b"").decode(errors="replace")
-            words.append(f"columns separated by {_DELIMITERS[_delimiter(header)]}")
-    return tuple(words)
-
-
-def misnamed(path: Path) -> str | None:
-    """What to do about a file that does not hold what its name says, judged by its first bytes."""
-    with contextlib.suppress(*_BROKEN), _open(path, _checked_kind(path)[1]) as stream:
-        start = stream.read(64).removeprefix(codecs.BOM_UTF8).lstrip().replace(b"\r", b"")
-        for beginning, hint in _BEGINNINGS.items():
-            if start.startswith(beginning):
-                return hint.format(path.name.partition(".")[0])
-        if b"\0" in start:
-            return "it is binary: a log is text"
-    return None
+    layout: tuple[str, ...] = ()
+    meant = None
+    if kind in (".jsonl", ".csv"):
+        with contextlib.suppress(*_BROKEN), _open(path, compression) as stream:
+            start = stream.peek(64)[:64].removeprefix(codecs.BOM_UTF8)
+            start = start.lstrip().replace(b"\r", b"")
+            meant = "it is binary: a log is text" if b"\0" in start else None
+            for beginning, hint in _BEGINNINGS.items():
+                if start.startswith(beginning):
+                    meant = hint.format(path.name.partition(".")[0])
+            if kind == ".csv":
+                header = next(_lines(stream), b"").decode(errors="replace")
+                layout = (f"columns separated by {_DELIMITERS[_delimiter(header)]}",)
+    return layout, meant
 
 
 def _checked_kind(path: Path) -> tuple[str, str | None]:
@@ -116,52 +112,41 @@ def _checked_kind(path: Path) -> tuple[str, str | None]:
     if path.is_dir():
         raise TrafficError(
             f"`{path}` is a folder, not a traffic file",
-            hint=f"name a file in it, or use `hf:{path}`",
+            hint="name a file in it",
         )
     if not path.exists():
-        meant = _similar_source(path)
-        forms = "give a file, `suite:NAME` or `hf:DATASET[/CONFIG][:SPLIT][@REVISION]`"
-        raise TrafficError(
-            f"traffic file `{path}` not found", hint=f"did you mean `{meant}`?" if meant else forms
-        )
+        names: set[str] = set()
+        with contextlib.suppress(OSError):
+            names = {file.name for file in path.parent.iterdir() if _kind(file)} - {path.name}
+        # An ending may be missing. 0.8, since equal endings alone make two names half alike.
+        longer = sorted(name for name in names if name.startswith(f"{path.name}."))
+        if name := next(iter(longer), None) or closest(path.name, sorted(names), 0.8):
+            hint = f"did you mean `{path.with_name(name)}`?"
+        elif suite := closest(str(path).rpartition(":")[2], suite_names(), 0.7):
+            hint = f"did you mean `suite:{suite}`?"
+        else:
+            hint = "give a file, `suite:NAME` or `hf:DATASET[/CONFIG][:SPLIT][@REVISION]`"
+        raise TrafficError(f"traffic file `{path}` not found", hint=hint)
     if not path.is_file():  # a pipe may have to be read twice, a device never ends
         raise TrafficError(f"`{path}` is not a plain file", hint="write the requests to a file")
-    if not can_read(path):
+    if (kind := _kind(path)) is None:
         raise TrafficError(
             f"`{path.name}` is not a kind of file that draftbench reads",
             hint="use .jsonl, .json or .csv, each also with .gz or .zst, or .parquet",
         )
-    return _kind(path)
+    return kind
 
 
-def _similar_source(path: Path) -> str | None:
-    """A file in the same folder whose name is similar or begins with this one, or a suite."""
-    names: list[str] = []
-    with contextlib.suppress(OSError):
-        names = sorted(
-            {file.name for file in path.parent.iterdir() if can_read(file)} - {path.name}
-        )
-    longer = [name for name in names if name.startswith(f"{path.name}.")]
-    # 0.8, since equal extensions alone make two names half alike.
-    if name := next(iter(longer), None) or closest(path.name, names, 0.8):
-        return str(path.with_name(name))
-    suite = closest(str(path).rpartition(":")[2], suite_names(), 0.7)
-    return suite and f"suite:{suite}"
-
-
-def can_read(path: Path) -> bool:
-    """Whether draftbench reads files with this extension."""
-    kind, compression = _kind(path)
-    return kind in _READERS and not (compression and kind == ".parquet")
-
-
-def _kind(path: Path) -> tuple[str, str | None]:
-    """A file's kind, which is its extension, and its compression."""
+def _kind(path: Path) -> tuple[str, str | None] | None:
+    """A file's kind, which is its extension, and its compression; None for one that is not read."""
     compression = _COMPRESSIONS.get(path.suffix.lower())
-    return Path(path.stem if compression else path.name).suffix.lower(), compression
+    kind = Path(path.stem if compression else path.name).suffix.lower()
+    if kind not in _READERS or (compression and kind == ".parquet"):
+        return None
+    return kind, compression
 
 
-def _open(path: Path, compression: str | None) -> BinaryIO:
+def _open(path: Path, compression: str | None) -> io.BufferedReader:
     if compression is None:
         return path.open("rb")
     # pyarrow, because zstandard does not notice a truncated stream: rows would be lost.
@@ -170,45 +155,6 @@ def _open(path: Path, compression: str | None) -> BinaryIO:
     most = max(_ALWAYS_UNPACKED, MAX_RATIO * path.stat().st_size)
     unpacked = pyarrow.input_stream(str(path), compression=compression)
     return io.BufferedReader(_Limited(unpacked, most), _CHUNK)
-
-
-def _encoding(stream: Any) -> str | None:
-    """UTF-16 if the text begins with its mark or its first letters contain zeros; None: UTF-8."""
-    start = stream.peek(64)[:64]
-    if start.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
-        return "utf-16"
-    if len(start) > 3 and not any(start[1:4:2]) and all(start[:4:2]):
-        return "utf-16-le"
-    if len(start) > 3 and not any(start[:4:2]) and all(start[1:4:2]):
-        return "utf-16-be"
-    return None
-
-
-def _as_utf8(stream: Any, kind: str) -> BinaryIO:
-    if kind == ".parquet" or not (encoding := _encoding(stream)):
-        return stream
-    return io.BufferedReader(_Recoded(stream, encoding), _CHUNK)
-
-
-class _Recoded(io.RawIOBase):
-    """A stream in another encoding, read as UTF-8."""
-
-    def __init__(self, stream: Any, encoding: str) -> None:
-        self.stream = stream
-        self.decoder = codecs.getincrementaldecoder(encoding)()
-
-    def readable(self) -> bool:
-        return True
-
-    def readinto(self, buffer: Any) -> int:
-        text = b""
-        while not text:
-            read = self.stream.read(len(buffer) // 3)
-            text = self.decoder.decode(read, final=not read).encode()
-            if not read:
-                break
-        buffer[: len(text)] = text
-        return len(text)
 
 
 class _Limited(io.RawIOBase):
@@ -318,16 +264,11 @@ def without_padding(value: Any) -> Any:
     message's content may really be null.
     """
     if isinstance(value, dict):
-        return {
-            name: without_padding(inner)
-            for name, inner in value.items()
-            if not _is_padding(inner) or name == "content"
-        }
+        fields = {name: without_padding(inner) for name, inner in value.items()}
+        return {n: v for n, v in fields.items() if v is not None or n == "content"}
+    if isinstance(value, float) and not math.isfinite(value):
+        return None
     return [without_padding(inner) for inner in value] if isinstance(value, list) else value
-
-
-def _is_padding(value: Any) -> bool:
-    return value is None or (isinstance(value, float) and not math.isfinite(value))
 
 
 def _read_parquet(stream: BinaryIO) -> Iterator[Row]:

@@ -9,8 +9,9 @@ segment the requests with the lowest hash of seed and id are chosen, so that nei
 rows nor other segments matter. The weights of the chosen requests are scaled so that every sampled
 segment has the same weight as in the log.
 
-While a source is read, only the requests with the lowest hashes are kept, so that memory does not
-grow with its text.
+While a source is read, only the requests with the lowest hashes of each segment are kept, so that
+memory does not grow with its text. A request that is logged under several segments belongs to that
+of its first row.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ import hmac
 import math
 import re
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -30,7 +31,7 @@ import msgspec
 from draftbench.errors import TrafficError, did_you_mean
 from draftbench.flags import in_traffic
 from draftbench.records import Request
-from draftbench.traffic.datasets import on_hub, parse_dataset
+from draftbench.traffic.datasets import parse_dataset
 from draftbench.traffic.errors import (
     BadRowError,
     NoTrafficError,
@@ -38,7 +39,7 @@ from draftbench.traffic.errors import (
     readable_names,
     seen_in,
 )
-from draftbench.traffic.files import Row, layout_of, misnamed, read_rows
+from draftbench.traffic.files import first_look, read_rows
 from draftbench.traffic.rows import Fields, read_request
 from draftbench.traffic.suites import find_suite
 from draftbench.traffic.summary import BadRows, TrafficSummary, Unread, request_figures
@@ -51,13 +52,9 @@ _HINTS = {
     "redacted by": "set the logger to keep texts: what it redacted cannot be put back",
     "the call failed": "give rows of calls that were answered",
 }
-_NAME_A_FIELD = "name a field that the rows have, or leave {} out"
-_IN_UTF_8 = "save the file as UTF-8, or skip and count such rows with --skip-bad"
 _REASONS_NAMED = 5
 # After this many rows without a single request, the rest is not read.
 _HOPELESS = 1000
-# While a source with many segments is read, this many times the sample is kept.
-_SHORTLISTED = 20
 
 
 @dataclass(frozen=True)
@@ -87,7 +84,7 @@ class TrafficQuery:
     @property
     def on_hub(self) -> bool:
         """Whether the source is a data set on the hub, which is downloaded unless it is cached."""
-        return self.source.startswith("hf:") and on_hub(self.source.removeprefix("hf:"))
+        return self.source.startswith("hf:")
 
 
 @dataclass(frozen=True)
@@ -99,6 +96,7 @@ class Traffic:
     requests: tuple[Request, ...]
     rows: int
     merged: int  # rows that repeat a request
+    several: int  # rows that ask for several answers (`n`)
     dropped: Mapping[str, int]  # rows that were left out, by reason
     bad_rows: tuple[BadRows, ...]  # those counted as bad in `dropped`, by reason
     forms: Mapping[str, int]  # rows by the form that was recognised
@@ -122,6 +120,7 @@ class Traffic:
             rows=self.rows,
             requests=len(self.requests),
             merged=self.merged,
+            several=self.several,
             forms=dict(self.forms),
             unread=dict(self.unread),
             left_out={reason: self.dropped[reason] for reason in self.dropped if reason != _BAD},
@@ -140,54 +139,6 @@ class Entry:
     segment: str | None
 
 
-@dataclass(frozen=True)
-class _Source:
-    name: str
-    rows: Callable[[], Iterator[Row]]
-    segment_by: str | None = None
-    revision: str | None = None
-    layout: tuple[str, ...] = ()
-    misnamed: str | None = None  # what helps with a file of another kind than its name says
-
-
-@dataclass
-class _Census:
-    """The counts of one reading, and all distinct requests in the order of their first rows."""
-
-    rows: int = 0
-    dropped: Counter[str] = field(default_factory=Counter)
-    bad: dict[str, BadRows] = field(default_factory=dict)
-    forms: Counter[str] = field(default_factory=Counter)
-    unread: Unread = field(default_factory=Unread)
-    columns: dict[str, None] = field(default_factory=dict)  # of the first row
-    assumed: Counter[float] = field(default_factory=Counter)
-    entries: dict[str, Entry] = field(default_factory=dict)
-
-
-class _Shortlist:
-    """The requests that may still be chosen while a source is read: in each segment those with the
-    lowest ranks, as many as the sample has; at most `_SHORTLISTED` times the sample in all.
-    """
-
-    def __init__(self, sample: int | None, seed: int) -> None:
-        self.sample, self.seed = sample, seed
-        self.segments: defaultdict[str | None, list[tuple[int, Request]]] = defaultdict(list)
-        self.count = 0
-
-    def offer(self, request: Request) -> None:
-        """Add a distinct request; if there are too many, drop the highest rank in its segment."""
-        heap = self.segments[request.segment]
-        heapq.heappush(heap, (-_rank(self.seed, request.id), request))
-        self.count += 1
-        if self.sample is None:
-            return
-        most = _SHORTLISTED * self.sample
-        share = most // len(self.segments)
-        while len(heap) > self.sample or (self.count > most and len(heap) > share):
-            heapq.heappop(heap)
-            self.count -= 1
-
-
 def load(query: TrafficQuery) -> Traffic:
     """Read a source, merge exact duplicates and choose the sample.
 
@@ -197,156 +148,132 @@ def load(query: TrafficQuery) -> Traffic:
     """
     if query.sample is not None and query.sample < 1:
         raise TrafficError("--sample must be at least 1", hint="give --sample 1 or more")
-    source = _find(query.source)
-    segment_by = query.segment_by or source.segment_by
+    segment_by, revision, layout, misnamed = query.segment_by, None, tuple[str, ...](), None
+    kind, _, rest = query.source.partition(":")
+    if kind == "suite":
+        suite, path = find_suite(rest)
+        name, raw_rows, segment_by = path.name, read_rows(path), segment_by or suite.segment_by
+    elif kind == "hf":
+        dataset = parse_dataset(rest)
+        name, raw_rows, revision = dataset.name, dataset.rows(), dataset.commit
+    else:
+        path = Path(query.source)
+        layout, misnamed = first_look(path)
+        name, raw_rows = path.name, read_rows(path)
     fields = Fields(query.prompt_field, query.response_field, segment_by, query.as_chat)
-    shortlist = _Shortlist(query.sample, query.seed)
-    census = _read(source, fields, query, shortlist.offer)
-    entries = census.entries
-    if not census.rows:
+
+    rows = several = 0
+    dropped, forms, assumed = Counter[str](), Counter[str](), Counter[float]()
+    bad: dict[str, BadRows] = {}
+    unread = Unread()
+    columns: dict[str, None] = {}  # of the first row
+    entries: dict[str, Entry] = {}  # all distinct requests, in the order of their first rows
+    # The requests that may be chosen: those of the lowest ranks in each segment.
+    kept: defaultdict[str | None, list[tuple[int, Request]]] = defaultdict(list)
+    for row in raw_rows:
+        rows += 1
+        where = f"{name}:{row.number}"
+        try:
+            read = read_request(row.data, where, fields, query.key)
+        except NotRepresentableError as error:
+            dropped[f"not representable: {error}"] += 1
+            continue
+        except NoTrafficError as error:
+            dropped[str(error)] += 1
+            continue
+        except BadRowError as error:
+            dropped[_BAD] += 1
+            # The same reason in another message or column is still the same reason.
+            alike = re.sub(r"\d+", "", str(error))
+            if (known := bad.get(alike)) is not None:
+                bad[alike] = msgspec.structs.replace(known, rows=known.rows + 1)
+            elif len(bad) < _REASONS_NAMED:
+                bad[alike] = BadRows(reason=str(error), first=where, rows=1, hint=error.hint)
+            if dropped[_BAD] == rows == _HOPELESS:
+                break
+            continue
+        request = read.request
+        forms[read.form] += 1
+        unread.count(read.unread)
+        columns = columns or dict.fromkeys(readable_names(read.columns))
+        if request.constraint is not None and not request.constraint.keys() <= query.constraints:
+            lacks = "this engine does not apply" if query.constraints else "only an engine applies"
+            dropped[f"{_STRUCTURED} ({next(iter(request.constraint))}), which {lacks}"] += 1
+            continue
+        assumed[request.sampling.temperature] += read.assumed
+        several += request.weight > 1
+        if (entry := entries.get(request.id)) is None:
+            entry = entries[request.id] = Entry(0.0, request.segment)
+            heap = kept[request.segment]
+            heapq.heappush(heap, (-_rank(query.seed, request.id), request))
+            if query.sample is not None and len(heap) > query.sample:
+                heapq.heappop(heap)
+        entry.weight += request.weight
+
+    bad_rows = tuple(bad.values())
+    if bad_rows and (not query.skip_bad or dropped[_BAD] == rows):
+        raise _unusable(bad_rows, dropped[_BAD], rows, layout, misnamed)
+    if not rows:
         raise TrafficError(
-            f"`{source.name}` holds no rows", hint="give a source with at least one request"
+            f"`{name}` holds no rows", hint="give a source with at least one request"
         )
     if not entries:
-        counts = ", ".join(f"{reason} ({count})" for reason, count in census.dropped.items())
-        often = max(census.dropped, key=lambda reason: census.dropped[reason])
-        first = [f"; {bad.first}: {bad.reason}" for bad in census.bad.values()][:1]
+        counts = ", ".join(f"{reason} ({count})" for reason, count in dropped.items())
+        often = max(dropped, key=lambda reason: dropped[reason])
+        first = "".join(f"; {each.first}: {each.reason}" for each in bad_rows[:1])
         raise TrafficError(
-            f"no row of `{source.name}` can be used: {counts}{''.join(first)}",
+            f"no row of `{name}` can be used: {counts}{first}",
             hint=next(
                 (hint for begin, hint in _HINTS.items() if often.startswith(begin)),
                 "docs/logs.md has a row of each kind that can; `draftbench suites` lists others",
             ),
         )
-    if fields.segment and all(entry.segment is None for entry in entries.values()):
-        raise TrafficError(
-            f"no row has a segment under `{fields.segment}`; {seen_in(census.columns)}",
-            hint=did_you_mean(
-                str(fields.segment), census.columns, _NAME_A_FIELD.format("--segment-by")
-            ),
-        )
+    if segment_by and all(entry.segment is None for entry in entries.values()):
+        raise _nothing_under("--segment-by", "row has a segment", segment_by, columns)
     weights = choose(entries, query.sample, query.seed)
-    texts = {request.id: request for heap in shortlist.segments.values() for _, request in heap}
-    # With duplicates under several segments, or very many segments, a dropped request may be
-    # chosen. Only then is the source read again.
-    if missing := weights.keys() - texts.keys():
-
-        def keep(request: Request) -> None:
-            if request.id in missing:
-                texts[request.id] = request
-
-        _read(source, fields, query, keep)
-        if missing - texts.keys():
-            raise TrafficError(f"`{source.name}` changed while it was read", hint="run again")
+    texts = {request.id: request for heap in kept.values() for _, request in heap}
     requests = tuple(
-        msgspec.structs.replace(texts[name], weight=weight, segment=entries[name].segment)
-        for name, weight in weights.items()
+        msgspec.structs.replace(texts[name], weight=weight) for name, weight in weights.items()
     )
     if query.response_field and not any(request.response for request in requests):
-        raise TrafficError(
-            f"no chosen request has a response under `{query.response_field}`; "
-            f"{seen_in(census.columns)}",
-            hint=did_you_mean(
-                query.response_field, census.columns, _NAME_A_FIELD.format("--response-field")
-            ),
-        )
+        what = "chosen request has a response"
+        raise _nothing_under("--response-field", what, query.response_field, columns)
     digest = hmac.new(query.key, digestmod=hashlib.sha256)
     for name in sorted(entries):
         digest.update(f"{name} {entries[name].weight!r}\n".encode())
     return Traffic(
         requests=requests,
-        rows=census.rows,
-        merged=census.rows - census.dropped.total() - len(entries),
-        dropped=dict(census.dropped),
-        bad_rows=tuple(census.bad.values()),
-        forms=dict(census.forms),
-        unread=census.unread.longest_first(),
-        layout=source.layout,
+        rows=rows,
+        merged=rows - dropped.total() - len(entries),
+        several=several,
+        dropped=dict(dropped),
+        bad_rows=bad_rows,
+        forms=dict(forms),
+        unread=unread.longest_first(),
+        layout=layout,
         digest=digest.hexdigest(),
-        revision=source.revision,
-        assumed=+census.assumed,
+        revision=revision,
+        assumed=+assumed,
     )
 
 
-def _find(text: str) -> _Source:
-    kind, _, name = text.partition(":")
-    if kind == "suite":
-        suite, path = find_suite(name)
-        return _Source(path.name, lambda: read_rows(path), suite.segment_by)
-    if kind == "hf":
-        dataset = parse_dataset(name)
-        return _Source(dataset.name, dataset.rows, revision=dataset.commit)
-    path = Path(text)
-    return _Source(
-        path.name, lambda: read_rows(path), layout=layout_of(path), misnamed=misnamed(path)
-    )
-
-
-def _read(
-    source: _Source, fields: Fields, query: TrafficQuery, offer: Callable[[Request], object]
-) -> _Census:
-    """Count a source's rows, and `offer` every distinct request when its first row is read."""
-    census = _Census()
-    for row in source.rows():
-        census.rows += 1
-        where = f"{source.name}:{row.number}"
-        try:
-            read = read_request(row.data, where, fields, query.key)
-        except NotRepresentableError as error:
-            census.dropped[f"not representable: {error}"] += 1
-            continue
-        except NoTrafficError as error:
-            census.dropped[str(error)] += 1
-            continue
-        except BadRowError as error:
-            census.dropped[_BAD] += 1
-            # The same reason in another message or column is still the same reason.
-            alike = re.sub(r"\d+", "", str(error))
-            if (bad := census.bad.get(alike)) is not None:
-                census.bad[alike] = msgspec.structs.replace(bad, rows=bad.rows + 1)
-            elif len(census.bad) < _REASONS_NAMED:
-                census.bad[alike] = BadRows(reason=str(error), first=where, rows=1, hint=error.hint)
-            if census.dropped[_BAD] == census.rows == _HOPELESS:
-                break
-            continue
-        request = read.request
-        census.forms[read.form] += 1
-        census.unread.count(read.unread)
-        census.columns = census.columns or dict.fromkeys(readable_names(read.columns))
-        if request.constraint is not None and not request.constraint.keys() <= query.constraints:
-            kind = next(iter(request.constraint))
-            lacks = "which this engine does not apply"
-            if not query.constraints:
-                lacks = "which only an engine applies"
-            census.dropped[f"{_STRUCTURED} ({kind}), {lacks}"] += 1
-            continue
-        census.assumed[request.sampling.temperature] += read.assumed
-        if (entry := census.entries.get(request.id)) is None:
-            entry = census.entries[request.id] = Entry(0.0, request.segment)
-            offer(request)
-        entry.weight += request.weight
-        if request.segment is not None:  # of several segments the first by name
-            entry.segment = min(entry.segment or request.segment, request.segment)
-    if census.bad and (not query.skip_bad or census.dropped[_BAD] == census.rows):
-        raise _unusable(census, source)
-    return census
-
-
-def _unusable(census: _Census, source: _Source) -> TrafficError:
-    """The error for rows that cannot be read: the first row for each reason."""
-    bad = list(census.bad.values())
-    rows, read = census.dropped[_BAD], census.rows
+def _unusable(
+    bad: Sequence[BadRows], rows: int, read: int, layout: Sequence[str], misnamed: str | None
+) -> TrafficError:
+    """The error for rows that cannot be read, so many of those that were read: the first row for
+    each reason.
+    """
     named = "; ".join(
         f"{each.first}: {each.reason}" + f" ({each.rows} such rows)" * (each.rows > 1)
         for each in bad
     )
     counted = f"{rows} of {read} rows cannot be read: " if rows > 1 else ""
-    guessed = f"; read as {', '.join(source.layout)}" if source.layout and rows == read else ""
+    guessed = f"; read as {', '.join(layout)}" if layout and rows == read else ""
     hint = bad[0].hint
-    if hint == BadRowError.hint and source.misnamed:
-        hint = source.misnamed
+    if hint == BadRowError.hint and misnamed:
+        hint = misnamed
     elif bad[0].reason == "not UTF-8":
-        hint = _IN_UTF_8
+        hint = "save the file as UTF-8, or skip and count such rows with --skip-bad"
     elif hint == BadRowError.hint and rows == read:
         hint = "docs/logs.md has a row of each kind that can be read"
         if rows == 1:
@@ -354,6 +281,13 @@ def _unusable(census: _Census, source: _Source) -> TrafficError:
     elif hint == BadRowError.hint and rows > 1:
         hint = "fix them, or skip and count them with --skip-bad"
     return TrafficError(f"{counted}{named}{guessed}", hint=hint)
+
+
+def _nothing_under(flag: str, what: str, path: str, columns: Collection[str]) -> TrafficError:
+    return TrafficError(
+        f"no {what} under `{path}`; {seen_in(columns)}",
+        hint=did_you_mean(path, columns, f"name a field that the rows have, or leave {flag} out"),
+    )
 
 
 def choose(entries: Mapping[str, Entry], sample: int | None, seed: int) -> dict[str, float]:

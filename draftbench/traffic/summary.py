@@ -55,6 +55,7 @@ class TrafficSummary(Record, frozen=True):
     rows: int
     requests: int
     merged: int  # rows that repeat a request
+    several: int  # rows that ask for several answers (`n`), each of which counts as a request
     forms: dict[str, int]  # rows by the form in which they are written
     unread: dict[str, int]  # fields that were not read: in how many rows; longest first
     left_out: dict[str, int]  # rows by the reason why they are no request

@@ -347,7 +347,6 @@ def run(form: str, target: str | None = "a", draft: str | None = "b") -> Run:
     [
         ("prompt", False),
         ("--prompt-field, prompt", False),
-        ("text", False),  # as AIPerf has it
         ("messages", True),
         ("messages, prompt", True),
         ("OpenAI request", True),

@@ -14,7 +14,7 @@ from engines.scripted_server import ScriptedServer
 from gguf import GGMLQuantizationType
 from sweep.engine import FakeEngine, FakeServer, fake_drive
 
-from draftbench.engines import commands
+from draftbench.engines.connect import ADAPTERS
 from draftbench.errors import EngineError
 from draftbench.models.engine_rules import STARTED
 from draftbench.records import Candidate, RoundCounts
@@ -39,7 +39,7 @@ START = "needs an engine that draftbench starts"
         ([*SERVER, "--target-quant", "int8"], "--target-quant needs the built-in", "leave it out"),
         ([*ENGINE, "--arrivals", "poisson"], "--arrivals cannot be `poisson`", "poisson:2.5"),
         (["--time-scale", 2], "--time-scale needs --arrivals log", "leave it out"),
-        (["--engine", "tensorrt-llm"], "--engine cannot be `tensorrt-llm`", "sglang, openai"),
+        (["--engine", "tensorrt-llm"], "--engine cannot be `tensorrt-llm`", "llama.cpp, openai"),
         ([*ENGINE, "--processes", 2], "--processes needs the built-in", "--restarts"),
         ([*ENGINE, "--one-layout"], "--one-layout needs the built-in", "leave it out"),
         ([*ENGINE, "--until", "settled"], "--until settled needs the built-in", "all the requests"),
@@ -553,4 +553,4 @@ def test_where_no_speed_is_known_no_k_is_named(command, tmp_path, embedded):
 
 
 def test_the_command_line_offers_to_start_what_can_be_started():
-    assert tuple(commands._PROGRAMS) == STARTED
+    assert {name for name, each in ADAPTERS.items() if each.command} == {*STARTED}

@@ -23,10 +23,11 @@ from draftbench.traffic.summary import BadRows, FirstRequest, TrafficSummary, re
 def told(load):
     traffic = TrafficSummary(
         source="prod.csv",
-        layout=("UTF-16", "columns separated by tabs"),
+        layout=("columns separated by tabs",),
         rows=9,
         requests=2,
         merged=1,
+        several=0,
         forms={"prompt": 5, "messages": 3},
         unread={"passage": 3, "id": 9},
         left_out={"too long": 4},
@@ -57,14 +58,16 @@ def test_a_busy_machine_is_said_before_the_sweep(load, said):
 
 def test_what_was_left_out_refused_or_doubtful_is_said():
     assert told(None) == [
-        "2 requests in 9 rows; formats: messages (3), prompt (5); duplicates merged: 1",
-        "the file is read as UTF-16, columns separated by tabs",
+        "2 requests from 9 rows; formats: messages (3), prompt (5)",
+        "1 row repeated: such a request counts as often",
+        "the file is read as columns separated by tabs",
         "ignored fields: passage, id",
         "4 left out: too long",
         "bad row prod.csv:7: not JSON (2 such rows)",
-        "rows without a temperature: 1; 0 is assumed, greedy (--temperature sets another)",
-        "1 of 2 requests have structured output, which only an engine applies: draft models are\n"
-        "  replayed without it, so α holds only for the other 50%",
+        "1 row without a temperature: 0 is assumed, greedy (--temperature sets another)",
+        "1 of 2 requests with structured output, which only an engine applies: the built-in\n"
+        "  decoder leaves them out; beside an engine draft models are replayed without it, so α\n"
+        "  holds only for the other 50%",
         "first request: roles system, user; ends with 'the end\\n'",
         "refused foreign: "
         + " ".join(["its vocabulary differs"] * 3)
@@ -229,33 +232,22 @@ def test_an_encoder_is_refused_before_anything_is_loaded(
 
 
 @pytest.mark.parametrize(
-    ("ended", "after", "decision", "until", "said"),
+    ("requests", "ended", "after", "decision", "until", "said"),
     [
-        (
-            64,
-            None,
-            "speculate",
-            "settled",
-            "settled after 64 of 300 requests; the others were left",
-        ),
-        (
-            None,
-            128,
-            "speculate",
-            "all",
-            "settled after 128 of 300 requests; --until settled leaves",
-        ),
-        (64, None, "inconclusive", "settled", "the others would not settle it; they were left out"),
-        (None, 64, "inconclusive", "all", "would not settle it; --until settled leaves them out"),
-        (None, None, "inconclusive", "settled", "all 300 requests were measured: no fewer"),
-        (None, None, "speculate", "all", None),
+        (300, 64, None, "speculate", "settled", "after 64 of 300 requests; the others were left"),
+        (300, None, 128, "speculate", "all", "after 128 of 300 requests; --until settled leaves"),
+        (300, 64, None, "inconclusive", "settled", "would not settle it; they were left out"),
+        (300, None, 64, "inconclusive", "all", "settle it; --until settled leaves them out"),
+        (300, None, None, "inconclusive", "settled", "all 300 requests were measured: no fewer"),
+        (64, None, None, "speculate", "settled", "--until settled first looks after 64"),
+        (300, None, None, "speculate", "all", None),
     ],
 )
 def test_a_sweep_says_how_many_requests_settled_its_answer(
-    ended, after, decision, until, said, monkeypatch
+    requests, ended, after, decision, until, said, monkeypatch
 ):
     monkeypatch.setattr("draftbench.planner.what_to_measure.settled_after", lambda run: after)
-    made = manifest(requests=300, effort=replace(MANIFEST.effort, settled_after=ended))
+    made = manifest(requests=requests, effort=replace(MANIFEST.effort, settled_after=ended))
     run, answer = SimpleNamespace(manifest=made), SimpleNamespace(decision=decision)
     found = _settled(run, answer, SimpleNamespace(until=until))
     assert found is None if said is None else said in found

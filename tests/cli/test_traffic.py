@@ -24,14 +24,15 @@ def test_a_log_is_described_without_its_texts(command, log):
     outcome = command("traffic", log)
     assert outcome.code == 0
     assert outcome.out.splitlines() == [
-        "2 requests in 3 rows; formats: messages (1), prompt (1)",
+        "2 requests from 3 rows; formats: messages (1), prompt (1)",
         "ignored fields: passage",
         "1 left out: redacted by the logger",
-        "rows without a temperature: 1; 0 is assumed, greedy (--temperature sets another)",
-        "rows without a temperature: 1; 1 is assumed, the default of servers (--temperature sets",
+        "1 row without a temperature: 0 is assumed, greedy (--temperature sets another)",
+        "1 row without a temperature: 1 is assumed, the default of servers (--temperature sets",
         "  another)",
-        "1 of 2 requests have structured output, which only an engine applies: draft models are",
-        "  replayed without it, so α holds only for the other 50%",
+        "1 of 2 requests with structured output, which only an engine applies: the built-in",
+        "  decoder leaves them out; beside an engine draft models are replayed without it, so α",
+        "  holds only for the other 50%",
         "first request: roles user",
         "temperatures: 0 (1), 1 (1); no limit on output tokens; prompts of 3 characters (median;",
         "  at most 5)",
@@ -43,7 +44,7 @@ def test_the_end_of_the_first_request_is_shown_on_request_and_for_a_suite(comman
         "first request: roles user; ends with 'Hello'"
         in command("traffic", log, "--show-prompt").out
     )
-    assert "; ends with '" in command("traffic", "suite:completion").out
+    assert "message); ends with" in " ".join(command("traffic", "suite:completion").out.split())
 
 
 def test_json_and_markdown_say_the_same(command, log):
@@ -51,7 +52,7 @@ def test_json_and_markdown_say_the_same(command, log):
     assert (told["forms"], told["unread"]) == ({"messages": 1, "prompt": 1}, {"passage": 1})
     assert told["first"] == {"roles": ["user"], "end": None}
     lines = command("traffic", log, "--format", "markdown").out.splitlines()
-    assert lines[0] == "- 2 requests in 3 rows; formats: messages (1), prompt (1)"
+    assert lines[0] == "- 2 requests from 3 rows; formats: messages (1), prompt (1)"
 
 
 def test_what_requests_ask_for_is_counted(command, tmp_path):
@@ -71,6 +72,17 @@ def test_what_requests_ask_for_is_counted(command, tmp_path):
         "  at most 9)",
         "segments: code (2), chat (1)",
         "times of arrival: 1 request",
+    ]
+
+
+def test_how_often_a_request_counts_is_said(command, tmp_path):
+    rows = [{"model": "m", "prompt": "a"}] * 2 + [{"model": "m", "prompt": "a", "n": 4}]
+    log = tmp_path / "log.jsonl"
+    log.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    assert command("traffic", log).out.splitlines()[:3] == [
+        "1 request from 3 rows; format: prompt",
+        "2 rows repeated: such a request counts as often",
+        "1 row with several answers asked for (n): such a request counts as often",
     ]
 
 

@@ -141,7 +141,7 @@ def test_a_pass_reaches_as_far_as_its_rows(recorder):
         assert_close(got, expected[start : start + 2])
 
 
-def test_slabs_come_back_with_their_recordings(llama, recorder):
+def test_slabs_come_back_with_their_recordings_until_others_are_asked_for(llama, recorder):
     runner = recorded_runner(llama, recorder)
     cache = runner.new_cache(64, rows=2, widths=(1, 2, 3))
     made, place = recorder.recorded, cache.slabs.data_ptr()
@@ -152,6 +152,16 @@ def test_slabs_come_back_with_their_recordings(llama, recorder):
     assert again.slabs.data_ptr() == place
     assert recorder.recorded == made + 3
     assert not again.slabs.any()
+    slabs = weakref.ref(again.slabs)
+    del again
+    gc.collect()
+    assert slabs() is not None
+    assert runner.new_cache(64, rows=1, widths=(1,)).slabs.shape[2] == 1
+    gc.collect()
+    assert slabs() is None
+    runner.forget_caches()
+    assert runner._lender.idle == []
+    runner.forward(torch.arange(3, 5), other, every=False, counts=[1, 1])
 
 
 def test_slabs_with_wider_passes_than_fit_behind_the_capacity_are_not_lent(llama, recorder):
@@ -163,8 +173,10 @@ def test_slabs_with_wider_passes_than_fit_behind_the_capacity_are_not_lent(llama
     assert cache.graphs.capacity >= STRIDE - 1 + cache.graphs.widest
 
 
-def test_what_a_run_asks_for_is_recorded_once_at_its_longest(recorder):
-    """Reaches of 256, 512 and 768 keys, for each width; a wider pass than the first ones too."""
+def test_what_a_run_asks_for_is_recorded_once_at_its_longest(recorder, llama):
+    """Reaches of 256, 512 and 768 keys, for each width; a wider pass than the first ones too. No
+    slab is longer than the model reads.
+    """
     model = random_model(LlamaConfig(**{**SIZES, "max_position_embeddings": 900}))
     runner = recorded_runner(model, recorder, longest=520)
     made, places = recorder.recorded, set()
@@ -173,32 +185,8 @@ def test_what_a_run_asks_for_is_recorded_once_at_its_longest(recorder):
         places.add(cache.slabs.data_ptr())
         del cache
     assert (len(places), recorder.recorded - made) == (1, 3 * 3)
-
-
-def test_slabs_are_no_longer_than_the_model_reads(llama, recorder):
-    runner = recorded_runner(llama, recorder, longest=5000)
-    assert runner.context_length == 128
-    assert runner.new_cache(64, widths=(1,)).slabs.shape[4] == STRIDE
-
-
-def test_slabs_of_another_shape_are_given_up(llama, recorder):
-    runner = recorded_runner(llama, recorder)
-    assert runner.new_cache(64, rows=2, widths=(1,)).slabs.shape[2] == 2
-    assert runner.new_cache(64, rows=1, widths=(1,)).slabs.shape[2] == 1
-    gc.collect()
-    assert [one.rows for one in runner._lender.idle] == [1]
-
-
-def test_slabs_that_nobody_holds_are_forgotten_with_their_recordings(llama, recorder):
-    runner = recorded_runner(llama, recorder)
-    held, freed = runner.new_cache(64, widths=(1,)), runner.new_cache(64, widths=(1,))
-    slabs = weakref.ref(freed.slabs)
-    del freed
-    assert slabs() is not None
-    runner.forget_caches()
-    gc.collect()
-    assert slabs() is None
-    runner.forward(torch.arange(3, 4), held, every=False)
+    short = recorded_runner(llama, recorder, longest=5000)
+    assert short.new_cache(64, widths=(1,)).slabs.shape[4] == STRIDE
 
 
 def test_a_cache_for_untimed_passes_is_not_recorded(llama, recorder):
@@ -206,8 +194,7 @@ def test_a_cache_for_untimed_passes_is_not_recorded(llama, recorder):
     made = recorder.recorded
     cache = runner.new_cache(64)
     runner.forward(torch.arange(3, 5), cache, every=False)
-    assert recorder.recorded == made
-    assert cache.slabs.shape[4] == 64
+    assert (recorder.recorded, cache.slabs.shape[4]) == (made, 64)
 
 
 def test_what_cannot_be_recorded_later_ends_in_words_and_never_runs_as_another_kind(

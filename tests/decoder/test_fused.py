@@ -29,11 +29,13 @@ pytest.importorskip("triton", reason="Triton comes with PyTorch's builds for CUD
 from draftbench.decoder import fused, kernels
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
+on_a_cpu = pytest.mark.skipif(DEVICE == "cuda", reason="a GPU shows more")
 # Two steps of each type, as numbers are rounded twice; of bfloat16 two more by the interpreter.
 STEPS = {torch.float32: 2.0**-19, torch.float16: 2.0**-9, torch.bfloat16: 2.0**-6}
 # What rounding normals to 8 bits may change: in 254 steps, the largest about 3σ, .7 %; in e4m3
 # 2.7 %, but the interpreter makes half a power of two of what is rounded up to one: 6 %.
 ROUNDED = {"int8": 0.02, "fp8": 0.12}
+KINDS = ["as they are", "biased", "int8", "fp8"]
 # A GPU is given what it runs faster than PyTorch: compiling a product in float32 takes seconds.
 TYPES = STEPS if DEVICE == "cpu" else [torch.bfloat16]
 each_type = pytest.mark.parametrize("dtype", TYPES, ids=str)
@@ -62,185 +64,124 @@ def normal():
     return drawn
 
 
-@each_type
-@pytest.mark.parametrize(("n", "width"), [(1, 64), (3, 100), (2, 1537), (5, 1)])
-def test_a_sum_and_its_norm_are_pytorchs(normal, dtype, n, width):
-    sums, added = (normal(n, width, dtype=dtype) for _ in range(2))
-    weight = normal(width, dtype=dtype)
-    expected = sums + added
-    normed = functional.rms_norm(expected, (width,), weight, 1e-5)
-    got = kernels.add_norm(sums, added, weight, 1e-5)
-    assert_near(sums, expected)
-    assert_near(got, normed)
-
-
-SIZES = [(1, 64, 32), (3, 70, 100), (5, 5, 33), (20, 48, 300)]
-KINDS = ["as they are", "biased", "int8", "fp8"]
-
-
 @pytest.fixture
 def matrix(normal):
-    """Weights of a kind and the matrix that they stand for."""
+    """Weights of a kind, and their product with tokens by PyTorch in float32, rounded once."""
 
     def drawn(outputs, inputs, dtype, kind):
-        exact = normal(outputs, inputs, dtype=dtype) / inputs**0.5
-        bias = normal(outputs, dtype=dtype) if kind == "biased" else None
-        if kind not in ROUNDED:
-            return Matrix(exact, None, bias), exact
-        if kind == "fp8":
+        exact, bias = normal(outputs, inputs, dtype=dtype) / inputs**0.5, None
+        ours = Matrix(exact, None, bias)
+        if kind == "biased":
+            bias = normal(outputs, dtype=dtype)
+            ours = Matrix(exact, None, bias)
+        elif kind == "fp8":
             codes, scale = fp8_rows(exact)
-            return Matrix(codes, scale[:, 0].contiguous(), None), codes.float() * scale
-        codes = (normal(outputs, inputs, dtype=torch.float32) * 40).clamp(-127, 127).to(torch.int8)
-        scale = normal(outputs, dtype=torch.float32).abs() / 100 / inputs**0.5
-        return Matrix(codes, scale, None), codes.float() * scale[:, None]
+            exact, ours = codes.float() * scale, Matrix(codes, scale[:, 0].contiguous(), None)
+        elif kind == "int8":
+            codes = normal(outputs, inputs, dtype=torch.float32) * 40
+            codes = codes.clamp(-127, 127).to(torch.int8)
+            scale = normal(outputs, dtype=torch.float32).abs() / 100 / inputs**0.5
+            exact, ours = codes.float() * scale[:, None], Matrix(codes, scale, None)
+        bias = None if bias is None else bias.float()
+        return ours, lambda x: functional.linear(x.float(), exact.float(), bias).to(dtype)
 
     return drawn
 
 
-def linear(x, matrix, exact):
-    """In float32, rounded once."""
-    bias = None if matrix.bias is None else matrix.bias.float()
-    return functional.linear(x.float(), exact.float(), bias).to(x.dtype)
+def begun(x, weight):
+    """Tokens as the kernels norm them, in products, and as PyTorch does."""
+    sums, *scaled = kernels.begin(torch.arange(len(x), device=DEVICE), x, weight)
+    assert torch.equal(sums, x)
+    return scaled, functional.rms_norm(x, weight.shape, weight, 1e-5)
 
 
-def normed(x, weight):
-    return functional.rms_norm(x, (x.shape[1],), weight, 1e-5)
+@each_type
+@pytest.mark.parametrize(("n", "width"), [(1, 64), (3, 77), (2, 2500), (5, 1)])
+def test_what_lies_between_two_products_is_pytorchs(normal, dtype, n, width):
+    sums, added = (normal(n, width, dtype=dtype) for _ in range(2))
+    weight, expected = normal(width, dtype=dtype), sums + added
+    normed = functional.rms_norm(expected, (width,), weight, 1e-5)
+    assert_near(kernels.add_norm(sums, added, weight, 1e-5), normed)
+    assert_near(sums, expected)
+    gate_up = normal(n, 2 * width, dtype=dtype)
+    assert_near(kernels.swiglu(gate_up), swiglu(gate_up))
 
 
 @each_type
 @pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize(("n", "outputs", "inputs"), SIZES)
-def test_a_product_is_pytorchs_with_and_without_a_norm_and_added(
+@pytest.mark.parametrize(
+    ("n", "outputs", "inputs"), [(1, 64, 32), (3, 70, 100), (5, 10, 33), (20, 48, 300)]
+)
+def test_a_product_is_pytorchs_normed_or_not_and_added_or_gated(
     normal, matrix, dtype, kind, n, outputs, inputs
 ):
     x, weight = normal(n, inputs, dtype=dtype), normal(inputs, dtype=dtype)
-    ours, exact = matrix(outputs, inputs, dtype, kind)
-    expected = linear(x, ours, exact)
-    assert_alike(kernels.product(*kernels.given(x, None, 0.0, ours), dtype), expected, kind)
-    given = kernels.given(*kernels.begin(x, weight), 1e-5, ours)
-    assert_alike(kernels.product(*given, dtype), linear(normed(x, weight), ours, exact), kind)
+    ours, product = matrix(outputs, inputs, dtype, kind)
+    plain = kernels.given(x, None, 0.0, ours)
+    assert_alike(kernels.product(*plain, dtype), product(x), kind)
+    scaled, normed = begun(x, weight)
+    given = kernels.given(*scaled, 1e-5, ours)
+    assert_alike(kernels.product(*given, dtype), product(normed), kind)
+    assert_alike(kernels.gated_product(*given, dtype), swiglu(product(normed)), kind)
     sums, norm = normal(n, outputs, dtype=dtype), normal(outputs, dtype=dtype)
-    added = sums + expected
-    scaled, squares = kernels.add_product(sums, norm, *kernels.given(x, None, 0.0, ours))
+    added = sums + product(x)
+    scaled, squares = kernels.add_product(sums, norm, *plain)
     assert_alike(sums, added, kind)
     assert_alike(scaled, added * norm, kind)
     assert_alike(squares.sum(0), added.float().square().sum(1).to(dtype), kind)
 
 
 @each_type
-@pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize(("n", "inner", "inputs"), SIZES)
-def test_a_gated_product_is_swiglu_of_the_product(normal, matrix, dtype, kind, n, inner, inputs):
-    x, weight = normal(n, inputs, dtype=dtype), normal(inputs, dtype=dtype)
-    ours, exact = matrix(2 * inner, inputs, dtype, kind)
-    given = kernels.given(*kernels.begin(x, weight), 1e-5, ours)
-    expected = swiglu(linear(normed(x, weight), ours, exact))
-    assert_alike(kernels.gated_product(*given, dtype), expected, kind)
-
-
-@each_type
-@pytest.mark.parametrize(("n", "inner"), [(1, 64), (3, 77), (2, 2500), (5, 1)])
-def test_swiglu_is_pytorchs(normal, dtype, n, inner):
-    gate_up = normal(n, 2 * inner, dtype=dtype)
-    assert_near(kernels.swiglu(gate_up), swiglu(gate_up))
-
-
-LAYOUTS = [(1, 1, 4, 2, 8), (1, 5, 6, 2, 5), (3, 2, 3, 1, 9), (2, 3, 4, 4, 16)]
-layouts = pytest.mark.parametrize(("rows", "width", "heads", "kv_heads", "half"), LAYOUTS)
-
-
-@pytest.fixture
-def placed(normal):
-    """Slabs of two layers, starts, the tables' positions, some of which are too few, and what
-    PyTorch makes of queries, keys and values in the second layer.
+@pytest.mark.parametrize("way", ["rotated", "normed and rotated", "rotated by the product"])
+@pytest.mark.parametrize(
+    ("rows", "width", "heads", "kv_heads", "half", "capacity"),
+    [
+        *((1, 1, 4, 2, 8, 24), (1, 5, 6, 2, 5, 24), (3, 2, 3, 1, 9, 24), (2, 3, 4, 4, 16, 24)),
+        *((2, 1, 4, 2, 6, 512), (3, 3, 4, 2, 6, 700)),
+    ],
+)
+def test_queries_are_rotated_and_attend_and_keys_and_values_are_stored_as_by_pytorch(
+    normal, matrix, dtype, way, rows, width, heads, kv_heads, half, capacity
+):
+    """Also past the last position that the tables know, whose results are never read, and over
+    chunks of keys, of some of which some rows see nothing.
     """
-
-    def made(rows, width, heads, kv_heads, half, dtype):
-        head, capacity, positions = 2 * half, 24, 20
-        rotary = llama.Rotary(*(normal(positions, 1, head, dtype=dtype) for _ in range(2)))
-        starts = torch.tensor([19, 0, 7][:rows], device=DEVICE)
-        slabs = normal(2, 2, rows, kv_heads, capacity, head, dtype=dtype)
-        plain = EvenRows(slabs.clone(), starts, width, capacity, rotary, heads // kv_heads)
-        return slabs, starts, rotary, plain
-
-    return made
-
-
-def assert_placed(slabs, slab, plain, rows, width, kv_heads):
+    head, every, n = 2 * half, heads + 2 * kv_heads, rows * width
+    rotary = llama.Rotary(*(normal(capacity - 4, 1, head, dtype=dtype) for _ in range(2)))
+    starts = torch.tensor([capacity - 5, 0, capacity // 3][:rows], device=DEVICE)
+    slabs = normal(2, 2, rows, kv_heads, capacity, head, dtype=dtype)
+    plain = EvenRows(slabs.clone(), starts, width, capacity, rotary, heads // kv_heads)
+    slab = slabs[1].clone()
+    if way == "rotated by the product":
+        ours, product = matrix(every * head, 70, dtype, "biased")
+        scaled, normed = begun(normal(n, 70, dtype=dtype), normal(70, dtype=dtype))
+        expected = plain.attend(1, product(normed).view(n, every, head))
+        given = kernels.given(*scaled, 1e-5, ours)
+        query = kernels.rotated_product(*given, starts, *rotary, slab)
+    else:
+        qkv, weights = normal(n, every * head, dtype=dtype), [None, None]
+        exact = qkv.clone().view(n, every, head)
+        if way == "normed and rotated":
+            weights = [normal(head, dtype=dtype) for _ in range(2)]
+            parts = exact.split((heads, kv_heads, kv_heads), 1)
+            for part, weight in zip(parts, weights, strict=False):
+                part.copy_(functional.rms_norm(part, (head,), weight, 1e-5))
+        expected = plain.attend(1, exact)
+        query = kernels.rotate(qkv, *weights, 1e-5, starts, *rotary, slab)
     assert_alike(slab, plain.slabs[1])
     # Nothing else in the slab was touched.
-    assert int((slab != slabs[1]).any(dim=-1).sum()) <= 2 * rows * width * kv_heads
-
-
-@each_type
-@layouts
-@pytest.mark.parametrize("norms", [False, True])
-def test_queries_are_normed_rotated_and_attend_and_keys_and_values_are_stored_as_by_pytorch(
-    normal, placed, dtype, rows, width, heads, kv_heads, half, norms
-):
-    """Also past the last position that the tables know, whose results are never read."""
-    slabs, starts, rotary, plain = placed(rows, width, heads, kv_heads, half, dtype)
-    every, head = heads + 2 * kv_heads, 2 * half
-    qkv, slab = normal(rows * width, every * head, dtype=dtype), slabs[1].clone()
-    weights = [normal(head, dtype=dtype) for _ in range(2)] if norms else [None, None]
-    exact = qkv.clone().view(-1, every, head)
-    if norms:
-        for first, count, weight in ((0, heads, weights[0]), (heads, kv_heads, weights[1])):
-            part = exact.narrow(1, first, count)
-            part.copy_(functional.rms_norm(part, (head,), weight, 1e-5))
-    expected = plain.attend(1, exact)
-    query = kernels.rotate(qkv, *weights, 1e-5, starts, *rotary, slab)
-    assert_placed(slabs, slab, plain, rows, width, kv_heads)
-    assert_alike(kernels.attention(query, slab, starts, slabs.shape[4]), expected)
-
-
-@each_type
-@layouts
-def test_a_rotated_product_is_the_product_rotated_and_stored(
-    normal, matrix, placed, dtype, rows, width, heads, kv_heads, half
-):
-    slabs, starts, rotary, plain = placed(rows, width, heads, kv_heads, half, dtype)
-    every, inputs = (heads + 2 * kv_heads) * 2 * half, 70
-    x, weight = normal(rows * width, inputs, dtype=dtype), normal(inputs, dtype=dtype)
-    given, exact = matrix(every, inputs, dtype, "biased")
-    qkv = linear(normed(x, weight), given, exact)
-    expected = plain.attend(1, qkv.view(rows * width, -1, 2 * half))
-    slab = slabs[1].clone()
-    ours = kernels.given(*kernels.begin(x, weight), 1e-5, given)
-    query = kernels.rotated_product(*ours, starts, *rotary, slab)
-    assert_placed(slabs, slab, plain, rows, width, kv_heads)
-    assert_alike(kernels.attention(query, slab, starts, slabs.shape[4]), expected)
-
-
-@each_type
-@pytest.mark.parametrize(("rows", "width", "reach"), [(2, 1, 512), (3, 3, 700), (1, 9, 1280)])
-def test_chunks_of_keys_are_joined_to_attention_over_all(normal, dtype, rows, width, reach):
-    """Some rows see nothing of some chunks."""
-    heads, kv_heads, head = 4, 2, 12
-    slab = normal(2, rows, kv_heads, reach, head, dtype=dtype)
-    query = normal(rows * width, heads, head, dtype=dtype)
-    starts = torch.tensor([reach - width, 0, 300][:rows], device=DEVICE)
-    places = starts[:, None] + torch.arange(width, device=DEVICE)
-    mask = torch.arange(reach, device=DEVICE) <= places[:, None, :, None]
-    keys, values = (part.repeat_interleave(heads // kv_heads, 1).float() for part in slab)
-    asked = query.view(rows, width, heads, head).transpose(1, 2).float()
-    expected = functional.scaled_dot_product_attention(asked, keys, values, mask)
-    expected = expected.transpose(1, 2).reshape(rows * width, -1).to(dtype)
-    assert_alike(kernels.attention(query, slab, starts, reach), expected)
+    assert int((slab != slabs[1]).any(dim=-1).sum()) <= 2 * n * kv_heads
+    assert_alike(kernels.attention(query, slab, starts, capacity), expected)
 
 
 @pytest.mark.slow
-@pytest.mark.skipif(DEVICE == "cuda", reason="a GPU shows more")
+@on_a_cpu
 def test_each_kernel_compiles_and_fits_on_ada_and_hopper(tmp_path):
     """Which needs no GPU."""
     environment = os.environ | {"TRITON_CACHE_DIR": str(tmp_path)}
     environment.pop("TRITON_INTERPRET", None)
-    subprocess.run(
-        [sys.executable, "-m", "tests.decoder.compile_kernels"],
-        env=environment,
-        check=True,
-        timeout=600,
-    )
+    command = [sys.executable, "-m", "tests.decoder.compile_kernels"]
+    subprocess.run(command, env=environment, check=True, timeout=600)
 
 
 @pytest.fixture
@@ -252,7 +193,7 @@ def fused_kernels(monkeypatch):
 
 
 @pytest.mark.slow
-@pytest.mark.skipif(DEVICE == "cuda", reason="a trace stands for a CUDA graph on a CPU")
+@on_a_cpu
 @pytest.mark.parametrize("name", ["llama", "llama with biases", "qwen3"])
 def test_a_recorded_pass_of_these_kernels_gives_the_logits_of_transformers(fused_kernels, name):
     model = random_model(LLAMA[name])
@@ -264,7 +205,7 @@ def test_a_recorded_pass_of_these_kernels_gives_the_logits_of_transformers(fused
     assert runner.name == "draftbench (float32, cpu, fused kernels)"
 
 
-@pytest.mark.skipif(DEVICE == "cuda", reason="a trace stands for a CUDA graph on a CPU")
+@on_a_cpu
 def test_kernels_that_give_other_logits_are_not_used_and_the_pass_is_recorded_without(
     fused_kernels, monkeypatch
 ):

@@ -11,7 +11,7 @@ import pytest
 import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
 
-from draftbench.decoder import cuda_graphs, llama
+from draftbench.decoder import cuda_graphs, llama, runner
 from draftbench.decoder.attention import PIECE
 from draftbench.decoder.cuda_graphs import CudaGraphs, RecordedPasses
 from draftbench.decoder.device import default_dtype, make_ready
@@ -29,9 +29,9 @@ from tests.decoder.test_runners import LLAMA, random_model
 # By hand: query, key and value; rotary (roll, multiply, add); store; queries by key head;
 # attention; its result by token; out; add; norm; gate and up; silu; multiply; down; add; norm.
 A_LAYER = 17
-# By hand, of kernels for few tokens: the four products and attention. Tokens for weights of 8 bits
-# are rounded before each product.
-OF_FEW, OF_ROUNDING = 5, 4
+# By hand, of kernels for few tokens: the four products and attention; besides, embedding with norm,
+# and head. Tokens for weights of 8 bits are rounded before each product.
+OF_FEW, OF_ROUNDING, BESIDES = 5, 4, 2
 # By hand, of kernels for many: the same, and rotary with store, two sums with norm, SwiGLU.
 OF_MANY = 9
 # Qwen 3 norms queries and keys: each to a place of its own and back, or as it rotates them.
@@ -83,16 +83,16 @@ def on_gpu(monkeypatch):
     """A random model's runner on a GPU that computes nothing, and its recordings."""
 
     def to(tensor, *where, **more):
-        if where and isinstance(where[0], torch.device) and where[0].type == "cuda":
-            return torch.empty_like(tensor, device="cuda")
+        if where and isinstance(where[0], str | torch.device) and "cuda" in str(where[0]):
+            return torch.ops.aten._to_copy(tensor, device="cuda")
         return moved(tensor, *where, **more)
 
-    def on_device(values, device):
-        return torch.empty(len(values), dtype=torch.long, device=device)
+    def pinned(values, device):
+        return torch.empty(len(values), dtype=torch.long)
 
     moved, copied = torch.Tensor.to, torch.ops.aten.copy_.default
-    for module in (cuda_graphs, llama):  # where it would pin the host's memory
-        monkeypatch.setattr(module, "on_device", on_device)
+    for module in (cuda_graphs, runner):  # where it would pin the host's memory
+        monkeypatch.setattr(module, "pinned", pinned)
     monkeypatch.setattr(llama, "has_triton", lambda device: False)
     # Values are what this GPU lacks.
     monkeypatch.setattr(RecordedPasses, "_cosine", lambda *of_a_pass: 1.0)
@@ -114,7 +114,7 @@ def on_gpu(monkeypatch):
         with FakeTensorMode(allow_non_fake_inputs=True), monkeypatch.context() as patch:
             # PyTorch's bindings of these ask for a driver; its dispatcher does not.
             patch.setattr(torch.Tensor, "to", to)
-            patch.setattr(torch.Tensor, "copy_", lambda here, there: copied(here, there))
+            patch.setattr(torch.Tensor, "copy_", lambda here, there, **_: copied(here, there))
             patch.setattr(torch.Tensor, "__getitem__", at)
             patch.setattr(torch.Tensor, "__setitem__", put)
             runner = LlamaRunner(model, level, device="cuda")
@@ -157,22 +157,24 @@ def test_a_recorded_pass_holds_nothing_that_a_graph_cannot_repeat(
     assert all(tensor.device.type == "cuda" for tensor in runner.tensors())
 
 
-def launches_of_a_layer(on_gpu, name, **options):
-    """Of each recording: those of a model of two layers less those of one."""
+def launches(on_gpu, name, **options):
+    """Of each recording: those of a layer, and those besides its layers."""
     one, two = (on_gpu(name, layers=layers, **options)[1] for layers in (1, 2))
-    pairs = zip(one, two, strict=True)
-    return [len(more.launched) - len(fewer.launched) for fewer, more in pairs]
+    counts = [(len(a.launched), len(b.launched)) for a, b in zip(one, two, strict=True)]
+    return [(more - fewer, 2 * fewer - more) for fewer, more in counts]
 
 
 @pytest.mark.parametrize("name", LLAMA)
-def test_a_layer_of_a_recorded_pass_is_few_launches(on_gpu, kernels, name):
-    """Widths of 1, 2 and 5, with 256 and 512 keys: one launch more joins what is seen of these."""
-    launches, norms = launches_of_a_layer(on_gpu, name), name == "qwen3"
+def test_a_layer_of_a_recorded_pass_is_few_launches_and_copies_no_keys(on_gpu, kernels, name):
+    """Two widths with 256, 512, 1024, 2048 and 2304 keys: one launch more joins what is seen of
+    more than 256.
+    """
+    found, norms = launches(on_gpu, name, widths=(1, 5), capacity=2200), name == "qwen3"
     if kernels == "fused kernels":
         expected = OF_FEW + OF_ROTATION * norms
-        assert launches == 3 * [expected, expected + 1]
+        assert found == 2 * [(expected, BESIDES), *4 * [(expected + 1, BESIDES)]]
     else:
-        assert launches == 6 * [A_LAYER + OF_NORMED_HEADS * norms]
+        assert [of_layer for of_layer, _ in found] == 10 * [A_LAYER + OF_NORMED_HEADS * norms]
 
 
 @pytest.mark.parametrize("kernels", ["fused kernels"], indirect=True)
@@ -190,15 +192,19 @@ def test_a_layer_of_a_recorded_pass_is_few_launches(on_gpu, kernels, name):
 def test_how_many_tokens_are_few_depends_on_the_weights(on_gpu, kernels, level, width, expected):
     """Four rows of them: up to 16 for weights of 16 bits, up to 64 for 8 bits."""
     options = {"level": level, "rows": 4, "widths": (width,), "capacity": 100}
-    assert launches_of_a_layer(on_gpu, "llama", **options) == [expected]
+    assert [of_layer for of_layer, _ in launches(on_gpu, "llama", **options)] == [expected]
 
 
-@pytest.mark.parametrize("rows", [1, 4])
-def test_many_keys_are_not_copied(on_gpu, kernels, rows):
-    """Reaches of 256, 512, 1024, 2048 and 2304 keys: no launch more than for 512."""
-    options = {"rows": rows, "widths": (5,), "capacity": 2200}
-    of_256, *of_more = launches_of_a_layer(on_gpu, "llama", **options)
-    assert of_more == [of_256 + (kernels == "fused kernels")] * 4
+def test_a_step_copies_its_place_and_its_token_and_launches_its_recording(on_gpu):
+    launched = []
+
+    def then(runner, cache):
+        with Operations() as operations:
+            runner.forward(torch.empty(1, dtype=torch.long, device="cuda"), cache, every=False)
+        launched.extend(operations.launched)
+
+    on_gpu("llama", then=then)
+    assert launched == ["copy_", "copy_"]
 
 
 @pytest.mark.parametrize(
@@ -279,69 +285,42 @@ class Streams:
         self.current = before
 
 
-WARM = ["side waits for main", "side works", "side works", "main waits for side"]
-
-
-def test_a_graph_is_warmed_and_recorded_beside_the_main_stream(monkeypatch):
+def test_a_graph_is_warmed_and_recorded_beside_the_main_stream_also_if_it_fails(monkeypatch):
     streams = Streams(monkeypatch)
 
     def work():
         streams.log.append(f"{streams.current.name} works")
         return "logits"
 
-    launch = CudaGraphs(streams.stream("side"))(work)
-    assert streams.log == [*WARM, "record", "side works", "recorded"]
-    assert (launch(), streams.log[-1], streams.current.name) == ("logits", "replay", "main")
-
-
-def test_a_recording_that_fails_leaves_the_main_stream_current(monkeypatch):
-    streams = Streams(monkeypatch)
-
-    def work():
+    def unable():
         if streams.log[-1] == "record":
             raise RuntimeError("operation not permitted when stream is capturing")
 
+    launch = CudaGraphs(streams.stream("side"))(work)
+    warm = ["side waits for main", "side works", "side works", "main waits for side"]
+    assert streams.log == [*warm, "record", "side works", "recorded"]
+    assert (launch(), streams.log[-1], streams.current.name) == ("logits", "replay", "main")
     with pytest.raises(RuntimeError, match="not permitted"):
-        CudaGraphs(streams.stream("side"))(work)
+        CudaGraphs(streams.stream("side"))(unable)
     assert streams.current.name == "main"
 
 
 def test_seconds_of_a_gpu_are_its_events_once_the_last_is_over(monkeypatch):
     log = []
 
-    class Event:
-        def __init__(self, enable_timing):
-            assert enable_timing
+    def event(enable_timing):
+        assert enable_timing
+        return SimpleNamespace(
+            record=lambda: log.append("record"),
+            synchronize=lambda: log.append("wait"),
+            elapsed_time=lambda other: 1.5,  # milliseconds
+        )
 
-        def record(self):
-            log.append("record")
-
-        def synchronize(self):
-            log.append("wait")
-
-        def elapsed_time(self, other):
-            return 1.5  # milliseconds
-
-    monkeypatch.setattr(torch.cuda, "Event", Event)
+    monkeypatch.setattr(torch.cuda, "Event", event)
     clock = clock_for("cuda:1")
     start, end = clock.mark(), clock.mark()
     assert log == ["record", "record"]
     assert (clock.seconds(start, end), log[-1]) == (0.0015, "wait")
-
-
-SETTINGS = [
-    Sampling(),
-    *(
-        Sampling(temperature=0.8, **filters)
-        for filters in (
-            {},
-            {"top_k": 40},
-            {"top_p": 0.9},
-            {"min_p": 0.1},
-            {"top_k": 400, "top_p": 0.9, "min_p": 0.1},
-        )
-    ),
-]
 
 
 @pytest.mark.parametrize("drafts_are_sampled", [False, True])
@@ -349,31 +328,33 @@ def test_rows_of_all_kinds_of_settings_are_drafted_and_answered_without_a_read(
     monkeypatch, drafts_are_sampled
 ):
     """Of more tokens than top-p looks at first, whose sum a CPU may look at."""
-    k, words = 4, 2 * TOP_P_CANDIDATES
+    filters = [{}, {"top_k": 40}, {"top_p": 0.9}, {"min_p": 0.1}]
+    filters.append({"top_k": 400, "top_p": 0.9, "min_p": 0.1})
+    settings = [Sampling(), *(Sampling(temperature=0.8, **each) for each in filters)]
+    k, words, n = 4, 2 * TOP_P_CANDIDATES, len(settings)
     monkeypatch.setattr(torch.Tensor, "__getitem__", at)
     with FakeTensorMode():
         on_card = partial(torch.empty, device="cuda")
         numbers = on_card(20, dtype=torch.float64)
+
+        def uniforms(purpose, n):
+            return numbers.narrow(0, 0, n)
+
         token, q = on_card(1, dtype=torch.long), on_card(1, words)
         rows, drafts, proposals = [], [], []
-        for sampling in SETTINGS:
-            sampler, pieces = None, ()
-            if drafts_are_sampled and sampling.temperature:
-                pieces = [q] * k
-                sampler = SimpleNamespace(filters=sampling, uniforms=numbers, prompt_length=0)
-            rows.append(
-                SimpleNamespace(
-                    task=SimpleNamespace(sampling=sampling),
-                    uniforms=lambda purpose, n: numbers.narrow(0, 0, n),
-                )
-            )
-            proposals.append(Proposal([token] * k, pieces))
-            drafts.append(_Draft(ProposalRequest(0, [1, 2], k), k, sampler))
+        for sampling in settings:
+            sampled = drafts_are_sampled and sampling.temperature > 0
+            task = SimpleNamespace(sampling=sampling)
+            rows.append(SimpleNamespace(task=task, uniforms=uniforms))
+            proposals.append(Proposal([token] * k, [q] * k if sampled else ()))
+            sampler = SimpleNamespace(filters=sampling, uniforms=numbers, prompt_length=0)
+            ask = ProposalRequest(0, [1, 2], k)
+            drafts.append(_Draft(ask, k, sampler if sampled else None))
         drafter = ModelDrafter(SimpleNamespace(device="cuda"), DraftingMode.SAMPLED)
         with Operations() as operations:
-            drafted = drafter._next(drafts, on_card(len(rows), words))
-            answers = _answers(rows, on_card(len(rows) * (k + 1), words), proposals)
-    assert (len(drafted), len(answers)) == (len(rows), len(rows) * (k + 1))
+            drafted = drafter._next(drafts, on_card(n, words))
+            answers = _answers(rows, on_card(n * (k + 1), words), proposals)
+    assert (len(drafted), len(answers)) == (n, n * (k + 1))
     assert not [found for found in operations.illegal if "read" in found or "mask" in found]
 
 

@@ -96,8 +96,6 @@ class ScriptedServer:
             return {"content": "".join(map(chr, body["tokens"]))}
         if self.engine == "vllm" and path == "/version":
             return {"version": self.version}
-        if self.engine == "vllm" and path == "/reset_prefix_cache":
-            return {}
         if self.engine == "llama.cpp" and path == "/props":
             return {
                 "total_slots": 2,
@@ -117,7 +115,7 @@ class ScriptedServer:
                 "speculative_algorithm": "STANDALONE" if self.k else None,
                 "speculative_num_draft_tokens": self.k + 1 if self.k else None,
             }
-        return {} if self.engine == "sglang" and path == "/flush_cache" else None
+        return None
 
     def metrics(self) -> str:
         prefix = {"llama.cpp": "llamacpp"}.get(self.engine, self.engine)

@@ -9,7 +9,7 @@ import pytest
 from engines.scripted_server import SHAPES, VERSION, ScriptedServer
 
 from draftbench.engines.client import AnswerError, Fault, Http
-from draftbench.engines.connect import KINDS
+from draftbench.engines.connect import ADAPTERS
 from draftbench.engines.drive import drive
 from draftbench.engines.engine import Answer, Ask, ServerFacts
 from draftbench.errors import EngineError
@@ -34,7 +34,9 @@ def adapter():
         def respond(request):
             return httpx2.Response(404) if answer is None else answer
 
-        made.append(KINDS[engine](Http("http://x", transport=httpx2.MockTransport(respond)), "m"))
+        made.append(
+            ADAPTERS[engine](Http("http://x", transport=httpx2.MockTransport(respond)), "m")
+        )
         return made[-1]
 
     yield make
@@ -280,8 +282,6 @@ def test_texts_become_tokens_and_chats_become_prompts(connected, engine):
 @pytest.mark.parametrize(
     ("engine", "method", "arguments"),
     [
-        ("llama.cpp", "best_tokens", ([1, 2], 1)),
-        ("openai", "best_tokens", ([1, 2], 1)),
         ("openai", "tokenize", ("a",)),
         ("openai", "apply_template", ([],)),
     ],
@@ -290,56 +290,6 @@ def test_what_an_engine_cannot_do_is_an_error_that_names_a_way(adapter, engine, 
     with pytest.raises(EngineError, match=f"of kind `{engine}` cannot") as caught:
         getattr(adapter(engine), method)(*arguments)
     assert "--target" in caught.value.hint
-
-
-def test_vllm_names_the_best_token_of_every_position(adapter):
-    # Scored are 11, 12, 13 after 10; what comes after all but the last is written.
-    scores = [
-        None,
-        {"11": {"logprob": -0.1, "rank": 1}},
-        {"12": {"logprob": -2.0, "rank": 7}, "40": {"logprob": -0.2, "rank": 1}},
-    ]
-    choice = {"token_ids": [13], "prompt_logprobs": scores}
-    server = adapter("vllm", httpx2.Response(200, json={"choices": [choice]}))
-    assert server.best_tokens([10, 11, 12, 13], 1) == [11, 40, 13]
-    assert server.best_tokens([10, 11, 12, 13], 2) == [40, 13]
-
-
-def test_of_two_tied_tokens_vllm_s_first_is_the_best(adapter):
-    tied = {"12": {"logprob": -0.7, "rank": 2}, "40": {"logprob": -0.7, "rank": 1}}
-    choice = {"token_ids": [13], "prompt_logprobs": [None, tied]}
-    server = adapter("vllm", httpx2.Response(200, json={"choices": [choice]}))
-    assert server.best_tokens([10, 12, 13], 1) == [40, 13]
-
-
-@pytest.mark.parametrize("scores", [None, [None], [None, None], [None, {}]])
-def test_scores_of_other_positions_than_asked_are_an_error(adapter, scores):
-    choice = {"token_ids": [13], "prompt_logprobs": scores}
-    server = adapter("vllm", httpx2.Response(200, json={"choices": [choice]}))
-    with pytest.raises(AnswerError):
-        server.best_tokens([10, 12, 13], 1)
-
-
-def sglang_scores(ids, best):
-    return {
-        "text": "", "output_ids": [1],
-        "meta_info": {
-            "completion_tokens": 1,
-            "input_token_logprobs": [[None, ids[0], None], *([-1.0, i, None] for i in ids[1:])],
-            "input_top_logprobs": [None, *([[-0.5, i, None]] for i in best)],
-        },
-    }  # fmt: skip
-
-
-def test_sglang_names_the_best_token_of_every_position(adapter):
-    answer = httpx2.Response(200, json=sglang_scores([11, 12, 13], [12, 99]))
-    assert adapter("sglang", answer).best_tokens([10, 11, 12, 13], 2) == [12, 99]
-
-
-def test_sglang_s_scores_of_other_ids_are_an_error(adapter):
-    answer = httpx2.Response(200, json=sglang_scores([11, 50, 13], [12, 99]))
-    with pytest.raises(AnswerError, match="scored other positions"):
-        adapter("sglang", answer).best_tokens([10, 11, 12, 13], 2)
 
 
 def test_the_margin_is_between_the_two_best_tokens(adapter):
@@ -370,12 +320,6 @@ def test_the_margin_is_between_the_two_best_tokens(adapter):
     for engine, answer in (("vllm", vllm), ("llama.cpp", llama), ("sglang", sglang)):
         server = adapter(engine, httpx2.Response(200, json=answer))
         assert server.margin([5, 6]) == 1.25
-
-
-@pytest.mark.parametrize(("status", "emptied"), [(200, True), (404, False)])
-@pytest.mark.parametrize("engine", ["vllm", "sglang"])
-def test_a_prefix_cache_is_emptied_where_the_server_can(adapter, engine, status, emptied):
-    assert adapter(engine, httpx2.Response(status)).flush() is emptied
 
 
 def read(server, *events, limit=9):

@@ -42,12 +42,6 @@ def test_another_engine_than_the_stated_one_is_an_error(play):
         connect(play.url, "llama.cpp")
 
 
-def test_an_unknown_engine_is_an_error_with_the_nearest_name():
-    with pytest.raises(EngineError, match="unknown engine `vlm`") as caught:
-        connect("http://127.0.0.1:9", "vlm")
-    assert caught.value.hint.startswith("did you mean `vllm`? choose one of ")
-
-
 def transport_of(answer) -> httpx2.MockTransport:
     return httpx2.MockTransport(lambda request: answer)
 

@@ -15,11 +15,10 @@ import torch
 from engines.replayed_head import EMBEDDED, ReplayedHead
 
 from draftbench.engines.client import Fault
-from draftbench.engines.commands import ServerStart
 from draftbench.engines.connect import connect
 from draftbench.engines.counters import since
 from draftbench.engines.drive import drive
-from draftbench.engines.engine import Ask
+from draftbench.engines.engine import Ask, ServerStart
 from draftbench.engines.start import started
 from draftbench.engines.vllm import Vllm
 from draftbench.models.drafting import speculation_of

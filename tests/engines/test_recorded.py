@@ -170,12 +170,6 @@ def test_a_prompt_that_was_read_before_costs_no_less(scenes):
         assert all(answer.cached_tokens == 0 for answer in scenes[name].answers.values())
 
 
-def test_vllm_scores_the_greedy_response_as_its_own_best_tokens(scenes):
-    for name in (VLLM, VLLM_PLAIN):
-        assert [*scenes[name].best] == scenes[name].answers["greedy"].tokens
-    assert scenes[LLAMA].best is None
-
-
 def test_log_probabilities_are_those_of_the_tokens_written(scenes):
     # One of the raw ones is -1.1103…; the margin is between it and the second best token.
     for name in (VLLM, VLLM_PLAIN):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from pathlib import Path
 
 import msgspec
@@ -141,23 +140,6 @@ def test_a_draft_without_a_model_cannot_be_named_another(make_run, draft):
     path = make_run(draft=draft, drafts=(draft,), specs={draft: draft}, engine="vllm")
     with pytest.raises(UsageError, match=f"`{draft}` has no model that --draft could name"):
         drafting(path, draft, "org/head")
-
-
-@pytest.mark.parametrize(
-    ("measured", "first"),
-    [
-        ({"engine": "vllm", "servers": "started", "device": "cpu"}, True),
-        ({"engine": "vllm", "servers": "started", "device": "cuda"}, False),
-        # Nothing is known of the machine that a given server runs on.
-        ({"engine": "vllm", "servers": "given", "device": "cpu"}, False),
-        ({"engine": "llama.cpp", "servers": "started", "device": "cpu"}, False),
-        ({}, False),
-    ],
-)
-def test_vllm_started_on_a_cpu_measured_the_first_match(run, answer, measured, first):
-    question = msgspec.structs.replace(run.manifest.question, **measured)
-    manifest = msgspec.structs.replace(run.manifest, question=question)
-    assert serve_plan(answer((1, 2)), replace(run, manifest=manifest)).first_match == first
 
 
 def test_a_file_of_the_engines_own_fields_is_exported_as_the_run_recorded_it(make_run):

@@ -18,7 +18,6 @@ import pytest
 from scenes import EMBEDDED
 
 from draftbench.export.configurations import configure
-from draftbench.models.drafting import VLLM_FIELDS
 from draftbench.models.engine_rules import ENGINE_RULES
 from draftbench.records import DraftingMode
 
@@ -84,19 +83,6 @@ def test_vllm_accepts_what_is_exported_and_refuses_a_key_that_it_lacks(plan):
     by_batch_size = [0, *[6] * 7, *[3] * 24, *[0] * 9]
     assert found[:-1] == [4, by_batch_size, 4, 4, 4, 4, by_batch_size, 4, by_batch_size, 4]
     assert found[-1] != 4
-
-
-def test_the_fields_that_a_file_of_speculation_may_have_are_vllms():
-    code = (
-        "import dataclasses, json; from vllm.config.speculative import SpeculativeConfig as C;"
-        "print(json.dumps([field.name for field in dataclasses.fields(C)]))"
-    )
-    ran = subprocess.run([PYTHON, "-c", code], capture_output=True, text=True, check=True)
-    made_by_vllm = {
-        *("target_model_config", "target_parallel_config", "tensor_parallel_size"),
-        *("draft_model_config", "draft_parallel_config"),
-    }
-    assert set(json.loads(ran.stdout.splitlines()[-1])) - made_by_vllm == set(VLLM_FIELDS)
 
 
 def test_vllm_takes_the_option_for_a_targets_own_draft_where_its_type_has_one(tmp_path):

@@ -22,6 +22,7 @@ from draftbench.planner.what_to_measure import (
 )
 from draftbench.records import Candidate, CostPoint
 from draftbench.run_folder import run as run_folder
+from draftbench.run_folder.run import part_of
 
 
 @pytest.fixture
@@ -214,24 +215,44 @@ def alike_requests(scene):
 
 def test_an_answer_is_settled_where_it_is_at_every_load(alike_requests, monkeypatch):
     run, likely = alike_requests(1, 4), {1: 0.96, 4: 0.94}
-    monkeypatch.setattr(DecisionAt, "stays", lambda here, times: likely[here.concurrency])
-    assert not settled(run, 100)
+    weights = {trajectory.request: 1.0 for trajectory in run.trajectories}
+    monkeypatch.setattr(DecisionAt, "stays", lambda here, learned, left: likely[here.concurrency])
+    assert not settled(run, weights)
     likely[4] = 0.95
-    assert settled(run, 100)
+    assert settled(run, weights)
+
+
+@pytest.mark.parametrize(
+    ("others", "learned", "left"),
+    [
+        # All eight requests leave half the doubt of these four, so that their mean shows the rest.
+        ((1, 1, 1, 1), 1 / 2, 1 / 2),
+        # Shares of 1/4 each now. Of all, 1/32 each and 25/32: of the variance Σ (1/4)² = 1/4.
+        ((1, 1, 1, 25), 4 * (4 * (7 / 32) ** 2 + 3 / 32**2 + (25 / 32) ** 2), 4 * 632 / 32**2),
+    ],
+)
+def test_requests_that_occur_often_may_change_an_answer_as_much(
+    alike_requests, monkeypatch, others, learned, left
+):
+    run, asked = alike_requests(1), []
+    names = [trajectory.request for trajectory in run.trajectories]
+    monkeypatch.setattr(DecisionAt, "stays", lambda here, *shares: asked.append(shares) or 1.0)
+    settled(part_of(run, names[:4]), dict(zip(names, (1, 1, 1, 1, *others), strict=True)))
+    assert asked == [(pytest.approx(learned), pytest.approx(left))]
 
 
 def test_the_fewest_requests_that_settle_an_answer_are_of_whole_waves(alike_requests, monkeypatch):
-    """Eight requests come as two, two and four; the mean of all is that of 4 or 2 times as many."""
+    """Eight requests come as two, two and four."""
     monkeypatch.setattr(run_folder, "WAVE", 2)
     run, asked = alike_requests(1), []
 
-    def stays(here, times):
-        asked.append((len(here.evaluator.run.trajectories), times))
+    def stays(here, *shares):
+        asked.append(len(here.evaluator.run.trajectories))
         return 0.9 + 0.01 * len(asked) * 3
 
     monkeypatch.setattr(DecisionAt, "stays", stays)
     assert settled_after(run) == 4
-    assert asked == [(2, 4.0), (4, 2.0)]
+    assert asked == [2, 4]
 
 
 def test_requests_that_are_all_alike_settle_an_answer_at_once(alike_requests, monkeypatch):

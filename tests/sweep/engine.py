@@ -104,16 +104,9 @@ class FakeServer:
     def apply_template(self, messages):
         raise EngineError("no such route", hint="none")
 
-    def best_tokens(self, ids, start):
-        """A draft that is right at every second position."""
-        return [token if at % 2 else token + 1 for at, token in enumerate(ids[start:])]
-
     def margin(self, ids):
         self.questions.append(list(ids))
         return 0.0005
-
-    def flush(self):
-        return False
 
     def counters(self):
         return RoundCounts()
@@ -164,7 +157,6 @@ class FakeEngine:
             settings=self.settings
             | ({} if start.threads is None else {"threads": str(start.threads)}),
             ready_seconds=2.0,
-            may_survive=(start.command or "").startswith("docker"),
         )
 
     def connect(self, url, engine=None):

@@ -12,12 +12,11 @@ from gguf import GGMLQuantizationType as Kind
 from scenes import stranger
 from sweep.engine import FakeEngine, FakeServer, rows_of, writes
 
-from draftbench.acceptance.summary import acceptance_report
-from draftbench.engines.client import AnswerError, Fault
-from draftbench.errors import EngineError, PairError, RunFolderError, UsageError
+from draftbench.engines.client import Fault
+from draftbench.errors import EngineError, RunFolderError
 from draftbench.planner.caveats import unfinished
 from draftbench.planner.recommend import recommend
-from draftbench.records import Candidate, DraftingMode, MachineState, Served
+from draftbench.records import Candidate, DraftingMode, Failure, MachineState, Served
 from draftbench.run_folder.folder import PrivateStart, PrivateText, RunFolder
 from draftbench.run_folder.run import read_run
 from draftbench.sweep import engine_ask, resume
@@ -29,7 +28,11 @@ with pytest.MonkeyPatch.context() as patch:
 DRAFT, LOOKUP = Candidate(draft="draft"), Candidate(draft="ngram")
 
 
-def test_the_plain_server_is_started_first_and_last_and_writes_the_responses(served):
+ONE = {"measure": "all", "ks": (2,)}  # every draft at one k
+TWO = {"measure": "all", "ks": (2, 4)}
+
+
+def test_the_plain_server_is_started_first_and_last_and_drafts_are_replayed_along_it(served):
     found = served(measure="all")
     assert found.engine.ks == [0, 2, 4, 8, 2, 4, 8, 0]
     assert {t.origin for t in found.run.trajectories} == {"engine"}
@@ -37,20 +40,16 @@ def test_the_plain_server_is_started_first_and_last_and_writes_the_responses(ser
         assert text.tokens == writes(text.prompt, 10)
     assert len(found.run.trajectories) == len(rows_of(found.run, 0)) == 2
     assert len(rows_of(found.run, 0, repeat=1)) == 2
+    assert [replay.candidate for replay in found.run.replays] == [DRAFT, DRAFT, LOOKUP, LOOKUP]
+    assert all(len(replay.accept) == 9 for replay in found.run.replays[:2])
+    # A text that counts up repeats nothing.
+    assert {replay.matched for replay in found.run.replays[2:]} == {(0,) * 9}
 
 
 def test_servers_are_started_by_the_version_that_the_first_one_told(served):
     engine = FakeEngine(lambda start, number: FakeServer(version="0.26.0"))
-    starts = served("ngram", on=engine, measure="all", ks=(2,)).engine.starts
+    starts = served("ngram", on=engine, **ONE).engine.starts
     assert [start.version for start in starts] == [None, "0.26.0", "0.26.0"]
-
-
-def test_drafts_are_replayed_along_what_the_server_wrote(served):
-    run = served(measure="none").run
-    assert [replay.candidate for replay in run.replays] == [DRAFT, DRAFT, LOOKUP, LOOKUP]
-    assert all(len(replay.accept) == 9 for replay in run.replays[:2])
-    # A text that counts up repeats nothing.
-    assert {replay.matched for replay in run.replays[2:]} == {(0,) * 9}
 
 
 @pytest.mark.parametrize(("runner", "proposes"), [("0", 0), ("unset", 8)])
@@ -64,74 +63,36 @@ def test_prompt_lookup_is_replayed_by_the_rule_of_the_model_runner_that_vllm_tak
     assert {replay.proposed[-1] for replay in run.replays} == {proposes}
 
 
-def test_the_engine_serves_a_draft_to_replay_it(served, small):
-    draft = str(small.models / "draft")
-    found = served(draft, measure="none", controls=False, serving={"replay": "engine"})
-    assert {replay.accept for replay in found.run.replays} == {(0.0, 1.0) * 4 + (0.0,)}
-    assert {replay.confidence for replay in found.run.replays} == {()}
-    assert [start.target.rpartition("/")[2] for start in found.engine.starts] == [
-        "target",
-        "draft",
-        "target",
-    ]
-    (facts,) = [facts for facts in found.run.engines if facts.candidate is not None]
-    assert (facts.candidate, facts.k) == (DRAFT, 0)
-    report = acceptance_report(found.run, candidates=[DRAFT], ks=[2], width=100)
-    assert report.candidates[0].trees == ()
-
-
-@pytest.mark.parametrize(
-    ("changes", "words"),
-    [
-        ({"quants": ("none", "int8")}, "not at a level of --quant"),
-        ({"mode": DraftingMode.SAMPLED_TEMPERATURE_ONLY}, "says nothing about sampled-temperature"),
-    ],
-)
-def test_a_draft_that_the_engine_serves_is_replayed_as_it_is_and_greedily(
-    served, small, changes, words
-):
-    with pytest.raises(UsageError, match=words):
-        served(str(small.models / "draft"), serving={"replay": "engine"}, **changes)
-
-
 def test_best_starts_the_smallest_k_and_the_largest_before_anything_is_predicted(served):
     """Every k takes the same time here, so that no third is predicted to be faster."""
     assert served("ngram", controls=False, ks=(2, 4, 8)).engine.ks == [0, 2, 8, 0]
 
 
 def test_each_load_is_asked_of_every_arm(served):
-    run = served("ngram", measure="all", ks=(2,), concurrency=(1, 4)).run
+    run = served("ngram", **ONE, concurrency=(1, 4)).run
     for k, repeat in ((0, 0), (0, 1), (2, 0)):
         for concurrency in (1, 4):
             assert len(rows_of(run, k, repeat, concurrency=concurrency)) == 2
 
 
-def test_starts_are_repeated_between_starts_of_the_plain_server(served):
-    """Backwards every second time, so that none is always late."""
-    found = served(measure="all", ks=(2, 4), serving={"restarts": 3})
-    draft, ngram = [("draft", 2), ("draft", 4)], [("ngram", 2), ("ngram", 4)]
-    back = [*ngram[::-1], *draft[::-1]]
-    plain = [(None, 0)]
-    assert [(f.candidate and f.candidate.draft, f.k) for f in found.run.engines] == [
-        *(plain + draft + ngram),
-        *(plain + back),
-        *(plain + draft + ngram),
-        *plain,
-    ]
-    assert {row.repeat for row in found.run.served if row.k == 0} == {0, 1, 2, 3}
-    assert {row.repeat for row in found.run.served if row.k == 4} == {0, 1, 2}
-
-
 def test_after_every_second_candidate_the_plain_server_is_started_again(served, small):
-    """All drafts are compared with it, so one odd start of it would flatter all of them."""
+    """All drafts are compared with it, so one odd start of it would flatter all of them. Every
+    second repeat goes backwards, so that none is always late.
+    """
     drafts = small.models / "draft", small.copy("draft", "third"), "ngram"
-    found = served(*drafts, measure="all", ks=(2,), serving={"restarts": 2})
-    assert [f.candidate and f.candidate.draft for f in found.run.engines] == [
-        *(None, "draft", "third", None, "ngram", None),
-        *("ngram", "third", None, "draft", None),
+    sweep = TWO | {"serving": {"restarts": 2}}
+    found = served(*drafts, **sweep)
+    plain, draft, third, ngram = (
+        [(None, 0)],
+        *([(d, 2), (d, 4)] for d in ("draft", "third", "ngram")),
+    )
+    assert [(f.candidate and f.candidate.draft, f.k) for f in found.run.engines] == [
+        *(plain + draft + third + plain + ngram + plain),
+        *(ngram[::-1] + third[::-1] + plain + draft[::-1] + plain),
     ]
     assert {row.repeat for row in found.run.served if row.k == 0} == {0, 1, 2, 3, 4}
-    assert served(*drafts, measure="all", ks=(2,), serving={"restarts": 2}).engine.starts == []
+    assert {row.repeat for row in found.run.served if row.k == 4} == {0, 1}
+    assert served(*drafts, **sweep).engine.starts == []
 
 
 class Killed(BaseException):
@@ -180,7 +141,7 @@ def test_a_draft_that_no_server_starts_with_is_not_tried_again_in_the_next_repea
         if start.speculation and start.speculation.method == "draft-model":
             raise EngineError("vllm ended before it answered: no kernel image", hint="see its log")
 
-    sweep = {"measure": "all", "ks": (2, 4), "serving": {"restarts": 2}}
+    sweep = TWO | {"serving": {"restarts": 2}}
     found = served(on=FakeEngine(make), **sweep)
     assert found.engine.ks == [0, 2, 4, 2, 4, 0, 4, 2, 0]
     assert [failure.candidate for failure in found.run.failures] == [DRAFT]
@@ -192,7 +153,7 @@ def test_a_draft_that_no_server_starts_with_is_not_tried_again_in_the_next_repea
 def test_a_server_that_died_costs_the_start_of_its_repeat(served):
     """What it did not answer is made up for by the next run, not by the next repeat."""
     engine = FakeEngine(lambda start, number: FakeServer(lives=0) if number == 2 else None)
-    sweep = {"measure": "all", "ks": (2, 4), "serving": {"restarts": 2}}
+    sweep = TWO | {"serving": {"restarts": 2}}
     found = served("ngram", on=engine, **sweep)
     assert engine.ks == [0, 2, 4, 0, 4, 2, 0]
     assert {(row.candidate, row.k, row.repeat) for row in found.run.unanswered} == {(LOOKUP, 2, 0)}
@@ -215,15 +176,6 @@ def test_a_plain_server_that_does_not_start_again_ends_its_repeat_alone(served):
     assert again.run.failures == ()
 
 
-def test_what_was_started_is_kept_without_secrets_and_whole_in_the_private_part(served):
-    found = served("ngram", measure="none")
-    assert {facts.command for facts in found.run.engines} == {"fake --port 1"}
-    assert all(facts.started and facts.ready_seconds == 2.0 for facts in found.run.engines)
-    starts = list(found.folder.records(PrivateStart))
-    assert [start.command for start in starts] == ["fake --port 1 --api-key secret"] * 2
-    assert "secret" not in (found.folder.path / "observations" / "enginefacts.jsonl").read_text()
-
-
 def test_no_value_that_a_user_adds_to_a_start_is_kept_outside_of_the_private_part(served):
     serving = {
         "args": "--max-num-seqs 7391 --header 'X-Team: zebra-one'",
@@ -233,15 +185,12 @@ def test_no_value_that_a_user_adds_to_a_start_is_kept_outside_of_the_private_par
     asked = found.folder.manifest.question
     assert asked.engine_args.startswith("--max-num-seqs … --header … (")
     assert asked.engine_command.startswith("… PGPASSWORD=… MYNAME=… … {args} … (")
+    assert {facts.command for facts in found.run.engines} == {"fake --port 1"}
+    starts = list(found.folder.records(PrivateStart))
+    assert [start.command for start in starts] == ["fake --port 1 --api-key secret"] * 2
     shared = [path for path in found.folder.path.rglob("*") if path.is_file()]
     for path in (path for path in shared if "private" not in path.parts):
-        assert not re.search(r"zebra|7391|7392", path.read_text()), path
-
-
-@pytest.mark.parametrize(("command", "said"), [("docker run i", True), (None, False)])
-def test_it_is_said_that_a_container_may_survive(served, small, command, said):
-    served("ngram", measure="none", serving={"command": command})
-    assert any("--engine-stop-command" in note for note in small.notes) is said
+        assert not re.search(r"zebra|7391|7392|secret", path.read_text()), path
 
 
 def test_prompts_are_echoed_and_warm_up_is_not_of_the_sample(served):
@@ -253,18 +202,10 @@ def test_prompts_are_echoed_and_warm_up_is_not_of_the_sample(served):
     assert not sampled & {tuple(ask.prompt) for ask in warm}
 
 
-def test_prompts_that_the_server_had_read_before_are_said(served, small):
-    served("ngram", on=[FakeServer(cached=50)], controls=False)
-    (said,) = [note for note in small.notes if "in its cache" in note]
-    assert said.startswith("without a draft, one by one: the server had ")
-    served("ngram", measure="none", out="other")
-    assert sum("in its cache" in note for note in small.notes) == 1
-
-
 def test_a_text_that_differs_is_judged_by_the_plain_servers_margin(served):
     """0.0005 is within float32's noise, 0.001; the question is the text up to the difference."""
     engine = FakeEngine(lambda start, n: FakeServer(odd=3 if start.speculation else None))
-    found = served("ngram", on=engine, measure="all", ks=(2,))
+    found = served("ngram", on=engine, **ONE)
     spec, plain = rows_of(found.run, 2), rows_of(found.run, 0, repeat=1)
     assert [(row.first_difference, row.tie) for row in spec] == [(3, True)] * 2
     assert [(row.first_difference, row.tie) for row in plain] == [(None, None)] * 2
@@ -281,11 +222,11 @@ def test_where_the_plain_server_leaves_itself_is_the_measure_of_a_tie(served):
     def make(start, number):
         return Unsure(odd=3 if start.speculation else 5 if number > 2 else None)
 
-    run = served("ngram", on=FakeEngine(make), measure="all", ks=(2,)).run
+    run = served("ngram", on=FakeEngine(make), **ONE).run
     assert {row.tie for row in rows_of(run, 2)} == {True}
     # Without a difference of the plain server's, 0.4 is no tie in float32.
     make_sure = FakeEngine(lambda start, n: Unsure(odd=3 if start.speculation else None))
-    run = served("ngram", on=make_sure, measure="all", ks=(2,), out="sure").run
+    run = served("ngram", on=make_sure, **ONE, out="sure").run
     assert {row.tie for row in rows_of(run, 2)} == {False}
 
 
@@ -335,7 +276,7 @@ def test_an_engine_drafts_in_the_mode_that_is_asked_for_and_lookup_takes_what_it
     """One that drafted greedily would be taken for another mode."""
     drawn = DraftingMode.SAMPLED_TEMPERATURE_ONLY
     draft = str(small.models / "draft")
-    found = served(draft, "ngram", measure="all", ks=(2,), temperature=0.7, mode=drawn)
+    found = served(draft, "ngram", **ONE, temperature=0.7, mode=drawn)
     modes = [start.speculation and start.speculation.mode for start in found.engine.starts]
     assert modes == [None, drawn, DraftingMode.GREEDY, None]
     of_rows = {(row.candidate and row.candidate.draft, row.mode) for row in found.run.served}
@@ -347,15 +288,15 @@ def test_an_engine_drafts_in_the_mode_that_is_asked_for_and_lookup_takes_what_it
 
 
 def test_a_finished_sweep_starts_nothing_and_one_that_was_cut_only_what_is_missing(served):
-    first = served("ngram", measure="all", ks=(2, 4))
+    first = served("ngram", **TWO)
     kept = first.run.served
     engine = FakeEngine()
-    again = served("ngram", on=engine, measure="all", ks=(2, 4))
+    again = served("ngram", on=engine, **TWO)
     assert (engine.ks, again.run.served) == ([], kept)
     log = first.folder.path / "observations" / "served.jsonl"
     lines = log.read_text().splitlines(keepends=True)
     log.write_text("".join(line for line in lines if '"k":4' not in line))
-    resumed = served("ngram", on=engine, measure="all", ks=(2, 4))
+    resumed = served("ngram", on=engine, **TWO)
     assert engine.ks == [4]
     assert sorted(map(repr, (r.digest for r in resumed.run.served))) == sorted(
         map(repr, (r.digest for r in kept))
@@ -364,11 +305,11 @@ def test_a_finished_sweep_starts_nothing_and_one_that_was_cut_only_what_is_missi
 
 @pytest.mark.parametrize("changed", [{"version": "2.0"}, {"model": "another"}])
 def test_a_run_is_not_continued_with_another_engine(served, changed):
-    first = served("ngram", measure="all", ks=(2, 4))
+    first = served("ngram", **TWO)
     log = first.folder.path / "observations" / "served.jsonl"
     log.write_text(log.read_text().splitlines(keepends=True)[0])
     with pytest.raises(RunFolderError, match=f"{next(iter(changed.values()))}"):
-        served("ngram", on=FakeEngine(lambda *_: FakeServer(**changed)), measure="all", ks=(2, 4))
+        served("ngram", on=FakeEngine(lambda *_: FakeServer(**changed)), **TWO)
 
 
 def test_a_server_that_dies_costs_what_it_had_still_to_answer(served):
@@ -392,19 +333,6 @@ def test_a_server_that_dies_costs_what_it_had_still_to_answer(served):
     assert again.engine.ks == [4]
     assert again.run.failures == ()
     assert len([row for row in rows_of(again.run, 4) if row.error is None]) == 5
-
-
-def test_a_server_that_does_not_start_ends_its_arm_alone(served):
-    def make(start, number):
-        if start.speculation and start.speculation.k == 2:
-            raise EngineError("vllm ended before it answered: no kernel image", hint="see its log")
-
-    found = served("ngram", on=FakeEngine(make), measure="all", ks=(2, 4))
-    assert rows_of(found.run, 2) == []
-    assert len(rows_of(found.run, 4)) == 2
-    assert [failure.reason for failure in found.run.failures] == [
-        "vllm ended before it answered: no kernel image"
-    ]
 
 
 def test_without_a_plain_server_there_is_nothing_to_measure_on(served):
@@ -440,7 +368,7 @@ def test_what_else_the_machine_did_is_kept_where_our_own_servers_can_be_told_apa
 ):
     state = MachineState(at=1.0, seconds=20.0, others=0.5, throttled=None, process="p")
     monkeypatch.setattr(engine_ask, "Watch", lambda _: SimpleNamespace(look=lambda: state))
-    found = served("ngram", on=[FakeServer(k=4, method="ngram")]) if theirs else served("ngram")
+    found = served("ngram", on=[FakeServer(k=4, method="ngram")] if theirs else None)
     assert bool(found.run.states) is not theirs
 
 
@@ -469,7 +397,7 @@ def test_a_draft_of_another_vocabulary_is_started_where_the_engine_translates(
     served, small, engine
 ):
     draft = str(small.models / "foreign")
-    found = served(draft, measure="all", ks=(2,), controls=False, serving={"engine": engine})
+    found = served(draft, **ONE, controls=False, serving={"engine": engine})
     assert found.run.failures == ()
     assert {str(replay.candidate) for replay in found.run.replays} == {"foreign"}
     assert found.engine.ks == ([0, 2, 0] if engine == "vllm" else [0, 0])
@@ -478,48 +406,32 @@ def test_a_draft_of_another_vocabulary_is_started_where_the_engine_translates(
     assert any(note.startswith(said) for note in small.notes) is (engine == "sglang")
 
 
-def test_an_engine_that_serves_a_draft_alone_translates_none_of_its_ids(served, small):
-    with pytest.raises(PairError, match="an engine that serves it alone translates none"):
-        served(str(small.models / "foreign"), controls=False, serving={"replay": "engine"})
-
-
 def test_a_draft_that_shares_few_tokens_is_refused(served, small, tmp_path):
     run = served(str(stranger(tmp_path)), "ngram", measure="none").run
     (failed,) = run.failures
     assert (failed.candidate.draft, failed.stage) == ("stranger", "pair")
 
 
-def test_levels_that_the_engine_does_not_serve_are_replayed_only(served, small):
-    found = served(
-        str(small.models / "draft"), measure="all", ks=(2,), quants=("none", "int8"), controls=False
-    )
+@pytest.mark.parametrize("engine", ["vllm", "llama.cpp"])
+def test_levels_that_the_engine_does_not_serve_are_replayed_only(served, small, engine):
+    """A .gguf file is served at the level that it has."""
+    models = [str(small.models / name) for name in ("target", "draft")]
+    if engine == "llama.cpp":
+        for at, name in enumerate(("target", "draft")):
+            models[at] = str(small.out.with_name(f"{name}.gguf"))
+            write(Path(models[at]), small.models / name, Kind.F32)
+    quants = {"quants": ("none", "int8"), "controls": False}
+    found = served(models[1], target=models[0], serving={"engine": engine}, **ONE, **quants)
     assert found.engine.ks == [0, 2, 0]
     assert {str(replay.candidate) for replay in found.run.replays} == {"draft", "draft:int8"}
-    assert (
-        "draft:int8 is replayed only, not started on vllm: it does not serve it at this level"
-        in small.notes
+    said = (
+        f"draft:int8 is replayed only, not started on {engine}: it does not serve it at this level"
     )
-
-
-def test_a_gguf_file_is_started_at_the_level_that_it_has(served, small):
-    for name in ("target", "draft"):
-        write(small.out.with_name(f"{name}.gguf"), small.models / name, Kind.F32)
-    target, draft = (str(small.out.with_name(f"{name}.gguf")) for name in ("target", "draft"))
-    found = served(
-        draft,
-        target=target,
-        measure="all",
-        ks=(2,),
-        quants=("none", "int8"),
-        controls=False,
-        serving={"engine": "llama.cpp"},
-    )
-    assert {str(replay.candidate) for replay in found.run.replays} == {"draft", "draft:int8"}
-    assert found.engine.ks == [0, 2, 0]
+    assert said in small.notes
 
 
 def test_requests_are_sent_at_poisson_times(served):
-    found = served("ngram", measure="all", ks=(2,), serving={"arrivals": "poisson:2"})
+    found = served("ngram", **ONE, serving={"arrivals": "poisson:2"})
     assert len(rows_of(found.run, 2, load="open")) == 2
     for server in found.engine.servers[1:]:
         times = sorted(ask.arrival for ask in server.asked if ask.arrival is not None)
@@ -572,21 +484,23 @@ def test_of_two_servers_only_the_one_that_was_cut_is_asked_again(served):
     assert len(rows_of(run, 4, load="open")) == len(rows_of(run, 0, repeat=1, load="open")) == 5
 
 
+class Refusing(FakeServer):
+    """Refuses the second of the requests, once."""
+
+    def answer(self, ask):
+        answer = super().answer(ask)
+        refused = self.k and ask.key[0] and sum(bool(asked.key[0]) for asked in self.asked) == 2
+        return replace(answer, error=Fault.REFUSED, status=429) if refused else answer
+
+
 def test_of_several_whole_visits_the_last_counts(served):
     """One in which a request was refused is whole, since it came; it is asked again all the same,
     with the others.
     """
-
-    class Refusing(FakeServer):
-        def answer(self, ask):
-            answer = super().answer(ask)
-            refused = self.k and sum(bool(asked.key[0]) for asked in self.asked) == 2
-            return replace(answer, error=Fault.REFUSED, reason="429") if refused else answer
-
-    sweep = {"measure": "all", "ks": (2,), "serving": {"arrivals": "poisson:2"}, "requests": 5}
+    sweep = ONE | {"serving": {"arrivals": "poisson:2"}, "requests": 5}
     first = served("ngram", on=FakeEngine(lambda *_: Refusing()), **sweep).run
     errors = [row.error for row in rows_of(first, 2, load="open")]
-    assert (len(errors), errors.count("refused")) == (5, 1)
+    assert (len(errors), errors.count("HTTP 429")) == (5, 1)
     again = served("ngram", **sweep)
     assert again.engine.ks == [2]
     rows = rows_of(again.run, 2, load="open")
@@ -594,8 +508,18 @@ def test_of_several_whole_visits_the_last_counts(served):
     assert len({row.server for row in rows}) == 1
 
 
+def test_a_request_that_is_refused_is_counted_and_asked_again(served, small):
+    found = served("ngram", on=FakeEngine(lambda *_: Refusing()), **ONE)
+    assert [row.error for row in rows_of(found.run, 2)] == [None, "HTTP 429"]
+    assert [row.error for row in found.run.unanswered] == ["HTTP 429"]
+    assert any("1 of 2 requests was not answered: HTTP 429" in note for note in small.notes)
+    again = served("ngram", **ONE)
+    assert again.engine.ks == [2]
+    assert again.run.unanswered == ()
+
+
 def test_what_only_an_engine_drafts_is_served_and_not_replayed(served):
-    found = served("suffix", measure="all", ks=(2, 4), controls=False)
+    found = served("suffix", **TWO, controls=False)
     assert found.run.replays == ()
     assert found.engine.ks == [0, 2, 4, 0]
     assert found.engine.starts[1].speculation.method == "suffix"
@@ -605,25 +529,6 @@ def test_a_run_can_be_redacted_and_read(served):
     folder = served("ngram", measure="none").folder
     folder.redact()
     assert len(read_run(RunFolder(folder.path)).served) == 4
-
-
-def test_a_request_that_is_refused_is_counted_and_asked_again(served, small):
-    class Refusing(FakeServer):
-        def answer(self, ask):
-            answer = super().answer(ask)
-            if self.k and ask.key[0] and not any(a.key == ask.key for a in self.asked[:-1]):
-                self.seen = getattr(self, "seen", 0) + 1
-                if self.seen == 1:
-                    return replace(answer, error=Fault.REFUSED, status=429)
-            return answer
-
-    found = served("ngram", on=FakeEngine(lambda *_: Refusing()), measure="all", ks=(2,))
-    assert [row.error for row in rows_of(found.run, 2)] == ["HTTP 429", None]
-    assert [row.error for row in found.run.unanswered] == ["HTTP 429"]
-    assert any("1 of 2 requests was not answered: HTTP 429" in note for note in small.notes)
-    again = served("ngram", measure="all", ks=(2,))
-    assert again.engine.ks == [2]
-    assert again.run.unanswered == ()
 
 
 @dataclass
@@ -681,43 +586,34 @@ def test_a_start_has_its_time_limit_and_the_next_is_made(served, monkeypatch, me
             return super().answer(ask)
 
     engine = FakeEngine(lambda *_: Slow())
-    found = served("ngram", on=engine, measure="all", ks=(2, 4), candidate_timeout=50.0)
+    found = served("ngram", on=engine, **TWO, candidate_timeout=50.0)
     assert engine.ks == [0, 2, 4, 0]
     assert [len(rows_of(found.run, k)) for k in (2, 4)] == [0, 2]
     assert ["--candidate-timeout" in failure.reason for failure in found.run.failures] == [True]
 
 
-@pytest.mark.parametrize("fault", [Fault.UNREACHABLE, Fault.TIMEOUT])
-def test_what_a_server_says_is_shown_and_not_recorded(served, small, fault):
-    """It may quote a prompt."""
+def test_what_a_server_says_is_shown_and_not_recorded(served, small):
+    """It may quote a prompt: in an answer, or in the log that an error of its start shows."""
 
     class Quoting(FakeServer):
         def answer(self, ask):
-            return replace(super().answer(ask), error=fault, reason="cannot read `my secret`")
+            error = {"error": Fault.UNREACHABLE, "reason": "cannot read `my secret`"}
+            return replace(super().answer(ask), **error)
 
-    engine = FakeEngine(lambda start, n: Quoting() if start.speculation else None)
+    def make(start, number):
+        if start.speculation and start.speculation.method == "draft-model":
+            said = "vllm ended; its log ends:\n  prompt: another secret"
+            raise EngineError(said, hint="see its log", safe_message="vllm ended")
+        return Quoting() if start.speculation else None
+
     many = {"requests": 3, "measure_requests": 3}
-    found = served("ngram", on=engine, measure="all", ks=(2,), **many)
-    assert [failure.reason for failure in found.run.failures] == [
-        f"the server stopped answering ({fault.value})"
-    ]
-    assert any("my secret" in note for note in small.notes)
-    for path in (found.folder.path / "observations").iterdir():
-        assert "my secret" not in path.read_text()
-
-
-def test_what_a_server_says_while_it_is_asked_to_score_is_not_recorded(served, small):
-    class Quoting(FakeServer):
-        def best_tokens(self, ids, start):
-            raise AnswerError(
-                Fault.REFUSED, "/v1/completions answers 400", hint="see its log", said="my secret"
-            )
-
-    draft = str(small.models / "draft")
-    sweep = {"measure": "none", "controls": False, "serving": {"replay": "engine"}}
-    run = served(draft, on=FakeEngine(lambda *_: Quoting()), **sweep).run
-    assert [failure.reason for failure in run.failures] == ["/v1/completions answers 400"]
-    assert any("answers 400: my secret" in note for note in small.notes)
+    found = served(on=FakeEngine(make), **ONE, **many)
+    reasons = [failure.reason for failure in found.folder.records(Failure)]
+    assert reasons == ["vllm ended", "the server stopped answering (unreachable)"]
+    for secret in ("my secret", "another secret"):
+        assert any(secret in note for note in small.notes)
+        for path in (found.folder.path / "observations").iterdir():
+            assert secret not in path.read_text()
 
 
 @pytest.mark.parametrize("measure", ["all", "best"])
@@ -744,14 +640,3 @@ def test_a_draft_that_the_engine_cannot_use_at_the_asked_k_is_said_and_recorded(
     reasons = {each.k: each.reason for each in recommend(found.run).evaluations}
     assert reasons[1] == said
     assert reasons[2] != said
-
-
-def test_what_a_server_wrote_into_its_log_is_not_shared(served, small):
-    def make(start, number):
-        if start.speculation:
-            said = "vllm ended; its log ends:\n  prompt: my secret"
-            raise EngineError(said, hint="see its log", safe_message="vllm ended")
-
-    run = served("ngram", on=FakeEngine(make), measure="all", ks=(2,)).run
-    assert [failure.reason for failure in run.failures] == ["vllm ended"]
-    assert any("my secret" in note for note in small.notes)

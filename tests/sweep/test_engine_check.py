@@ -28,31 +28,23 @@ def cut(folder):
     log.write_text(log.read_text().splitlines(keepends=True)[0])
 
 
-def test_a_run_is_not_continued_with_another_value_of_a_flag(served):
-    cut(served("ngram", measure="all", ks=(2,), serving={"args": "--dtype float16"}).folder)
-    with pytest.raises(RunFolderError, match=r"--dtype … \(\w+\) → --dtype … \("):
-        served("ngram", measure="all", ks=(2,), serving={"args": "--dtype float32"})
-
-
 @pytest.mark.parametrize(
     ("changed", "words"),
     [
         ({"command": "docker run i {args}"}, r"--engine-command: none → … \{args\} \("),
-        ({"args": "--dtype float16"}, r"--engine-args: none → --dtype … \("),
+        ({"args": "--dtype float16"}, r"--engine-args: --dtype … \(\w+\) → --dtype … \("),
         ({"time_scale": 2.0}, "--time-scale: 1.0 → 2.0"),
-        ({"replay": "engine"}, "replay: local → engine"),
         ({"tokenizer": "TARGET"}, "tokenizer: none → .*target"),
     ],
 )
 def test_a_run_is_not_continued_with_other_settings_of_the_engine(served, small, changed, words):
-    cut(served("ngram", measure="all", ks=(2,)).folder)
-    changed = {
-        name: str(small.models / "target") if value == "TARGET" else value
-        for name, value in changed.items()
-    }
+    begun = {"args": "--dtype float32"}
+    cut(served("ngram", measure="all", ks=(2,), serving=begun).folder)
+    if "tokenizer" in changed:
+        changed = {"tokenizer": str(small.models / "target")}
     engine = FakeEngine()
     with pytest.raises(RunFolderError, match=words) as caught:
-        served("ngram", on=engine, measure="all", ks=(2,), serving=changed)
+        served("ngram", on=engine, measure="all", ks=(2,), serving=begun | changed)
     assert "--out" in caught.value.hint
     assert engine.starts == []
 
@@ -135,42 +127,10 @@ def test_a_model_that_is_replaced_between_two_starts_ends_the_sweep(served, smal
     assert engine.ks == [0]
 
 
-@pytest.mark.parametrize(
-    "holds", ['{"--method": "medusa"}', '{"method": "medusa", "num_speculative_tokens": 2}']
-)
-def test_a_file_of_speculation_that_cannot_be_meant_is_refused_before_a_start(
-    served, tmp_path, holds
-):
-    file = tmp_path / "spec.json"
-    file.write_text(holds)
-    engine = FakeEngine()
-    with pytest.raises(UsageError, match=r"spec:FILE\.json"):
-        served(f"spec:{file}", on=engine, measure="all", ks=(2, 4))
-    assert engine.starts == []
-
-
-@pytest.mark.parametrize(
-    ("serving", "words"),
-    [
-        ({"args": "--model other"}, "--engine-args cannot hold --model"),
-        ({"command": "docker run {image}"}, "unknown placeholder {image}"),
-        ({"args": "'open"}, "cannot read --engine-args"),
-    ],
-)
-def test_a_command_that_cannot_be_run_is_refused_before_a_run_folder_is_made(
-    served, small, serving, words
-):
-    with pytest.raises(UsageError, match=words):
-        served("ngram", measure="all", ks=(2,), serving=serving)
+def test_a_command_that_cannot_be_run_is_refused_before_a_run_folder_is_made(served, small):
+    with pytest.raises(UsageError, match="--engine-args cannot hold --model"):
+        served("ngram", measure="all", ks=(2,), serving={"args": "--model other"})
     assert not small.out.exists()
-
-
-def test_a_misspelt_field_of_vllm_is_named_before_anything_is_started(served, small, tmp_path):
-    file = tmp_path / "spec.json"
-    file.write_text('{"method": "mtp", "prompt_lookup_mex": 4}')
-    served(f"spec:{file}", measure="all", ks=(2,), controls=False)
-    at = next(n for n, note in enumerate(small.notes) if "`prompt_lookup_max`" in note)
-    assert at < next(n for n, note in enumerate(small.notes) if note.startswith("starting"))
 
 
 @pytest.mark.parametrize(
@@ -218,20 +178,20 @@ def test_a_run_is_not_continued_with_other_threads_of_its_servers(
     assert served("ngram", threads=begun, **sweep).engine.ks == [4]
 
 
-@pytest.mark.parametrize(("told", "kept"), [(None, False), (True, True), (False, False)])
-def test_a_server_that_was_started_has_no_prefix_cache_unless_it_says_so(served, told, kept):
-    engine = FakeEngine(lambda *_: FakeServer(prefix_cache=told))
-    folder = served("ngram", on=engine, measure="all", ks=(2,)).folder
-    assert {facts.prefix_cache for facts in folder.records(EngineFacts)} == {kept}
-
-
-def test_whether_a_users_server_caches_prompts_is_unknown_unless_it_says_so(served):
-    servers = FakeServer(k=4, method="ngram", prefix_cache=None), FakeServer()
-    folder = served("ngram", on=servers).folder
-    assert {facts.k: facts.prefix_cache for facts in folder.records(EngineFacts)} == {
-        4: None,
-        0: False,
-    }
+@pytest.mark.parametrize(
+    ("on", "caches"),
+    [
+        *((FakeEngine(lambda *_, says=says: FakeServer(prefix_cache=says)), {kept})
+          for says, kept in ((None, False), (True, True), (False, False))),
+        ((FakeServer(k=4, method="ngram", prefix_cache=None), FakeServer()), {None, False}),
+    ],
+)  # fmt: skip
+def test_whether_prompts_are_cached_is_unknown_of_a_users_server_that_does_not_say_so(
+    served, on, caches
+):
+    """One that was started has no prefix cache unless it says so."""
+    folder = served("ngram", on=on, measure="all", ks=(2,)).folder
+    assert {facts.prefix_cache for facts in folder.records(EngineFacts)} == caches
 
 
 def test_starts_of_one_run_do_not_differ_in_what_they_share(served, tmp_path):
@@ -287,22 +247,27 @@ def test_how_many_requests_a_running_server_answers_at_once_is_kept_where_they_a
     assert run.manifest.question.max_concurrency == slots
 
 
-def test_other_settings_of_two_servers_are_a_caveat(served):
-    servers = FakeServer(k=4, method="ngram", dtype="float16"), FakeServer()
-    (caveat,) = (
-        caveat
-        for caveat in recommend(served("ngram", on=servers).run).caveats
-        if caveat.kind == "other-server"
-    )
-    assert "dtype float16 and float32" in caveat.text
-    assert caveat.decisive
-
-
-def test_servers_that_differ_by_their_drafting_have_no_caveat(served):
-    settings = {"speculative_model": "d", "max_running_requests": "48"}
-    servers = FakeServer(k=4, settings=settings), FakeServer(settings={"slots": "4"})
+@pytest.mark.parametrize(
+    ("spec", "plain", "said"),
+    [
+        ({"dtype": "float16"}, {}, ["dtype float16 and float32"]),
+        # What follows from drafting, or is the engine's own word for its slots.
+        (
+            {"settings": {"speculative_model": "d", "max_running_requests": "48"}},
+            {"settings": {"slots": "4"}},
+            [],
+        ),
+    ],
+)
+def test_other_settings_of_two_servers_are_a_caveat_unless_they_are_of_drafting(
+    served, spec, plain, said
+):
+    servers = FakeServer(k=4, method="ngram", **spec), FakeServer(**plain)
     answer = recommend(served("ngram", on=servers).run)
-    assert "other-server" not in {caveat.kind for caveat in answer.caveats}
+    found = [caveat for caveat in answer.caveats if caveat.kind == "other-server"]
+    assert len(found) == len(said)
+    assert all(words in caveat.text for words, caveat in zip(said, found, strict=True))
+    assert all(caveat.decisive for caveat in found)
 
 
 def test_a_baseline_is_not_put_beside_a_server_that_was_measured_alone(served):

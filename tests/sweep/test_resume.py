@@ -422,8 +422,38 @@ def test_a_settled_sweep_loads_nothing_and_goes_on_where_all_requests_are_asked_
     assert RunFolder(small.out).manifest.effort.settled_after is None
     unloadable()
     small.sweep(**asking)
-    assert RunFolder(small.out).manifest.effort.settled_after == 4
+    assert RunFolder(small.out).manifest.effort.settled_after is None  # nothing was left out
     assert small.notes[-1] == "everything is measured already; no model is loaded"
+
+
+def test_responses_that_a_cut_sweep_wrote_are_measured_even_if_fewer_settle_the_answer(
+    small, cut, waves
+):
+    """Or the run would hold responses without replays."""
+    asking = waves(3)
+    while not (small.out / "observations" / "lookupreplay.jsonl").exists():
+        assert cut(3, "ngram", **asking | {"until": "all"}) is None
+    folder = small.sweep("ngram", **asking)
+    found = read_run(folder)
+    assert (len(found.trajectories), len(found.replays)) == (8, 8)
+    assert folder.manifest.effort.settled_after is None
+
+
+def test_a_first_wave_of_which_nothing_can_be_drafted_is_followed_by_the_next(
+    small, waves, monkeypatch
+):
+    asking, written = waves(3), worker.generate
+
+    def one_token(group, *others):
+        first = small.ids(8)[:2]
+        return [
+            ((tokens[0],), "stop") if sample.prompt.request.id in first else (tokens, why)
+            for sample, (tokens, why) in zip(group, written(group, *others), strict=True)
+        ]
+
+    monkeypatch.setattr(worker, "generate", one_token)
+    found = small.found("ngram", **asking)
+    assert (len(found.trajectories), len(found.replays)) == (4, 2)
 
 
 def test_a_draft_that_fails_in_a_later_wave_costs_only_itself(small, waves, monkeypatch):

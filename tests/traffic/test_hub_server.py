@@ -160,13 +160,9 @@ def test_a_hub_that_cannot_be_reached_is_asked_once_and_refused_in_words(tmp_pat
     assert "network" in str(hint)
 
 
-def test_what_was_fetched_is_read_again_from_a_hub_out_of_reach(hub, tmp_path):
+def test_what_was_fetched_is_read_again_without_its_hub_or_a_network(hub, tmp_path):
     read(hub, tmp_path, "hf:org/name")
     assert read(None, tmp_path, "hf:org/name") == [[["old"], OLD]]
-
-
-def test_what_was_fetched_is_read_again_without_a_network(hub, tmp_path):
-    read(hub, tmp_path, "hf:org/name")
     again = read(None, tmp_path, "hf:org/name", "hf:org/name@v1", HF_HUB_OFFLINE="1")
     assert again[0] == [["old"], OLD]
     assert f"cached is {OLD}" in str(again[1][0])

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from log_shapes import ANSWER, CALLED, CHAT, HUMAN, SHAPES, SPAN, SYSTEM, TOLD, USER, page
-from traffic.asked import asked
+from traffic.asked import asked, read
 
 from draftbench.records import Sampling
 from draftbench.traffic.errors import (
@@ -44,14 +44,18 @@ def test_the_page_of_logs_says_what_becomes_of_each_shape():
     assert all(f"\n| {name} | " in written for name in SHAPES)
 
 
-def test_a_path_to_turns_asks_the_first():
-    assert asked({"turns": ["Hello", "Shorter"]}, prompt="turns").messages == (USER,)
-
-
-@pytest.mark.parametrize("text", ["[1, [2]]", '{"a": 1}', '[{"content": 1}]', "{'value': 1}"])
-def test_a_prompt_that_happens_to_be_json_stays_a_prompt(text):
+@pytest.mark.parametrize(
+    "text", ["[1, [2]]", '{"a": 1}', '[{"content": 1}]', "{'value': 1}", '"quoted"']
+)
+def test_a_text_that_happens_to_be_json_stays_a_text(text):
     assert asked({"prompt": text}).prompt == text
     assert asked({"question": text}, prompt="question").prompt == text
+    assert asked({"modelParameters": {}, "input": text}).prompt == text
+    said = {"role": "user", "content": text}
+    for row in ({"model": "m", "input": text}, {"messages": [said]}, CHAT | {"messages": [said]}):
+        assert asked(row).messages == (said,)
+    for row in (CHAT | {"system": text}, {"model": "m", "input": "Hello", "instructions": text}):
+        assert asked(row).messages == ({"role": "system", "content": text}, USER)
 
 
 @pytest.mark.parametrize("write", [json.dumps, str])
@@ -100,39 +104,11 @@ def test_a_conversation_that_a_user_sends_to_be_judged_is_a_text():
     assert asked({"messages": [said]}).messages == (said,)
 
 
-def test_a_text_of_token_ids_is_no_prompt():
+def test_a_text_of_token_ids_or_half_a_body_is_no_prompt():
     with pytest.raises(NotRepresentableError, match="prompt as a list"):
         asked({"prompt": "[15496, 995]"})
-
-
-def test_a_body_that_was_cut_is_no_prompt():
     with pytest.raises(BadRowError, match="the prompt looks like messages"):
         asked({"log": json.dumps(CHAT)[:-2]}, prompt="log")
-
-
-@pytest.mark.parametrize("text", ["[1, [2]]", '{"a": 1}', '[{"a": 1}]', '"quoted"', "{'a': 1}"])
-def test_what_a_user_or_a_system_says_may_be_json(text):
-    said = {"role": "user", "content": text}
-    for row in ({"model": "m", "input": text}, {"messages": [said]}, CHAT | {"messages": [said]}):
-        assert asked(row).messages == (said,)
-    assert asked({"modelParameters": {}, "input": text}).prompt == text
-    for row in (CHAT | {"system": text}, {"model": "m", "input": "Hello", "instructions": text}):
-        assert asked(row).messages == ({"role": "system", "content": text}, USER)
-
-
-TURNS = [{"role": "user", "parts": [{"text": "Hello"}]}]
-
-
-@pytest.mark.parametrize(("mode", "forced"), [("AUTO", False), ("ANY", True)])
-def test_gemini_says_elsewhere_whether_a_tool_must_be_called(mode, forced):
-    tools = [{"functionDeclarations": [{"name": "ls", "parameters": {"type": "OBJECT"}}]}]
-    config = {"functionCallingConfig": {"mode": mode}}
-    request = asked({"request": {"contents": TURNS, "tools": tools, "toolConfig": config}})
-    function = {"name": "ls", "parameters": {"type": "object"}}
-    plain = {"messages": [USER], "tools": [{"type": "function", "function": function}]}
-    plain |= {"tool_choice": "required" if forced else "auto"}
-    assert request.constraint == asked({"body": plain}).constraint
-    assert (request.constraint is not None) is forced
 
 
 @pytest.mark.parametrize(("raw", "prompt"), [("True", "Once"), ("true", "Once"), ("False", None)])
@@ -143,19 +119,12 @@ def test_a_table_says_in_text_that_ollama_applies_no_template(raw, prompt):
 
 def test_a_plain_prompt_can_be_a_message():
     row = {"prompt": "Hello", "output_tokens": 9}
-    form, found, *_ = read_request(row, "log:1", Fields(as_chat=True), b"key")
-    assert (form, found.messages, found.max_tokens) == ("vLLM custom as chat", (USER,), 9)
+    form, found, *_ = read(row, as_chat=True)
+    assert (form, found.messages, found.max_tokens) == ("prompt as chat", (USER,), 9)
     assert asked({"messages": TOLD}, as_chat=True) == asked({"messages": TOLD})
 
 
-@pytest.mark.parametrize(
-    "parameters",
-    [{"do_sample": True}, {"top_p": 0.9}, {"top_k": 5}, {"do_sample": True, "temperature": 1.0}],
-)
-def test_tgi_samples_where_it_is_told_to_or_the_choice_is_narrowed(parameters):
-    row = {"inputs": "Once", "parameters": parameters}
-    assert asked(row).sampling.temperature == 1.0
-    assert asked({"inputs": "Once", "parameters": {"temperature": 1.0}}).sampling.temperature == 0.0
+TURNS = [{"role": "user", "parts": [{"text": "Hello"}]}]
 
 
 @pytest.mark.parametrize(
@@ -174,6 +143,10 @@ def test_tgi_samples_where_it_is_told_to_or_the_choice_is_narrowed(parameters):
         ({"messages": [USER], "system": "a", "system_prompt": "b"}, "several system texts"),
         ({"messages": [USER | {"images": ["a"]}]}, "messages.images"),
         ({"messages": [USER], "history": [["a", "b"]]}, "history"),
+        ({"instruction": "a", "output": "b", "history": [["a", "b"]]}, "history"),
+        ({"messages": [USER], "toolConfig": {"tools": [{"name": "f"}]}}, "toolConfig"),
+        ({"prompt": "Once", "contents": TURNS}, "contents"),
+        ({"prompt": "a", "inputs": "b"}, "inputs"),
         (CHAT | {"model_parameters": {"temperature": 0.7, "frobnicate": 1}}, "frobnicate"),
         (CHAT | {"model_parameters": {"temperature": 1}}, "several values of temperature"),
         ({"max_tokens": 8, "request": CHAT}, "several values of max_tokens"),
@@ -182,7 +155,6 @@ def test_tgi_samples_where_it_is_told_to_or_the_choice_is_narrowed(parameters):
             {"text": "Once", "sampling_params": {"regex": "a+", "json_schema": "{}"}},
             "json_schema and regex",
         ),
-        ({"inputs": "Once", "parameters": {"do_sample": True, "truncate": 5}}, "truncate"),
         (SPAN | {"gen_ai.output.type": "json"}, "gen_ai.output.type"),
         ({"attributes": SPAN | {"gen_ai.request.odd": 1}}, "odd"),
         (
@@ -191,19 +163,12 @@ def test_tgi_samples_where_it_is_told_to_or_the_choice_is_narrowed(parameters):
         ),
         ({"prompt": ["a", "b"]}, "prompt as a list"),
         ({"prompt": "Sum up {x}", "variables": {"x": "Once"}}, "variables"),
-        ({"prompt_template": "Sum up {x}", "inputs": {"text": "Once"}}, "prompt_template"),
         ({"prompt": "Who did it?", "retrieved_context": "Bob did."}, "retrieved_context"),
         ({"body": {"prompt": [1, 2, 3]}}, "prompt as a list"),
         ({"body": {"model": "m", "input": ["a"], "dimensions": 9}}, "input"),
         ({"conversations": [{"from": "somebody", "value": "a"}]}, "conversations.from"),
         ({"body": CHAT | {"parameters": {"odd": 1}}}, "parameters"),
         ({"body": CHAT | {"conversation": "c"}}, "conversation"),
-        ({"request": {"contents": TURNS, "cachedContent": "c"}}, "cachedContent"),
-        ({"contents": TURNS, "cachedContent": "c"}, "cachedContent"),
-        (
-            {"request": {"contents": [*TURNS, {"role": "model", "parts": [{"text": "Hi"}]}]}},
-            "an assistant message for the model to continue",
-        ),
     ],
 )
 def test_what_cannot_be_applied_is_named_wherever_it_stands(row, field):
@@ -218,7 +183,7 @@ NAMES = st.sampled_from(
         *("turns", "instruction", "output", "options", "parameters", "sampling_params", "request"),
         *("attributes", "gen_ai.input.messages", "parts", "role", "content", "type", "model"),
         *("tools", "system", "response", "choices", "temperature", "num_predict", "output_tokens"),
-        *("contents", "functionDeclarations", "functionResponse", "thought", "toolConfig"),
+        *("contents", "toolConfig", "from", "value", "lc", "kwargs", "prompts", "raw"),
     ]
 )
 VALUES = st.recursive(
@@ -241,9 +206,13 @@ def test_whatever_stands_where_a_request_could_is_read_or_refused(row, path):
 @pytest.mark.parametrize(
     "row",
     [
-        {"text": "a story", "label": 1},
-        {"inputs": "a", "normalize": True},
-        {"inputs": ["a"]},
+        {"text": "a story"},
+        {"inputs": "a", "parameters": {"temperature": 0.7}},
+        {"contents": TURNS, "generationConfig": {"temperature": 0.7}},
+        {"conversations": "a"},
+        {"attributes": {"llm.input_messages.0.message.role": "user"}},
+        {"messages.0.role": "user", "messages.0.content": "a"},
+        {"attributes": [{"key": "gen_ai.input.messages", "value": {"stringValue": "[]"}}]},
         {"instruction": "a"},
         {"conversation": "a"},
         {"input": "a"},
@@ -258,21 +227,23 @@ def test_a_text_that_may_be_anything_is_no_request(row):
 
 
 @pytest.mark.parametrize(
-    ("row", "prompt", "temperature"),
+    ("row", "form", "prompt", "temperature"),
     [
-        ({"text": "Once"}, "Once", 0.0),
-        ({"body": {"text": "Once", "stream": True}}, "Once", 1.0),
-        ({"body": {"prompt": "Once"}}, "Once", 1.0),
-        ({"text": "Once", "sampling_params": {}}, "Once", 1.0),
-        ({"inputs": "Once"}, "Once", 0.0),
-        ({"request": {"inputs": "Once", "parameters": None}}, "Once", 0.0),
-        ({"model": "gpt-5", "input": "Hello"}, None, 1.0),
+        ({"prompt": "Once"}, "prompt", "Once", 0.0),
+        ({"body": {"prompt": "Once"}}, "OpenAI request", "Once", 1.0),
+        ({"messages": [USER]}, "messages", None, 0.0),
+        ({"messages": [USER], "options": {"num_ctx": 9}, "model": "m"}, "messages", None, 1.0),
+        ({"body": {"messages": [USER]}}, "OpenAI request", None, 1.0),
+        ({"conversations": [{"from": "human", "value": "Hello"}]}, "ShareGPT", None, 0.0),
+        ({"text": "Once", "sampling_params": {}}, "SGLang", "Once", 1.0),
+        ({"model": "gpt-5", "input": "Hello"}, "Responses or Langfuse", None, 1.0),
     ],
 )
-def test_the_shortest_body_of_an_api_is_a_request(row, prompt, temperature):
-    found = asked(row)
-    assert (found.prompt, found.messages) == (prompt, None if prompt else (USER,))
-    assert found.sampling == Sampling(temperature=temperature)
+def test_the_shortest_row_of_a_form_names_it_and_has_its_default(row, form, prompt, temperature):
+    found = read(row)
+    assert (found.form, found.request.prompt) == (form, prompt)
+    assert found.request.messages == (None if prompt else (USER,))
+    assert found.request.sampling == Sampling(temperature=temperature)
 
 
 SAID = SYSTEM["content"]
@@ -287,8 +258,6 @@ SAID = SYSTEM["content"]
         {"system_message": SYSTEM},
         {"system": [SYSTEM]},
         {"system": [{"type": "text", "text": SAID}]},
-        {"system_instruction": {"parts": [{"text": SAID}]}},
-        {"systemInstruction": {"text": SAID}},
         {"system": SAID, "system_prompt": [f"{SAID}\n"]},
     ],
 )
@@ -309,29 +278,28 @@ def test_a_system_text_beside_any_form_or_wrapper_is_the_system_message(system, 
     assert asked(row | system).messages == (SYSTEM, USER)
 
 
-def test_a_system_text_that_the_messages_repeat_is_read_once():
-    for content in (SAID, [{"type": "text", "text": SAID}]):
-        for turn in (
-            {"role": "system", "content": content},
-            {"type": "system", "content": content},
-            {"type": "system", "data": {"content": content}},
-            {"lc": 1, "id": ["langchain", "SystemMessage"], "kwargs": {"content": content}},
-            {"message.role": "system", "message.content": content},
-        ):
-            assert asked({"messages": [turn, USER], "system": SAID}).messages == (SYSTEM, USER)
-            with pytest.raises(NotRepresentableError, match="several system texts"):
-                asked({"messages": [turn, USER], "system": "Be long"})
-
-
-@pytest.mark.parametrize("beside", [{"context": "Bob did it."}, {"input": "Bob did it."}])
-def test_what_stands_beside_an_instruction_is_read(beside):
-    said = {"role": "user", "content": "Who did it?\nBob did it."}
-    for answer in ("output", "response"):
-        assert asked({"instruction": "Who did it?", answer: "Bob"} | beside).messages == (said,)
+@pytest.mark.parametrize(
+    "turn",
+    [
+        {"role": "system", "content": SAID},
+        {"role": "system", "content": [{"type": "text", "text": SAID}]},
+        {"type": "system", "content": SAID},
+        {"type": "system", "data": {"content": SAID}},
+        {"lc": 1, "id": ["langchain", "SystemMessage"], "kwargs": {"content": SAID}},
+    ],
+)
+def test_a_system_text_that_the_messages_repeat_is_read_once(turn):
+    assert asked({"messages": [turn, USER], "system": SAID}).messages == (SYSTEM, USER)
+    with pytest.raises(NotRepresentableError, match="several system texts"):
+        asked({"messages": [turn, USER], "system": "Be long"})
 
 
 def chat(said):
     return [{"role": role, "content": text} for role, text in said]
+
+
+def renamed(settings, **names):
+    return {names.get(name, name): settings[name] for name in settings}
 
 
 def openai(said, settings):
@@ -346,62 +314,37 @@ def with_system(said, rows):
 
 def anthropic(said, settings):
     messages, system = with_system(said, str)
-    renamed = {{"stop": "stop_sequences"}.get(name, name): settings[name] for name in settings}
-    return {"model": "m", "messages": messages, **system, **renamed}
+    return {
+        "model": "m",
+        "messages": messages,
+        **system,
+        **renamed(settings, stop="stop_sequences"),
+    }
 
 
 def bedrock(said, settings):
     messages, system = with_system(said, lambda text: [{"text": text}])
-    names = {"max_tokens": "maxTokens", "top_p": "topP", "stop": "stopSequences"}
-    config = {names.get(name, name): settings[name] for name in settings}
+    config = renamed(settings, max_tokens="maxTokens", top_p="topP", stop="stopSequences")
     turns = [{"role": each["role"], "content": [{"text": each["content"]}]} for each in messages]
     body = {"messages": turns, **system, "inferenceConfig": config}
     return {"schemaType": "ModelInvocationLog", "input": {"inputBodyJson": body}}
 
 
 def ollama(said, settings):
-    options = {{"max_tokens": "num_predict"}.get(name, name): settings[name] for name in settings}
+    options = renamed(settings, max_tokens="num_predict")
     return {"model": "m", "messages": chat(said), "options": options}
 
 
 def responses(said, settings):
-    renamed = {{"max_tokens": "max_output_tokens"}.get(n, n): settings[n] for n in settings}
-    return {"body": {"model": "m", "input": chat(said), **renamed}}
+    names = renamed(settings, max_tokens="max_output_tokens")
+    return {"body": {"model": "m", "input": chat(said), **names}}
 
 
 def telemetry(said, settings):
     turns = [{"role": role, "parts": [{"type": "text", "content": text}]} for role, text in said]
-    names = {"stop": "stop_sequences"}
-    request = {f"gen_ai.request.{names.get(name, name)}": settings[name] for name in settings}
+    names = renamed(settings, stop="stop_sequences")
+    request = {f"gen_ai.request.{name}": names[name] for name in names}
     return {"attributes": {"gen_ai.input.messages": json.dumps(turns), **request}}
-
-
-def openinference(said, settings):
-    flat = {}
-    for index, (role, text) in enumerate(said):
-        flat[f"llm.input_messages.{index}.message.role"] = role
-        flat[f"llm.input_messages.{index}.message.content"] = text
-    return {"attributes": {**flat, "llm.invocation_parameters": json.dumps(settings)}}
-
-
-def openllmetry(said, settings):
-    flat = {f"gen_ai.prompt.{at}.role": role for at, (role, _) in enumerate(said)}
-    flat |= {f"gen_ai.prompt.{at}.content": text for at, (_, text) in enumerate(said)}
-    flat |= {f"gen_ai.request.{name}": settings[name] for name in settings}
-    return {"attributes": flat}
-
-
-def gemini(said, settings):
-    messages, system = with_system(said, lambda text: {"parts": [{"text": text}]})
-    roles = {"assistant": "model"}
-    turns = [
-        {"role": roles.get(each["role"], each["role"]), "parts": [{"text": each["content"]}]}
-        for each in messages
-    ]
-    names = {"max_tokens": "maxOutputTokens", "top_p": "topP", "stop": "stopSequences"}
-    config = {names.get(name, name): settings[name] for name in settings}
-    told = {"systemInstruction": system.get("system")}
-    return {"key": "a", "request": {"contents": turns, **told, "generationConfig": config}}
 
 
 CLASSES = {"user": "HumanMessage", "assistant": "AIMessage", "system": "SystemMessage"}
@@ -421,13 +364,6 @@ def sharegpt(said, settings):
     return {"conversations": turns, **settings}
 
 
-def alpaca(said, settings):
-    messages, system = with_system(said, str)
-    texts = [each["content"] for each in messages]
-    pairs = [list(pair) for pair in zip(texts[:-1:2], texts[1::2], strict=True)]
-    return {"instruction": texts[-1], "history": pairs, **system, "output": "x", **settings}
-
-
 FORMS = {
     "bare": openai,
     "Python literal": lambda said, settings: {"messages": str(chat(said)), **settings},
@@ -436,15 +372,11 @@ FORMS = {
     "Anthropic": anthropic,
     "Anthropic batch": lambda *asked: {"custom_id": "a", "params": anthropic(*asked)},
     "Bedrock": bedrock,
-    "Gemini": gemini,
     "Ollama": ollama,
     "Responses": responses,
     "OpenTelemetry": telemetry,
-    "OpenInference": openinference,
-    "OpenLLMetry": openllmetry,
     "LangSmith": langsmith,
     "ShareGPT": sharegpt,
-    "Alpaca": alpaca,
 }
 
 
@@ -499,6 +431,8 @@ PART = {
     **dict.fromkeys(["system_prompt", "instruction"], "Talk like a PIRATE."),
     "system_message": {"role": "system", "content": "PIRATE"},
     "system_instruction": {"parts": [{"text": "PIRATE"}]},
+    "contents": [{"parts": [{"text": "PIRATE"}]}],
+    "inputs": "PIRATE",
     "systemPrompt": ["PIRATE"],
     "messages": [{"role": "user", "content": "PIRATE"}],
     "conversations": [{"from": "human", "value": "PIRATE"}],
@@ -527,16 +461,8 @@ WRAPPED = FORMS | {
 def objects(thing):
     """The objects in which a row keeps its request, the row first."""
     yield thing
-    for name in (
-        "params",
-        "input",
-        "inputBodyJson",
-        "request",
-        "body",
-        "attributes",
-        "inputs",
-        *BLOCKS,
-    ):
+    places = ("params", "input", "inputBodyJson", "request", "body", "attributes", "inputs")
+    for name in (*places, *BLOCKS):
         if isinstance(thing.get(name), dict):
             yield from objects(thing[name])
 
@@ -558,72 +484,48 @@ def test_a_part_of_a_prompt_beside_any_form_is_read_or_its_row_is_left_out_by_na
     assert any(name in outcome for name in expected)
 
 
-@pytest.mark.parametrize(
-    ("row", "form"),
-    [
-        ({"prompt": "Once"}, "prompt"),
-        ({"messages": [USER]}, "messages"),
-        ({"body": {"messages": [USER]}}, "OpenAI request"),
-        ({"request": {"prompt": "Once"}}, "OpenAI request"),
-        ({"conversations": [{"from": "human", "value": "One"}]}, "ShareGPT"),
-    ],
-)
-def test_a_row_names_its_form(row, form):
-    assert read_request(row, "log:1", Fields(), b"key").form == form
-
-
-def test_the_last_message_of_a_request_body_is_never_taken_as_the_answer():
-    messages = [USER, {"role": "assistant", "content": "Hi"}]
-    assert asked({"body": {"messages": messages}}).messages == tuple(messages)
-
-
-@pytest.mark.parametrize(
-    "marked",
-    [{"anthropic_version": "bedrock-2023-05-31"}, {"stop_sequences": ["."]}, {"model": "claude-5"}],
-)
-def test_an_answer_that_an_anthropic_request_begins_is_no_finished_turn(marked):
+def test_the_last_message_of_a_body_is_never_its_answer_and_anthropics_is_not_finished():
     messages = [USER, {"role": "assistant", "content": "{"}]
-    with pytest.raises(NotRepresentableError, match="an assistant message for the model"):
-        asked({"request": {"model": "m", "messages": messages} | marked})
-    for mark in ("prefix", "partial"):
-        with pytest.raises(NotRepresentableError, match=f"messages.{mark}"):
-            asked({"messages": [USER, messages[1] | {mark: True}]})
-
-
-def test_an_object_on_the_way_to_a_request_is_accounted_for():
-    row = {
-        "id": "r",
-        "request": {"url": "u", "body": {"text": {"format": None, "verbosity": "low"}, **CHAT}},
-    }
-    row["request"]["body"] = {"model": "m", "input": "Hello", "text": {"verbosity": "low"}}
-    read = read_request(row, "log:1", Fields(), b"key")
-    assert read.unread == {"id": "r", "request.url": "u", "request.body.text.verbosity": "low"}
+    assert asked({"body": {"messages": messages}}).messages == tuple(messages)
+    for mark in (
+        {"anthropic_version": "bedrock-2023-05-31"},
+        {"stop_sequences": ["."]},
+        {"inferenceConfig": {}},
+        {"model": "claude-5"},
+    ):
+        with pytest.raises(NotRepresentableError, match="an assistant message for the model"):
+            asked({"request": {"model": "m", "messages": messages} | mark})
 
 
 @pytest.mark.parametrize(
     ("row", "unread"),
     [
+        (
+            {"id": "r", "request": {"url": "u", "body": {
+                "model": "m", "input": "Hello", "text": {"verbosity": "low"}}}},
+            {"id", "request.url", "request.body.text.verbosity"},
+        ),
         ({"prompt": "Write to him.", "details": "It was late."}, {"details"}),
         ({"instruction": "Sum it up.", "user": "Dear Bob, …", "output": "x"}, {"user"}),
         ({"request": CHAT, "metadata": {"tools": []}, "model": "m"}, {"metadata"}),
         ({"request": CHAT | {"metadata": {"a": 1}, "user": "u"}}, set()),
         (CHAT | {"metadata": {"a": 1}, "user": "u"}, set()),
+        # A data set's count; of a request it is how many answers were asked for.
+        ({"prompt": "Once", "n": 3}, {"n"}),
     ],
-)
-def test_what_sets_nothing_in_the_body_of_an_api_is_any_field_elsewhere(row, unread):
-    assert set(read_request(row, "log:1", Fields(), b"key").unread) == unread
+)  # fmt: skip
+def test_every_object_on_the_way_to_a_request_is_accounted_for(row, unread):
+    assert set(read(row).unread) == unread
 
 
-def test_numbered_columns_are_messages_and_other_columns_that_begin_so_are_not():
-    flat = {f"messages.{at}.{name}": each[name] for at, each in enumerate(TOLD) for name in each}
-    assert asked(flat) == asked({"messages": TOLD})
+def test_columns_that_only_begin_like_messages_are_none():
     assert asked({"prompt": "Once", "messages.count": 3}).prompt == "Once"
 
 
 def test_with_a_path_to_the_prompt_other_parts_of_it_are_named_only():
     row = {"prompt": "Once", "text": "Twice", "context": "Thrice"}
-    read = read_request(row, "log:1", Fields(prompt="prompt"), b"key")
-    assert (read.request.prompt, set(read.unread)) == ("Once", {"text", "context"})
+    found = read(row, prompt="prompt")
+    assert (found.request.prompt, set(found.unread)) == ("Once", {"text", "context"})
 
 
 @pytest.mark.parametrize(
@@ -635,8 +537,8 @@ def test_with_a_path_to_the_prompt_other_parts_of_it_are_named_only():
         ),
         ({"meta": {"output": {"messages": [ANSWER]}, "input": CHAT}}, "meta.input"),
         ({"items": [{"from": "human", "value": "Hello"}]}, "items"),
-        ({"data": {"inputs": "Once", "parameters": {}}, "more": {"said": [USER]}}, "more.said"),
-        ({"data": {"inputs": "Once", "parameters": {}}}, "data"),
+        ({"data": {"prompt": "Once", "parameters": {}}, "more": {"said": [USER]}}, "more.said"),
+        ({"data": {"prompt": "Once", "parameters": {}}}, "data"),
         ({"sent by": {"us": CHAT}}, "'sent by.us'"),
         ({"inputs": {"chat_history": [USER], "input": "And now?"}}, None),
         ({"a": {"Hello there, how are you today?": CHAT}}, None),
@@ -655,13 +557,11 @@ def test_a_request_at_an_unknown_place_is_pointed_at(row, path):
     assert request.prompt == "Once" or request.messages == (USER,)
 
 
-@pytest.mark.parametrize("place", ["request", "body", "proxy_server_request"])
-def test_a_body_that_a_column_was_too_short_for_is_cut(place):
+def test_a_body_that_a_column_was_too_short_for_is_cut():
     whole = json.dumps(CHAT)
     for end in (1, 20, len(whole) - 1):
         with pytest.raises(NoTrafficError, match=r"^cut by the logger$"):
-            asked({place: whole[:end]})
-    assert asked({place: whole}).messages == (USER,)
+            asked({"request": whole[:end]})
 
 
 @pytest.mark.parametrize("row", [USER, USER | {"id": 7}, {"type": "user", "message": USER}])
