@@ -171,18 +171,6 @@ def level_name(flag: str, text: str) -> str:
     return text
 
 
-def complete_levels(incomplete: str) -> list[str]:
-    """`none,i` → `none,int8`, `none,int4`."""
-    given, comma, _ = incomplete.rpartition(",")
-    return [f"{given}{comma}{level}" for level in LEVELS if level not in given.split(",")]
-
-
-def complete_devices(incomplete: str) -> list[str]:
-    """Kinds of device, and this machine's GPUs by number."""
-    cards = sorted(int(path.name[6:]) for path in Path("/dev").glob("nvidia[0-9]*"))
-    return ["cpu", "cuda", "auto", *(f"cuda:{card}" for card in cards)]
-
-
 def size_of(flag: str, text: str) -> int:
     """`20GB` → bytes."""
     try:

@@ -21,13 +21,6 @@ MAX_YAML_BYTES = 64 << 10
 # Control characters of a terminal (C0, C1, delete), characters that reverse the writing direction,
 # halves of characters, which cannot be printed, and non-characters, which XML does not allow.
 _CONTROLS = re.compile(r"[\x00-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069\ud800-\udfff\ufffe\uffff]")
-# The same in JSON, raw or escaped; escapes of some other characters begin like these.
-_MAY_HOLD_CONTROLS = re.compile(
-    rb"\\u00[01789]|\\u20[26]|\\uff|\\[bfnrt]|\x7f|\xc2[\x80-\x9f]|\xe2\x80[\xaa-\xae]"
-    rb"|\xe2\x81[\xa6-\xa9]|\xef\xbf[\xbe\xbf]",
-    re.IGNORECASE,
-)
-
 # Characters with a meaning in GitHub's or GitLab's Markdown, HTML entities and maths included
 # (parentheses and braces have none without these), and what becomes a mention, an issue or a link.
 _MARKDOWN = re.compile(r"[\\`*_\[\]<>#+|~&$]")
@@ -171,16 +164,14 @@ def markdown_escaped(text: str) -> str:
 
 
 def json_without_controls(raw: bytes) -> bytes:
-    """Apply `without_controls` to every text in a JSON document; most have nothing to replace and
-    are returned unchanged.
+    """Apply `without_controls` to every text in a JSON document; most are plain ASCII without
+    escapes, and are returned unchanged.
 
     Raises:
         msgspec.DecodeError: it is not JSON.
         RecursionError: it is nested too deeply.
     """
-    # A byte is found ten times as fast as a pattern, and millions of numbers hold none of these.
-    plain = raw.isascii() and b"\\" not in raw and b"\x7f" not in raw
-    if plain or not _MAY_HOLD_CONTROLS.search(raw):
+    if raw.isascii() and b"\\" not in raw and b"\x7f" not in raw:
         return raw
     return msgspec.json.encode(_cleaned(msgspec.json.decode(raw)))
 

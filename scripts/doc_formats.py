@@ -4,7 +4,8 @@ from the records, so that the page is never out of date.
     python scripts/doc_formats.py > docs/formats.md
 
 A field is explained by its record's docstring, by the comment at the end of its line, or by
-`doc_meanings`; one that has none of these stops the script.
+`doc_meanings`, whose fields of several records stand in a list of their own; one that has none of
+these stops the script.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ import inspect
 import re
 import types
 import typing
+from collections import Counter
 from collections.abc import Sequence
 from enum import Enum
 
@@ -27,7 +29,7 @@ from draftbench.cli.dry_run import DryRun
 from draftbench.cli.recommend import CSV_FIGURES
 from draftbench.gate.baseline import Baseline
 from draftbench.gate.compare import Comparison, SideBySide
-from draftbench.gate.result import GateResult, HistoryEntry
+from draftbench.gate.result import GateResult
 from draftbench.models.check_result import CheckResult
 from draftbench.models.known_pairs import Suggestion
 from draftbench.planner import cost_sources
@@ -50,8 +52,9 @@ from draftbench.traffic.suites import Suite
 from draftbench.traffic.summary import TrafficSummary
 from draftbench.training.outcome import TrainingAnswer
 
-# What `_meaning` says of a field that its record's docstring explains.
-IN_DOCSTRING = "in the docstring"
+# What `_meaning` says of a field that its record's docstring explains, or the list of fields that
+# several records have.
+ELSEWHERE = "elsewhere"
 OBSERVATIONS = typing.get_args(AnyObservation)
 PRIVATE_RECORDS = (PrivateText, PrivateStart)
 COMMANDS: tuple[tuple[str, str, tuple[type, ...]], ...] = (
@@ -91,7 +94,6 @@ COMMANDS: tuple[tuple[str, str, tuple[type, ...]], ...] = (
 )
 FILES: tuple[tuple[str, str, tuple[type, ...]], ...] = (
     ("A baseline of the gate", "What `gate --save FILE` writes. JSON.", (Baseline,)),
-    ("A history of the gate", "What `gate --history FILE` appends: a JSON line.", (HistoryEntry,)),
 )
 
 
@@ -102,6 +104,9 @@ def page() -> str:
     for title, words, roots in (*FILES, *COMMANDS):
         parts.append(_chapter(f"## {title}", words, roots, shown))
     parts.append(_other())
+    shared = "\n".join(f"- `{name}`: {MEANING[name]}" for name in sorted(_shared()))
+    words = "They mean the same wherever nothing else is said."
+    parts.insert(0, f"## Fields of several records\n\n{words}\n\n{shared}")
     body = "\n\n".join(parts)
     return f"{_head(body)}\n\n{body}\n"
 
@@ -255,10 +260,10 @@ def _other() -> str:
 
 
 def _chapter(title: str, words: str, roots: typing.Sequence[type], shown: set[type]) -> str:
-    """A title and the tables of `roots` and their parts, without those of earlier chapters."""
-    tables = [_table_of(record) for record in _with_parts(roots) if record not in shown]
+    """A title and the fields of `roots` and their parts, without those of earlier chapters."""
+    records = [_fields_of(record) for record in _with_parts(roots) if record not in shown]
     shown.update(_with_parts(roots))
-    return "\n\n".join([title, *([words] if words else []), *tables])
+    return "\n\n".join([title, *([words] if words else []), *records])
 
 
 def _with_parts(roots: typing.Iterable[type]) -> list[type]:
@@ -290,21 +295,21 @@ def _records_in(hint: object) -> list[type]:
     return [part for argument in typing.get_args(hint) for part in _records_in(argument)]
 
 
-def _table_of(record: type) -> str:
-    """The docstring, types of the fields that it explains, and a table of the others."""
+def _fields_of(record: type) -> str:
+    """The docstring, the types of fields that are explained elsewhere, and a list of the others."""
     words = _words(record)
-    rows, explained = [], []
+    rows, known = [], []
     for name, hint in _fields(record).items():
         meaning = _meaning(record, name)
-        if meaning == IN_DOCSTRING:
-            explained.append(f"`{name}` {_type(hint)}")
+        if meaning == ELSEWHERE:
+            known.append(f"`{name}` {_type(hint)}")
         else:
-            rows.append(f"| `{name}` | {_type(hint)} | {meaning} |")
+            rows.append(f"- `{name}` ({_type(hint)}): {meaning}")
     parts = [f"**{record.__name__}.** {words[0]}", *words[1:]]
-    if explained:
-        parts.append(f"Types: {'; '.join(explained)}.")
+    if known:
+        parts.append(f"Types: {'; '.join(known)}.")
     if rows:
-        parts.append("\n".join(["| field | type | |", "|---|---|---|", *rows]))
+        parts.append("\n".join(rows))
     return "\n\n".join(parts)
 
 
@@ -324,8 +329,21 @@ def _meaning(record: type, name: str) -> str | None:
     text = " ".join(_words(record))
     stem = re.sub(r"_[a-z]+$", "_…", name)
     if re.search(rf"`{name}(\[[^`]*\])?`|`{re.escape(stem)}`|`…_{name.split('_')[-1]}`", text):
-        return IN_DOCSTRING
-    return MEANING.get(name)
+        return ELSEWHERE
+    return ELSEWHERE if name in _shared() else MEANING.get(name)
+
+
+@functools.cache
+def _shared() -> set[str]:
+    """The fields of several records that only `doc_meanings` explains."""
+    names = Counter(
+        name
+        for record in _documented()
+        for name in _fields(record)
+        if name in MEANING and name not in _comments(record)
+        if f"{record.__name__}.{name}" not in MEANING
+    )
+    return {name for name, records in names.items() if records > 1}
 
 
 @functools.cache

@@ -99,7 +99,7 @@ class Pool:
         totals = np.array([part.sum() for part in parts])
         positions = np.array([len(part) for part in parts], dtype=np.float64)
         rate = ratio(ALPHA_EMITTED, responses, totals, positions)
-        counts = request_counts(responses, expected_rounds(laws, self.k), rate, {})
+        counts = request_counts(responses, expected_rounds(laws, self.k), rate)
         return Baseline(
             schema_version=SCHEMA_VERSION,
             created="",

@@ -431,6 +431,11 @@ class Scene:
             for tokens, seconds in steps.items():
                 self.cost(name, candidate, tokens, seconds, **changes)
 
+    def timed(self, count: int, draft: Mapping[int, float] = CHEAP) -> None:
+        """`count` requests whose every token is accepted, by a draft that was timed."""
+        self.requests(count, ALL)
+        self.times(TARGET, draft)
+
     def cost(
         self,
         draft: str | None,

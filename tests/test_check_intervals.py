@@ -25,19 +25,6 @@ def check_intervals():
             sys.modules.pop(name, None)
 
 
-@pytest.fixture
-def counted(check_intervals, monkeypatch):
-    """The trials that were computed, as they are computed."""
-    numbers, simulate = [], check_intervals.simulate
-
-    def counting(name, number):
-        numbers.append((name, number))
-        return simulate(name, number)
-
-    monkeypatch.setattr(check_intervals, "simulate", counting)
-    return numbers
-
-
 def world(check_intervals, name, **changes):
     cell = replace(check_intervals.CELLS[name], **changes)
     kind = (
@@ -169,29 +156,17 @@ def test_the_prediction_of_the_whole_population_is_the_truth(check_intervals):
     assert prediction.value == pytest.approx(of.speedup(0, 4, 1), rel=0.01)
 
 
-def test_a_trial_that_stands_in_the_file_is_not_computed_again(
-    check_intervals, counted, tmp_path, capsys
+def test_a_file_that_was_cut_short_is_completed_to_the_same_trials(
+    check_intervals, tmp_path, capsys
 ):
-    out = tmp_path / "trials.jsonl"
-    asked = ("--out", str(out), "--cell", "figures-5-mild", "--trials")
-    check_intervals.main([*asked, "2"])
-    check_intervals.main([*asked, "3"])
-    assert counted == [("figures-5-mild", 0), ("figures-5-mild", 1), ("figures-5-mild", 2)]
-    resumed, once = capsys.readouterr().out.split("interval ")[-1], tmp_path / "once.jsonl"
-    check_intervals.main(["--out", str(once), *asked[2:], "3"])
-    assert capsys.readouterr().out.split("interval ")[-1] == resumed
-    assert once.read_bytes() == out.read_bytes()
-
-
-def test_half_a_last_line_is_computed_again(check_intervals, counted, tmp_path, capsys):
     out = tmp_path / "trials.jsonl"
     asked = ("--out", str(out), "--cell", "figures-5-mild", "--trials", "2")
     check_intervals.main(asked)
-    whole = out.read_bytes()
+    whole, shown = out.read_bytes(), capsys.readouterr().out.split("interval ")[-1]
     out.write_bytes(whole[:-20])
     check_intervals.main(asked)
-    assert counted[2:] == [("figures-5-mild", 1)]
     assert out.read_bytes() == whole
+    assert capsys.readouterr().out.split("interval ")[-1] == shown
 
 
 @pytest.mark.parametrize(
@@ -201,21 +176,14 @@ def test_half_a_last_line_is_computed_again(check_intervals, counted, tmp_path, 
 def test_a_cell_holds_where_the_interval_of_its_share_reaches_the_aim(
     check_intervals, hits, verdict
 ):
-    inside, outside = (check_intervals.Covered("S", 1.0, (0.9, 1.1), true) for true in (1.05, 1.2))
-    (line,) = check_intervals.interval_lines(
-        "cell", [inside] * hits + [outside] * (100 - hits), 0.899
+    inside, outside, unknown = (
+        check_intervals.Covered("S", 1.0, interval, true)
+        for interval, true in (((0.9, 1.1), 1.05), ((0.9, 1.1), 1.2), (None, 1.0))
     )
-    assert line.split()[1:5] == ["S", "100", "0", f"{hits}.0%"]
+    trials = [inside] * hits + [outside] * (100 - hits) + [unknown]  # which is counted apart
+    (line,) = check_intervals.interval_lines("cell", trials, 0.899)
+    assert line.split()[1:5] == ["S", "101", "1", f"{hits}.0%"]
     assert f" {verdict} " in line
-
-
-def test_a_figure_without_an_interval_is_counted_apart(check_intervals):
-    known, unknown = (
-        check_intervals.Covered("S", 1.0, (0.9, 1.1), 1.0),
-        check_intervals.Covered("S", None, None, 1.0),
-    )
-    (line,) = check_intervals.interval_lines("cell", [known, unknown], 0.9)
-    assert line.split()[1:5] == ["S", "2", "1", "100.0%"]
 
 
 @pytest.mark.parametrize(

@@ -7,8 +7,7 @@ group of requests.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
 from itertools import pairwise
 
 import msgspec
@@ -17,7 +16,6 @@ import numpy as np
 from draftbench.acceptance.definitions import (
     TOKENS_PER_ROUND,
     ByRequest,
-    Figure,
     Sample,
     accepted_by_position,
     ratio,
@@ -99,12 +97,31 @@ def breakdown(pairs: Pairs, *, templated: bool = False) -> Breakdown | None:
     model = model_pairs(pairs)
     if not model:
         return None
-    positions = _Sums.of(model)
-    groups: list[Group] = []
-    samples: dict[tuple[str, str], Sample] = {}
-    for by, name, members, sums in positions.groups():
-        samples[by, name] = sample = positions.alpha(members, sums)
-        _, drafted, confidence = sums.sum(axis=0).tolist()
+    figure, accepted = accepted_by_position(model)
+    confident = all(replay.confidence for _, replay in model if replay.accept)
+    parts = [  # some responses at a time, to save memory
+        _sums(model[at : at + _AT_ONCE], accepted[at : at + _AT_ONCE], confident=confident)
+        for at in range(0, len(model), _AT_ONCE)
+    ]
+    sums = {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
+    along, whole = ByRequest(trajectory for trajectory, _ in model), sums.pop(_WHOLE)
+    # What positions are grouped by, and of each group its name, the responses that it is looked for
+    # in, and its sums.
+    tables: list[tuple[str, str, ByRequest, Floats]] = []
+    for by, name_of in GROUPINGS.items():
+        names = np.array([name_of(trajectory) for trajectory in along])
+        for name in np.unique(names).tolist():
+            rows = np.flatnonzero(names == name)
+            tables.append((by, name, ByRequest(along[row] for row in rows), whole[rows]))
+    tables += [(by, name, along, own) for (by, name), own in sums.items()]
+    samples = {
+        (by, name): ratio(figure, members, *own[:, :2].T) for by, name, members, own in tables
+    }
+    late_less_early = paired_difference(samples["third", "late"], samples["third", "early"])
+    change, *alphas = estimates([late_less_early, *samples.values()])
+    groups = []
+    for (by, name, _, own), sample, alpha in zip(tables, samples.values(), alphas, strict=True):
+        _, drafted, confidence = own.sum(axis=0).tolist()
         if drafted:
             groups.append(
                 Group(
@@ -114,24 +131,15 @@ def breakdown(pairs: Pairs, *, templated: bool = False) -> Breakdown | None:
                     equal_requests=round(sample.equal_requests, 1),
                     positions=drafted,
                     confidence=None if np.isnan(confidence) else confidence / drafted,
-                    alpha=None,
+                    alpha=alpha,
                 )
             )
-    late_less_early = paired_difference(samples["third", "late"], samples["third", "early"])
-    change, *alphas = estimates([late_less_early, *(samples[g.by, g.name] for g in groups)])
     reading = None
     if change and change.high < 0:
         reading = FALLING
     elif change and change.low > 0:
         reading = f"{RISING}: {TEMPLATE}" if templated else RISING
-    return Breakdown(
-        groups=tuple(
-            msgspec.structs.replace(group, alpha=interval)
-            for group, interval in zip(groups, alphas, strict=True)
-        ),
-        late_less_early=change,
-        reading=reading,
-    )
+    return Breakdown(groups=tuple(groups), late_less_early=change, reading=reading)
 
 
 def rounds_by_group(
@@ -183,56 +191,19 @@ def parting(groups: Sequence[GroupRounds]) -> list[tuple[GroupRounds, GroupRound
     return found
 
 
-@dataclass(frozen=True, eq=False)
-class _Sums:
-    """Sums over the positions of each response at which a draft could draft: how likely the token
-    there is accepted, 1, and the draft's confidence, NaN if unknown [responses, 3].
-    """
-
-    along: ByRequest  # the responses
-    figure: Figure  # which α
-    whole: Floats
-    by_group: Mapping[tuple[str, str], Floats]  # over the positions of each group
-
-    @classmethod
-    def of(cls, pairs: ModelPairs) -> _Sums:
-        """The sums over responses with their replays, some at a time to save memory."""
-        figure, accepted = accepted_by_position(pairs)
-        known = all(replay.confidence for _, replay in pairs if replay.accept)
-        parts = [
-            _sums_by_group(pairs[at : at + _AT_ONCE], accepted[at : at + _AT_ONCE], known=known)
-            for at in range(0, len(pairs), _AT_ONCE)
-        ]
-        sums = {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
-        return cls(ByRequest(response for response, _ in pairs), figure, sums.pop(_WHOLE), sums)
-
-    def alpha(self, members: ByRequest, sums: Floats) -> Sample:
-        """α of a group, from its sums over each of some responses."""
-        return ratio(self.figure, members, sums[:, 0], sums[:, 1])
-
-    def groups(self) -> Iterator[tuple[str, str, ByRequest, Floats]]:
-        """What positions are grouped by, and of each group its name, the responses that it is
-        looked for in, and its sums.
-        """
-        for by, name_of in GROUPINGS.items():
-            names = np.array([name_of(trajectory) for trajectory in self.along])
-            for name in np.unique(names).tolist():
-                rows = np.flatnonzero(names == name)
-                yield by, name, ByRequest(self.along[row] for row in rows), self.whole[rows]
-        for (by, name), sums in self.by_group.items():
-            yield by, name, self.along, sums
-
-
-def _sums_by_group(
-    pairs: ModelPairs, accepted: Sequence[Floats], *, known: bool
+def _sums(
+    pairs: ModelPairs, accepted: Sequence[Floats], *, confident: bool
 ) -> dict[tuple[str, str], Floats]:
-    """The sums over whole responses, and over each group of their positions."""
+    """Sums over the positions of each response at which a draft could draft, all and by group: how
+    likely the token there is accepted, 1, and the draft's confidence, NaN if unknown [responses,
+    3].
+    """
     responses, lengths = len(pairs), np.array([len(values) for values in accepted])
     row, ends = np.repeat(np.arange(responses), lengths), lengths.cumsum()
     at = np.arange(len(row)) - (ends - lengths)[row]
     values = np.full((3, len(row)), np.nan)
     values[:2] = np.concatenate(accepted), np.ones(len(row))
-    if known:
+    if confident:
         values[2] = np.concatenate([np.asarray(r.confidence)[: r.draftable] for _, r in pairs])
 
     def sums(group: Ints | int, groups: int, share: Floats | float = 1.0) -> Floats:
@@ -251,7 +222,7 @@ def _sums_by_group(
     before = np.roll(np.concatenate([np.asarray(r.accept)[: r.draftable] for _, r in pairs]), 1)
     found["after", "an accepted token"] = sums(0, 1, np.where(at > 0, before, 0.0))[0]
     found["after", "a rejected token"] = sums(0, 1, np.where(at > 0, 1 - before, 0.0))[0]
-    if known:
+    if confident:
         edges = list(pairwise((0.0, *CONFIDENCE_EDGES, 1.0)))
         bins = sums(np.digitize(values[2], CONFIDENCE_EDGES), len(edges))
         for (low, high), own in zip(edges, bins, strict=True):

@@ -25,6 +25,7 @@ from draftbench.acceptance.rounds import (
     ResponseLaw,
     Rounds,
     StartLaw,
+    alpha_of,
     counted_rounds,
     expected_rounds,
     law_of,
@@ -95,10 +96,16 @@ def served_rounds(run: Run, candidate: Candidate) -> ServedRounds | None:
     along = tuple(t for t in run.trajectories if t.key in served)
     counted = [row for row in rows if row.k == largest]
     by_round = [row for row in counted if not row.summed]
-    rounds = counted_rounds(by_round) if by_round else _same_hazard(counted_rounds(counted))
+    rounds = counted_rounds(by_round or counted)
     influence = np.zeros((len(along), largest))
     if not rounds.target_passes.any():
         return ServedRounds(along, np.full(largest, np.nan), influence)
+    if not by_round:  # of sums alone: every position has the hazard that accepts as many tokens
+        accepted, drafted = rounds.accepted.sum(), max(rounds.with_draft.sum(), 1.0)
+        shares = alpha_of(1 + accepted / drafted, largest) ** np.arange(1, largest + 1)
+        survived = np.multiply.outer(rounds.accepted, shares / (shares.sum() or 1.0))
+        reached = np.column_stack([rounds.with_draft, survived[:, :-1]])
+        rounds = replace(rounds, reached=reached, survived=survived)
     if candidate.looks_up:  # lookup that finds fewer than k tokens fails at the next one
         reached = np.column_stack([rounds.target_passes, rounds.survived[:, :-1]])
         rounds = replace(rounds, reached=reached)
@@ -109,22 +116,6 @@ def served_rounds(run: Run, candidate: Candidate) -> ServedRounds | None:
     np.add.at(influence, [at[row.key] for row in by_round or counted], shifts)
     influence = np.divide(influence, reached, out=np.zeros_like(influence), where=reached > 0)
     return ServedRounds(along, hazards, influence)
-
-
-def _same_hazard(rounds: Rounds) -> Rounds:
-    """Fill in `reached` and `survived` if an engine reported only sums: every position gets the
-    same hazard, chosen to yield as many accepted tokens.
-    """
-    positions = np.arange(1, rounds.k + 1)
-    low, high = 0.0, 1.0
-    for _ in range(40):
-        middle = (low + high) / 2
-        few = rounds.with_draft.sum() * (middle**positions).sum() < rounds.accepted.sum()
-        low, high = (middle, high) if few else (low, middle)
-    shares = high**positions
-    survived = np.multiply.outer(rounds.accepted, shares / shares.sum())
-    reached = np.column_stack([rounds.with_draft, survived[:, :-1]])
-    return replace(rounds, reached=reached, survived=survived)
 
 
 @dataclass(frozen=True, eq=False)
@@ -160,12 +151,13 @@ class CandidateRounds:
         """The expected rounds of every response; a ValueError if k is beyond what is known."""
         if self.served:
             return self.served.rounds(k)
-        together = k in self.ks and self.reaches(k)
-        return self._together[k] if together else expected_rounds(self.laws, k)
+        if k not in self.ks or not self.reaches(k):
+            return expected_rounds(self.laws, k)
+        return self._together[k]
 
     @cached_property
     def _together(self) -> dict[int, Rounds]:
-        return rounds_at_each(self.laws, [k for k in self.ks if self.reaches(k)])
+        return rounds_at_each(self.laws, list(filter(self.reaches, self.ks)))
 
     def reaches(self, k: int) -> bool:
         """Whether k lies within what was looked up or served."""

@@ -24,7 +24,6 @@ import numpy as np
 from draftbench.acceptance.intervals import MIN_REQUESTS, student_quantile
 from draftbench.acceptance.rounds import (
     AnyReplay,
-    Floats,
     Pairs,
     Rounds,
     counted_rounds,
@@ -111,89 +110,52 @@ def suspected_faults(
         near_tie: the logit margin within which numeric noise can swap two tokens.
     """
     faults: dict[str, str] = {}  # messages by kind
-    wrong, compared = _rejected_itself(pairs, near_tie) if str(candidate) == SELF else (0, 0)
+    replays = model_pairs(pairs)
+    wrong = compared = 0
+    for trajectory, replay in replays if str(candidate) == SELF else ():
+        if trajectory.sampling.temperature == 0:
+            end = 1 + min(replay.draftable, len(replay.accept))
+            # A logged token that is not the target's best one is rightly rejected.
+            best = np.array(trajectory.argmax[1:end]) == 1
+            clear = np.minimum(trajectory.margins[1:end], replay.margin[: end - 1]) > near_tie
+            wrong += int((best & clear & (np.array(replay.accept[: end - 1]) < 1)).sum())
+            compared += int(best.sum())
     if wrong:
         faults[CONTROL_FAILED] = (
             f"the target rejects its greedy draft of itself at {wrong} of {compared} positions, "
             "near ties not counted"
         )
-    replays = [replay for _, replay in model_pairs(pairs)]
-    positions = sum(min(len(replay.accept), replay.draftable) for replay in replays)
-    # NaN if an engine did not report its rounds.
-    rounds = [at_k for at_k in rounds if np.isfinite(at_k.with_draft).all()]
-    fruitless = [poor for at_k in rounds if (poor := _almost_none(at_k)) is not None]
-    longest = max(rounds, key=lambda at_k: at_k.k, default=None)
-    perfect = longest and _almost_all(longest)
-    if positions >= _MIN_TRIED and not any(
-        any(replay.accept[: replay.draftable]) for replay in replays
-    ):
+    drafted = [replay.accept[: replay.draftable] for _, replay in replays]
+    positions = sum(map(len, drafted))
+    if positions >= _MIN_TRIED and not any(map(any, drafted)):
         faults[ZERO] = f"not one token in {positions} positions was accepted"
-    elif fruitless:
-        faults[ONE_TOKEN] = fruitless[0]
-    elif perfect and candidate.draft != SELF:
-        faults[NEARLY_ALL] = perfect
-    cliffs = [cliff for at_k in rounds if (cliff := _cliff(at_k)) is not None]
-    if cliffs:
-        faults[CLIFF] = cliffs[0]
+    # NaN if an engine did not report its rounds.
+    known = [at_k for at_k in rounds if np.isfinite(at_k.with_draft).all()]
+    longest = max((at_k.k for at_k in known), default=0)
+    for at_k in known:
+        k, with_draft = at_k.k, float(at_k.with_draft.sum())
+        accepted, tried = float(at_k.accepted.sum()), float((at_k.proposed - at_k.cut).sum())
+        reached, survived = at_k.reached.sum(axis=0), at_k.survived.sum(axis=0)
+        # If the engine reported sums, no more rounds than tokens were accepted.
+        fruitful = accepted if np.isnan(survived[0]) else float(survived[0])
+        if with_draft >= _MIN_TRIED and fruitful < _ALMOST_NONE * with_draft:
+            share = f"{fruitful / with_draft:.1%} of {with_draft:.0f}"
+            if ZERO not in faults:
+                faults.setdefault(ONE_TOKEN, f"only {share} rounds accepted a token at k = {k}")
+        elif k == longest and tried >= _MIN_TRIED and accepted >= _ALMOST_ALL * tried:
+            share = f"{accepted / tried:.1%} of {tried:.0f}"
+            if candidate.draft != SELF:  # the control should accept all
+                faults[NEARLY_ALL] = f"{share} drafted tokens were accepted at k = {k}"
+        for i in range(1, k):
+            expected = reached[i] * survived[i - 1] / max(reached[i - 1], 1e-9) / 2
+            if survived[i] == 0 and expected >= _EXPECTED:
+                before = ", ".join(f"{h:.2f}" for h in survived[:i] / reached[:i])
+                faults.setdefault(
+                    CLIFF,
+                    f"draft position {i + 1} was never accepted in {reached[i]:.0f} tries at "
+                    f"k = {k}; the positions before it have hazards of {before}",
+                )
     return tuple(SuspectedFault(kind=kind, message=faults[kind]) for kind in faults)
-
-
-def _almost_none(rounds: Rounds) -> str | None:
-    """A message if hardly any round accepted a token."""
-    drafted, fruitful = float(rounds.with_draft.sum()), float(rounds.survived[:, 0].sum())
-    if np.isnan(fruitful):  # the engine reported sums; no more rounds than tokens were accepted
-        fruitful = float(rounds.accepted.sum())
-    if drafted < _MIN_TRIED or fruitful >= _ALMOST_NONE * drafted:
-        return None
-    if fruitful == 0:
-        return (
-            f"the mean accepted length is exactly 1 at k = {rounds.k}: none of {drafted:.0f} "
-            "rounds accepted a token"
-        )
-    share = f"{fruitful / drafted:.1%} of {drafted:.0f}"
-    return f"only {share} rounds accepted a token at k = {rounds.k}"
-
-
-def _almost_all(rounds: Rounds) -> str | None:
-    """A message if nearly every drafted token was accepted."""
-    tried, accepted = float((rounds.proposed - rounds.cut).sum()), float(rounds.accepted.sum())
-    if tried < _MIN_TRIED or accepted < _ALMOST_ALL * tried:
-        return None
-    share = "every one" if accepted == tried else f"{accepted / tried:.1%}"
-    verb = "was" if accepted == tried else "were"
-    return f"{share} of {tried:.0f} drafted tokens {verb} accepted at k = {rounds.k}"
-
-
-def _cliff(rounds: Rounds) -> str | None:
-    """A message if a draft position never accepted anything, though the one before it did."""
-    reached: Floats = rounds.reached.sum(axis=0)
-    survived: Floats = rounds.survived.sum(axis=0)
-    for i in range(1, rounds.k):
-        expected = reached[i] * survived[i - 1] / max(reached[i - 1], 1e-9) / 2
-        if survived[i] == 0 and expected >= _EXPECTED:
-            before = ", ".join(f"{h:.2f}" for h in survived[:i] / reached[:i])
-            return (
-                f"draft position {i + 1} was never accepted in {reached[i]:.0f} tries at "
-                f"k = {rounds.k}; the positions before it have hazards of {before}"
-            )
-    return None
-
-
-def _rejected_itself(pairs: Pairs, near_tie: float) -> tuple[int, int]:
-    """At how many positions the target rejected itself as a greedy draft, at temperature 0 and
-    without a near tie, and how many were compared.
-    """
-    wrong = compared = 0
-    for trajectory, replay in model_pairs(pairs):
-        if trajectory.sampling.temperature > 0:
-            continue
-        end = 1 + min(replay.draftable, len(replay.accept))
-        # A logged token that is not the target's best one is rightly rejected.
-        best = np.array(trajectory.argmax[1:end]) == 1
-        margins = np.minimum(trajectory.margins[1:end], replay.margin[: end - 1])
-        wrong += int((best & (margins > near_tie) & (np.array(replay.accept[: end - 1]) < 1)).sum())
-        compared += int(best.sum())
-    return wrong, compared
 
 
 def contradiction(
@@ -220,7 +182,11 @@ def contradiction(
     differs: dict[tuple[str, int, int], int] = {}
     for row in along:
         response, replay = replays[row.key]
-        compares = by_position and _comparable(response, replay, row)
+        # Whether the text alone decides what is accepted, and it is known how far the text equals
+        # the response.
+        drawn = isinstance(replay, Replay) and replay.mode is not DraftingMode.GREEDY
+        known = row.first_difference is not None or row.digest == response.digest
+        compares = by_position and known and not (drawn and response.sampling.temperature > 0)
         if not (compares and row.tie):  # after a near tie, another text has its own luck
             in_expectation.append(row)
         for position, against in _compared(response, replay, row, near_tie) if compares else ():
@@ -238,16 +204,6 @@ def contradiction(
         return None
     what = f"gave {abs(more):.0%} {'fewer' if more < 0 else 'more'} tokens per round than replay"
     return SuspectedFault(kind=CONTRADICTED, message=f"decoding {what}, which is not chance")
-
-
-def _comparable(response: Trajectory, replay: AnyReplay, row: Decode) -> bool:
-    """Whether the text alone decides what is accepted, and it is known how far the text equals the
-    response.
-    """
-    drawn = isinstance(replay, Replay) and replay.mode is not DraftingMode.GREEDY
-    if drawn and response.sampling.temperature > 0:
-        return False
-    return row.first_difference is not None or row.digest == response.digest
 
 
 def _compared(

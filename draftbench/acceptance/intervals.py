@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import math
 import zlib
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from functools import lru_cache
 from statistics import NormalDist
@@ -195,22 +195,16 @@ def _resampled_sums(samples: Sequence[Sample], resamples: int) -> Iterator[Float
         columns = (sample.addends * sample.weights[:, None])[orders[id(names)]].T
         stack = stacks.setdefault(len(names), {})
         places.append((len(names), [stack.setdefault(c.tobytes(), len(stack)) for c in columns]))
-    sums = {requests: _drawn_sums(requests, stack, resamples) for requests, stack in stacks.items()}
+    sums = {}
+    for requests, stack in stacks.items():
+        columns = np.stack([np.frombuffer(column) for column in stack], axis=1)
+        counts, rows = _resample_counts(requests, resamples), max(1, _COUNTS_AT_ONCE // requests)
+        sums[requests] = np.empty((resamples, len(stack)))
+        for at in range(0, resamples, rows):
+            drawn = counts[at : at + rows].astype(np.float64, copy=False)
+            sums[requests][at : at + rows] = drawn @ columns
     for requests, places_of in places:
         yield sums[requests][:, places_of]
-
-
-def _drawn_sums(requests: int, columns: Iterable[bytes], resamples: int) -> Floats:
-    """The sum of each column [requests] over every resample [resamples, columns]."""
-    stacked = np.stack([np.frombuffer(column) for column in columns], axis=1)
-    counts = _resample_counts(requests, resamples)
-    rows = max(1, _COUNTS_AT_ONCE // requests)
-    return np.concatenate(
-        [
-            counts[at : at + rows].astype(np.float64, copy=False) @ stacked
-            for at in range(0, resamples, rows)
-        ]
-    )
 
 
 def _leave_one_out(sample: Sample) -> Floats | None:

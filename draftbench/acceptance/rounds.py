@@ -147,11 +147,8 @@ def law_of(trajectory: Trajectory, replay: AnyReplay) -> ResponseLaw:
     if isinstance(replay, LookupReplay):
         proposed, matched = np.array([replay.proposed, replay.matched], np.int64)
         return StartLaw(length, limit, proposed, matched, replay.window)
-    return _stack_law(replay, length, limit)
-
-
-def _stack_law(replay: StackReplay, length: int, limit: int) -> StartLaw:
-    looked_up, window, draft = replay.lookup, replay.window, replay.draft
+    # A stack: its draft drafts from the starts at which lookup finds nothing.
+    window, draft = replay.window, replay.draft
     if isinstance(draft, Replay):
         start, accept = np.arange(1, length), np.asarray(draft.accept)
         rejected = np.append(np.flatnonzero(accept < 1), length - 1)
@@ -160,7 +157,7 @@ def _stack_law(replay: StackReplay, length: int, limit: int) -> StartLaw:
         matched = np.minimum(run, proposed)
     else:
         proposed, matched = np.array([draft.proposed, draft.matched], np.int64)
-    found, copied = np.array([looked_up.proposed, looked_up.matched], np.int64)
+    found, copied = np.array([replay.lookup.proposed, replay.lookup.matched], np.int64)
     return StartLaw(
         length,
         limit,
@@ -170,6 +167,17 @@ def _stack_law(replay: StackReplay, length: int, limit: int) -> StartLaw:
         by_draft=found == 0,
         reads_again=isinstance(draft, LookupReplay),
     )
+
+
+def alpha_of(tokens: float, k: int) -> float:
+    """The acceptance, alike at every position, at which a round of k drafted tokens yields so many
+    tokens, 1 to k + 1: the sum of its powers 0 … k.
+    """
+    low, high = 0.0, 1.0
+    while low < (middle := (low + high) / 2) < high:
+        enough = sum(middle**i for i in range(k + 1)) >= tokens
+        low, high = (low, middle) if enough else (middle, high)
+    return high if tokens > 1 else 0.0
 
 
 def expected_rounds(laws: Sequence[ResponseLaw], k: int) -> Rounds:
@@ -245,43 +253,6 @@ def counted_rounds(decodes: Sequence[Decode]) -> Rounds:
     )
 
 
-@dataclass(frozen=True, eq=False)
-class _Positions:
-    """What a model's rounds accept from every position of some responses."""
-
-    length: Ints  # tokens of each response [responses]
-    last: Ints  # position after which nothing is drafted [responses]
-    # P(a round from there accepts its first t tokens), t = 0 … [t, positions, responses]
-    reach: Floats
-
-    @classmethod
-    def of(cls, laws: Sequence[PositionLaw], most: int) -> _Positions:
-        """Up to `most` tokens of a round."""
-        length = np.array([law.length for law in laws])
-        positions = max(int(length.max()), 2)
-        rows = np.zeros((len(laws), positions + most))
-        for row, law in zip(rows, laws, strict=True):
-            row[1 : law.drafted + 1] = law.accept[: law.drafted]
-        accept = np.ascontiguousarray(rows.T)
-        reach = np.ones((most + 1, positions, len(laws)))
-        for t in range(most):
-            np.multiply(reach[t], accept[t : t + positions], out=reach[t + 1])
-        return cls(length, np.array([min(x.limit - 2, x.draftable) for x in laws]), reach)
-
-    def starts(self, k: int) -> Floats:
-        """u(i), P(a round starts at position i) [positions, responses]."""
-        whole, positions = self.reach[k + 1], self.reach.shape[1]
-        starts = np.empty_like(whole)
-        starts[:2] = [[0.0], [1.0]]
-        starts[2:] = 1.0 - self.reach[1, 1 : positions - 1]
-        for first in range(1, positions - k - 1, k + 1):
-            end = min(first + k + 1, positions - k - 1)
-            starts[first + k + 1 : end + k + 1] += whole[first:end] * starts[first:end]
-        shortest = self.length.min()
-        starts[shortest:] *= np.arange(shortest, positions)[:, None] < self.length
-        return starts
-
-
 def _position_counts(
     laws: Sequence[PositionLaw], ks: Sequence[int]
 ) -> dict[int, dict[str, Floats]]:
@@ -291,11 +262,28 @@ def _position_counts(
     how many tokens are left, from sums of their starts; and there a round stops untried once it has
     accepted all that can be drafted.
     """
-    along = _Positions.of(laws, max(ks) + 1)
-    length, last, reach = along.length, along.last, along.reach
-    starts = {k: along.starts(k) for k in ks}
-    end, column = np.minimum(length, last + 1), np.arange(len(laws))
-    tokens = np.arange(1, max(ks) + 1)[:, None]
+    most, column = max(ks) + 1, np.arange(len(laws))
+    length = np.array([law.length for law in laws])
+    last = np.array([min(law.limit - 2, law.draftable) for law in laws])  # nothing drafted after it
+    positions, shortest = max(int(length.max()), 2), length.min()
+    rows = np.zeros((len(laws), positions + most))
+    for row, law in zip(rows, laws, strict=True):
+        row[1 : law.drafted + 1] = law.accept[: law.drafted]
+    accept = np.ascontiguousarray(rows.T)
+    # P(a round from there accepts its first t tokens), t = 0 … [t, positions, responses]
+    reach = np.ones((most + 1, positions, len(laws)))
+    for t in range(most):
+        np.multiply(reach[t], accept[t : t + positions], out=reach[t + 1])
+    starts = {}  # u(i), P(a round starts at position i) [positions, responses]
+    for k in ks:
+        starts[k] = start = np.empty_like(reach[0])
+        start[:2] = [[0.0], [1.0]]
+        start[2:] = 1.0 - reach[1, 1 : positions - 1]
+        for first in range(1, positions - k - 1, k + 1):
+            end = min(first + k + 1, positions - k - 1)
+            start[first + k + 1 : end + k + 1] += reach[k + 1, first:end] * start[first:end]
+        start[shortest:] *= np.arange(shortest, positions)[:, None] < length
+    end, tokens = np.minimum(length, last + 1), np.arange(1, most)[:, None]
     near_end = np.maximum(end - tokens, 0)
     ends = reach[tokens, near_end, column]  # P(a round from there accepts all up to the end)
     reach[tokens, near_end, column] = 0.0

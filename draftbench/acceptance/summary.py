@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from itertools import islice
+from collections.abc import Callable, Sequence
 
 import msgspec
 
@@ -16,7 +15,6 @@ from draftbench.acceptance.breakdown import (
 )
 from draftbench.acceptance.candidate_rounds import (
     Along,
-    CandidateRounds,
     candidate_rounds,
     counted_along,
     runs_at,
@@ -138,35 +136,23 @@ def acceptance_report(
         width: the relative half width of an interval that `requests_needed` aims at.
         everything: or only what one screen shows: α by group, τ and hazards, pooled.
     """
-    figures: list[CandidateAcceptance] = []
+    cards: list[CandidateAcceptance] = []
     differences: dict[tuple[str, int | None], Sample] = {}
     first: dict[int | None, Sample] = {}
     for candidate in candidates:
-        along = candidate_rounds(run, candidate, tuple(ks))
-        rounds = _counted(run, candidate) if along.served else {}
-        expected = {
-            k: (along.trajectories, along.at(k)) for k in ks if along.reaches(k) and k not in rounds
-        }
-        if along.served:
-            rate: Sample | None = definitions.alpha_of_rounds(*rounds[max(rounds)])
-        else:
-            rate, rounds, expected = definitions.alpha(along.replays), expected, {}
-        figures.append(_figures(run, candidate, along, rounds, expected, rate, width, everything))
-        samples: dict[int | None, Sample] = {} if rate is None else {None: rate}
-        for k, at_k in rounds.items():
-            samples[k] = definitions.tokens_per_round(*at_k)
+        card, samples = _figures(run, candidate, ks, width, everything)
+        cards.append(card)
         for at, sample in first.items() if everything else ():
             # Only the same figure at the same k, so not α of two drafting modes or bases.
             if at in samples and samples[at].figure == sample.figure:
                 differences[str(candidate), at] = paired_difference(sample, samples[at])
-        if len(figures) == 1:
-            first = samples
+        first = first if len(cards) > 1 else samples
     return AcceptanceReport(
         width=width,
-        candidates=tuple(figures),
+        candidates=tuple(cards),
         differences=tuple(
             FigureDifference(
-                candidate=figures[0].candidate,
+                candidate=cards[0].candidate,
                 against=against,
                 figure=first[k].figure.name,
                 k=k,
@@ -197,24 +183,25 @@ def groups_at(
     }
 
 
-def _counted(run: Run, candidate: Candidate) -> dict[int, Along]:
-    """The rounds that were counted, by k, at its smallest load with that k."""
-    concurrencies = {(row.k, row.concurrency) for row in run.decodes if row.candidate == candidate}
-    smallest = dict(sorted(concurrencies, reverse=True))
-    return {k: counted_along(runs_at(run, candidate, k, smallest[k])) for k in sorted(smallest)}
-
-
 def _figures(
-    run: Run,
-    candidate: Candidate,
-    candidates_rounds: CandidateRounds,
-    rounds: Mapping[int, Along],
-    predicted: Mapping[int, Along],
-    rate: Sample | None,
-    width: float,
-    everything: bool,
-) -> CandidateAcceptance:
-    pairs, contradicted = candidates_rounds.replays, candidates_rounds.contradiction
+    run: Run, candidate: Candidate, ks: Sequence[int], width: float, everything: bool
+) -> tuple[CandidateAcceptance, dict[int | None, Sample]]:
+    """All figures of one candidate; and those that are compared with another's, α (None) and tokens
+    per round by k.
+    """
+    along = candidate_rounds(run, candidate, tuple(ks))
+    pairs, known = along.replays, [k for k in ks if along.reaches(k)]
+    rounds = {k: (along.trajectories, along.at(k)) for k in known}
+    predicted: dict[int, Along] = {}
+    if along.served:  # counted at its smallest load with a k
+        loads = {(row.k, row.concurrency) for row in run.decodes if row.candidate == candidate}
+        smallest = dict(sorted(loads, reverse=True))
+        counted = {k: counted_along(runs_at(run, candidate, k, smallest[k])) for k in smallest}
+        predicted = {k: at_k for k, at_k in rounds.items() if k not in counted}
+        rounds = dict(sorted(counted.items()))
+        rate: Sample | None = definitions.alpha_of_rounds(*rounds[max(rounds)])
+    else:
+        rate = definitions.alpha(pairs)
     longest = max(rounds, default=0)
     trajectories = rounds[longest][0] if rounds else [trajectory for trajectory, _ in pairs]
     # Where an engine reported sums, nothing is known by position.
@@ -229,10 +216,32 @@ def _figures(
         ],
         "predicted": [(k, of(*at_k)) for k, at_k in predicted.items() for of in figures_of],
     }
-    samples = [pair for section in sections.values() for pair in section]
-    every = iter(_described(samples, width, per_request=everything))
-    figures = {name: tuple(islice(every, len(section))) for name, section in sections.items()}
-    return CandidateAcceptance(
+    samples = [sample for section in sections.values() for _, sample in section]
+    means = [definitions.per_request_mean(each) if everything else None for each in samples]
+    # All at once, since requests are drawn once for the figures that are computed together.
+    intervals = estimates([*samples, *means])
+    every = iter(zip(intervals[: len(samples)], intervals[len(samples) :], strict=True))
+    figures: dict[str, tuple[FigureEstimate, ...]] = {}
+    for name, section in sections.items():
+        figures[name] = tuple(
+            FigureEstimate(
+                figure=sample.figure.name,
+                symbol=sample.figure.symbol,
+                k=k,
+                pooled=pooled,
+                without_interval=None if pooled else sample.value,
+                # A predicted one's addends are a request's share in hazards of all requests.
+                per_request=None if name == "predicted" else mean,
+                requests_needed=requests_needed(sample, width),
+            )
+            for (k, sample), (pooled, mean) in zip(section, every, strict=False)
+        )
+    faults = suspected_faults(candidate, pairs, [at for _, at in rounds.values()], near_tie(run))
+    groups: tuple[GroupRounds, ...] = ()
+    if everything:
+        alike = {k: at_k for k, (of, at_k) in rounds.items() if of == trajectories}
+        groups = rounds_by_group(trajectories, alike)
+    card = CandidateAcceptance(
         candidate=str(candidate),
         mode=next((replay.mode for _, replay in model_pairs(pairs)), None),
         requests=len({trajectory.request for trajectory in trajectories}),
@@ -244,44 +253,10 @@ def _figures(
         survivals=figures["survivals"],
         breakdown=breakdown(pairs, templated=template_may_differ(run, candidate)),
         trees=best_trees(pairs, longest) if everything and pairs and longest else (),
-        faults=(
-            *((contradicted,) if contradicted else ()),
-            *suspected_faults(
-                candidate, pairs, [at_k for _, at_k in rounds.values()], near_tie(run)
-            ),
-        ),
-        rounds_by_group=rounds_by_group(
-            trajectories, {k: at_k for k, (along, at_k) in rounds.items() if along == trajectories}
-        )
-        if everything
-        else (),
+        faults=((along.contradiction, *faults) if along.contradiction else faults),
+        rounds_by_group=groups,
         counted=bool(rounds) and not pairs,
-        predicted=tuple(
-            # A request's addends are its share in hazards of all requests, not figures of it alone.
-            msgspec.structs.replace(figure, per_request=None)
-            for figure in figures["predicted"]
-        ),
+        predicted=figures["predicted"],
     )
-
-
-def _described(
-    samples: Sequence[tuple[int | None, Sample]], width: float, *, per_request: bool
-) -> list[FigureEstimate]:
-    """The figures of these samples, each at its k."""
-    pooled = [sample for _, sample in samples]
-    means = [definitions.per_request_mean(sample) if per_request else None for sample in pooled]
-    intervals = estimates([*pooled, *means])
-    return [
-        FigureEstimate(
-            figure=sample.figure.name,
-            symbol=sample.figure.symbol,
-            k=k,
-            pooled=of_tokens,
-            without_interval=None if of_tokens else sample.value,
-            per_request=of_requests,
-            requests_needed=requests_needed(sample, width),
-        )
-        for (k, sample), of_tokens, of_requests in zip(
-            samples, intervals[: len(pooled)], intervals[len(pooled) :], strict=True
-        )
-    ]
+    compared = {None: rate} if rate else {}
+    return card, compared | {k: definitions.tokens_per_round(*at) for k, at in rounds.items()}

@@ -26,7 +26,7 @@ from draftbench.errors import IncomparableError, UsageError
 from draftbench.flags import LARGEST_K, flag, in_output
 from draftbench.gate import ci
 from draftbench.gate.baseline import Baseline, read_baseline, write_baseline
-from draftbench.gate.ci import Outcome, append_to_history, difference, number, other_checks
+from draftbench.gate.ci import Outcome, difference, number, other_checks
 from draftbench.gate.judge import judge
 from draftbench.gate.limits import default_limits, limits_of
 from draftbench.gate.make_baseline import make_baseline
@@ -54,15 +54,13 @@ class ForCI:
     annotations: str | None = in_output(
         None, "Print annotations for this CI system to stderr.", "github", among=("github",)
     )
-    history: Path | None = in_output(
-        None, "Append the verdict to this file as a line of JSON.", "FILE"
-    )
 
     def publish(self, outcome: Outcome) -> None:
         """Write a verdict, or that a baseline cannot be compared, where CI systems look."""
 
         if self.junit is not None:
-            write_result(ci.to_junit(outcome, _now()), self.junit)
+            now = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
+            write_result(ci.to_junit(outcome, now), self.junit)
         if self.annotations is not None:
             for line in ci.to_github(outcome):
                 note(line)
@@ -73,10 +71,6 @@ class ForCI:
                     stream.write(render(outcome, "markdown", width()) + "\n\n")
             except OSError as failed:  # the verdict is printed even if its summary is lost
                 note(f"cannot write the summary to `{summary}`: {failed.strerror}")
-
-
-def _now() -> str:
-    return time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
 
 
 def _names(*groups: type[DecisionOptions | ForCI | TextOutput]) -> set[str]:
@@ -173,8 +167,6 @@ def gate(
         raise
     # Before the verdict is printed, so that a file that cannot be written is an error, not a
     # verdict.
-    if for_ci.history is not None:
-        append_to_history(for_ci.history, result, _now())
     for_ci.publish(result)
     output.write(render(result, output.style, width()))
     if exit_zero:

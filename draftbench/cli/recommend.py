@@ -69,7 +69,6 @@ _URGENT: tuple[CaveatKind, ...] = (
     "suspected-fault",
     "failed",
     "not-timed",
-    "revised",
     "borrowed-costs",
     "interval",
     "looping",

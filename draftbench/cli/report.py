@@ -51,7 +51,7 @@ def report(
         from draftbench.report.charts import charts_of
         from draftbench.report.plot import KINDS
 
-        charts = charts_of(observed, answer).values()
+        charts = list(charts_of(observed, answer))
         for chart in charts if plots.is_dir() else ():
             for kind in KINDS:
                 check_output(plots / f"{chart.name}.{kind}", force)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from draftbench.cli.flags import traffic_query
 from draftbench.cli.output import note, write_result
 from draftbench.errors import UsageError
-from draftbench.flags import complete_devices, flag
+from draftbench.flags import flag
 
 _SIGNS = {True: "works", False: "FAILS", None: "–"}
 
@@ -16,7 +16,6 @@ def selfcheck(
         None,
         "The device to try: cpu, cuda or cuda:1 (default: a GPU if there is one).",
         "DEVICE",
-        autocompletion=complete_devices,
     ),
 ) -> int:
     """Test what a sweep needs on a device: versions, CUDA graphs, quantization levels and a small

@@ -260,8 +260,7 @@ def _before_measuring(prepared: Prepared, draft: str) -> list[str]:
     from draftbench.models.check import reads_as_much
     from draftbench.models.drafting import parsed
 
-    unknown = prepared.serving is not None and not prepared.serving.configured
-    if unknown or parsed(draft)[0] != "draft-model":
+    if parsed(draft)[0] != "draft-model":
         return []
     levels = prepared.options.quants
     with suppress(ModelError):  # an engine may serve what cannot be counted here

@@ -15,7 +15,7 @@ from draftbench.cli.invocation import command
 from draftbench.cli.output import QUIET, TextOutput, width
 from draftbench.cli.signals import resumable
 from draftbench.errors import UsageError
-from draftbench.flags import complete_devices, flag, in_models
+from draftbench.flags import flag, in_models
 from draftbench.models.drafting import parsed
 from draftbench.records import to_json
 from draftbench.report.text import (
@@ -47,7 +47,6 @@ def train(
         None,
         "The device to train on: cpu or cuda (default: the GPU, if there is one).",
         "DEVICE",
-        autocompletion=complete_devices,
     ),
     settings: TrainingSettings,
     output: TextOutput,

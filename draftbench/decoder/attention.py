@@ -15,6 +15,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
+from draftbench.decoder.runner import on_device
+
 _attention = functional.scaled_dot_product_attention
 # Most tokens of one row in one pass: enough to be compute-bound, few enough for small masks.
 PIECE = 512
@@ -101,7 +103,7 @@ class ManyRows:
             for row, (length, count) in enumerate(zip(lengths, counts, strict=True))
             for slot in range(count)
         ]
-        self.row, self.slot, self.place = torch.tensor(places, device=device).unbind(1)
+        self.row, self.slot, self.place = on_device(places, str(device)).unbind(1)
         self.rotary = Rotary(rotary.cos[self.place], rotary.sin[self.place])
         last = [
             [length + min(slot, max(count - 1, 0)) for slot in range(self.width)]
@@ -109,7 +111,7 @@ class ManyRows:
         ]
         reach = max(length + count for length, count in zip(lengths, counts, strict=True))
         seen = torch.arange(reach, device=device)
-        self.mask = _mask(seen, torch.tensor(last, device=device), group, slabs)
+        self.mask = _mask(seen, on_device(last, str(device)), group, slabs)
 
     def attend(self, layer: int, qkv: Tensor) -> Tensor:
         slab = self.slabs[layer]

@@ -18,6 +18,7 @@ from torch.nn import functional
 from draftbench.decoder import kernels
 from draftbench.decoder.linear import matrix_of
 from draftbench.decoder.llama import Layer, LlamaModel
+from draftbench.decoder.runner import HiddenStates
 
 # float16 would overflow before a norm's factor is applied, and tensor cores cannot multiply
 # float32.
@@ -39,20 +40,32 @@ class FusedPasses:
             narrow = all(matrix.scale is not None for matrix in self._matrices)
             self._few = kernels.MOST_TOKENS if narrow else kernels.FEW
 
-    def __call__(self, reach: int, tokens: Tensor, starts: Tensor, slabs: Tensor) -> Tensor:
+    def __call__(
+        self,
+        reach: int,
+        tokens: Tensor,
+        starts: Tensor,
+        slabs: Tensor,
+        hidden: HiddenStates | None = None,
+    ) -> Tensor:
         """Logits after each of the tokens [rows · width], which go after the `starts` [rows] valid
         ones of each row.
 
         Args:
             reach: number of keys to look at, at least every start + width.
+            hidden: takes down layers' inputs.
         """
         append = self._of_few if len(tokens) <= self._few else self._of_many
-        return append(reach, tokens, starts, slabs)
+        return append(reach, tokens, starts, slabs, hidden)
 
-    def _of_few(self, reach: int, tokens: Tensor, starts: Tensor, slabs: Tensor) -> Tensor:
+    def _of_few(
+        self, reach: int, tokens: Tensor, starts: Tensor, slabs: Tensor, hidden: HiddenStates | None
+    ) -> Tensor:
         layers, dtype = self._model.layers, self._model.like.dtype
         sums, x, squares = kernels.begin(tokens, self._model.embedding, layers[0].input_norm.weight)
         for index, layer in enumerate(layers):
+            if hidden is not None:
+                hidden.take(index, sums)
             qkv, out, gate_up, down = self._matrices[4 * index : 4 * index + 4]
             slab, norm = slabs.select(0, index), layer.mlp_norm
             given = kernels.given(x, squares, layer.input_norm.eps, qkv)
@@ -69,12 +82,16 @@ class FusedPasses:
         given = kernels.given(x, squares, layers[-1].next_norm.eps, self._matrices[-1])
         return kernels.product(*given, dtype)
 
-    def _of_many(self, reach: int, tokens: Tensor, starts: Tensor, slabs: Tensor) -> Tensor:
+    def _of_many(
+        self, reach: int, tokens: Tensor, starts: Tensor, slabs: Tensor, hidden: HiddenStates | None
+    ) -> Tensor:
         model, layers = self._model, self._model.layers
         sums = functional.embedding(tokens, model.embedding).to(model.like.dtype)
         first = layers[0].input_norm
         x = functional.rms_norm(sums, first.shape, first.weight, first.eps)
         for index, layer in enumerate(layers):
+            if hidden is not None:
+                hidden.take(index, sums)
             slab = slabs.select(0, index)
             query = self._rotated(layer.qkv(x), layer, starts, slab)
             x = layer.out(kernels.attention(query, slab, starts, reach))

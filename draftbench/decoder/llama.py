@@ -169,7 +169,13 @@ class LlamaRunner:
         if self._lender is not None:
             self._lender.idle.clear()
 
-    def new_cache(self, capacity: int, rows: int = 1, widths: Collection[int] = ()) -> SlabCache:
+    def new_cache(
+        self,
+        capacity: int,
+        rows: int = 1,
+        widths: Collection[int] = (),
+        reads: Sequence[int] = (),
+    ) -> SlabCache:
         """Zeroed slabs; the rotary tables limit positions to the model's context length.
 
         Raises:
@@ -178,7 +184,7 @@ class LlamaRunner:
         """
         if widths and self._lender is not None:
             try:
-                passes = self._lender.lend(capacity, rows, widths)
+                passes = self._lender.lend(capacity, rows, widths, tuple(reads))
                 cache = SlabCache(passes.slabs, [0] * rows, passes)
                 self._lender.take_back(passes, after=cache)
                 return cache
@@ -204,13 +210,14 @@ class LlamaRunner:
         hidden: HiddenStates | None = None,
     ) -> Tensor:
         """Append tokens [n]; logits after every one or after each row's last. A long prompt is read
-        in pieces, and a pass whose states are recorded in `hidden` is launched call by call.
+        in pieces.
         """
         counts, lengths = counts or [len(tokens)], cache.lengths
         cache.lengths = [have + new for have, new in zip(lengths, counts, strict=True)]
-        recorded = cache.graphs if hidden is None else None
-        if recorded is not None and max(counts) <= recorded.widest:
-            return recorded.append(tokens, counts, lengths, every=every)
+        reads = hidden.layers if hidden else ()
+        widths = cache.graphs.widths.get(reads) if cache.graphs else None
+        if cache.graphs and widths and max(counts) <= widths[-1]:
+            return cache.graphs.append(tokens, counts, lengths, every=every, hidden=hidden)
         model, row = self._model, only_row(counts)
         if row is not None:
             pieces, start, slabs = list[Tensor](), lengths[row], cache.slabs[:, :, row]
@@ -416,9 +423,16 @@ class LlamaModel:
         placement = EvenRows(slabs, starts, width, reach, self.rotary, self.group)
         return self.append(tokens, placement, hidden)
 
-    def continue_evenly(self, reach: int, tokens: Tensor, starts: Tensor, slabs: Tensor) -> Tensor:
+    def continue_evenly(
+        self,
+        reach: int,
+        tokens: Tensor,
+        starts: Tensor,
+        slabs: Tensor,
+        hidden: HiddenStates | None = None,
+    ) -> Tensor:
         """`append_evenly` with the output head: logits after every token."""
-        return self.logits(self.append_evenly(reach, tokens, starts, slabs))
+        return self.logits(self.append_evenly(reach, tokens, starts, slabs, hidden))
 
     def append(
         self, tokens: Tensor, placement: Placement, hidden: HiddenStates | None = None

@@ -38,6 +38,12 @@ class HiddenStates:
         if layer in self._parts:
             self._parts[layer].append(states.clone())
 
+    def add(self, states: Tensor) -> None:
+        """Keep a copy of what `joined` gave [n, layers · hidden]."""
+        parts = states.chunk(len(self.layers), dim=1)
+        for layer, part in zip(self.layers, parts, strict=True):
+            self.take(layer, part)
+
     def joined(self) -> Tensor:
         """Everything recorded since the last call, layers side by side [n, layers · hidden]."""
         found = torch.cat([torch.cat(self._parts[layer]) for layer in self.layers], dim=1)
@@ -77,11 +83,18 @@ class Runner(Protocol):
         """The vectors of the vocabulary [vocab_size, hidden]."""
         ...
 
-    def new_cache(self, capacity: int, rows: int = 1, widths: Collection[int] = ()) -> KVCache:
+    def new_cache(
+        self,
+        capacity: int,
+        rows: int = 1,
+        widths: Collection[int] = (),
+        reads: Sequence[int] = (),
+    ) -> KVCache:
         """An empty cache for up to `capacity` tokens in each of `rows` rows.
 
         Args:
             widths: tokens per row in the passes that will be timed; graphs for them are made now.
+            reads: layers whose inputs such passes may be asked for.
         """
         ...
 
@@ -201,12 +214,12 @@ def clock_for(device: str) -> Clock:
     return DeviceClock() if device.startswith("cuda") else HostClock()
 
 
-def pinned(values: list[int], device: str) -> Tensor:
+def pinned(values: list[Any], device: str) -> Tensor:
     """Integers in the host's memory, which a device copies without making the host wait."""
     return torch.tensor(values, dtype=torch.long, pin_memory=device != "cpu")
 
 
-def on_device(values: list[int], device: str) -> Tensor:
+def on_device(values: list[Any], device: str) -> Tensor:
     """Integers on a device, copied there without waiting for its work."""
     return pinned(values, device).to(device, non_blocking=True)
 

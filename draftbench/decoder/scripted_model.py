@@ -41,7 +41,11 @@ class ScriptedRunner:
         return torch.empty(self.vocab_size, 0)
 
     def new_cache(
-        self, capacity: int, rows: int = 1, widths: Collection[int] = ()
+        self,
+        capacity: int,
+        rows: int = 1,
+        widths: Collection[int] = (),
+        reads: Sequence[int] = (),
     ) -> ScriptedCache:
         return ScriptedCache(rows)
 

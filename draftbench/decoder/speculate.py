@@ -111,11 +111,11 @@ class Batch:
         # Widths between 1 and k + 1 occur only in the last rounds of a response, which are too rare
         # in a batch to prepare for.
         widths = range(1, self.k + 2) if len(self.rows) == 1 else (1, self.k + 1)
-        self.cache = target.new_cache(capacity, len(self.rows), widths)
-        self.hidden: HiddenStates | None = None
+        reads = self.drafter.reads if self.drafter is not None else ()
+        self.hidden = HiddenStates(reads) if reads else None
+        self.cache = target.new_cache(capacity, len(self.rows), widths, reads)
         if self.drafter is not None:
             self.drafter.open(len(self.rows), capacity)
-            self.hidden = HiddenStates(self.drafter.reads) if self.drafter.reads else None
         self.mark: Any = None  # at the end of the last round
 
     @property

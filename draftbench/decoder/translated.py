@@ -31,8 +31,14 @@ class TranslatedRunner:
         lacking[list(shared)] = False
         self._ids, self._lacking = ids.to(runner.device), lacking.to(runner.device)
 
-    def new_cache(self, capacity: int, rows: int = 1, widths: Collection[int] = ()) -> KVCache:
-        return self.runner.new_cache(capacity, rows, widths)
+    def new_cache(
+        self,
+        capacity: int,
+        rows: int = 1,
+        widths: Collection[int] = (),
+        reads: Sequence[int] = (),
+    ) -> KVCache:
+        return self.runner.new_cache(capacity, rows, widths, reads)
 
     def forget_caches(self) -> None:
         self.runner.forget_caches()

@@ -162,8 +162,6 @@ def _check(plan: ServePlan, engine: str, rules: EngineRules) -> None:
             f"spec:FILE.json is written for {measured_on}: it cannot be exported for {rules.name}",
             hint=f"use --engine {measured_on}, or sweep on {rules.name}",
         )
-    if (drafts.method, engine, measured_on) == ("mtp", "transformers", None):
-        return  # it was transformers that ran these layers
     check_method(engine, drafts)
 
 

@@ -4,6 +4,8 @@ default it would change from round to round.
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from draftbench.export.serve_plan import ServePlan
 from draftbench.export.writer_result import Version, WriterResult, other_lookup
 from draftbench.models.drafting import transformers_arguments
@@ -12,6 +14,7 @@ from draftbench.records import DraftingMode
 
 def write(plan: ServePlan, version: Version) -> WriterResult:
     """The snippet, the same for every version."""
+    speculation = plan.speculation
     to_do = ["set each request's sampling: the most frequent is written"] if plan.mixed else []
     loading = 'dtype="auto", device_map="cuda"' if plan.on_gpu else 'dtype="auto"'
     target = _from_pretrained(plan.target, plan.target_revision)
@@ -23,15 +26,12 @@ def write(plan: ServePlan, version: Version) -> WriterResult:
     ]
     if plan.method == "mtp":
         mode = None
-        arguments = "use_mtp=True"
         to_do.append(
             "transformers drafts one token a round by each of the target's own layers, whatever k: "
             "measure it there"
         )
     elif plan.draft is None:
         mode = None
-        longest = plan.lookup.longest
-        arguments = f"prompt_lookup_num_tokens={plan.k}, max_matching_ngram_size={longest}"
         down = "looks up n-grams down to one token and " * (plan.lookup.shortest > 1)
         to_do += other_lookup(plan, "transformers", f"{down}takes the first match in the prompt")
     else:
@@ -44,7 +44,7 @@ def write(plan: ServePlan, version: Version) -> WriterResult:
             "draft.generation_config.assistant_confidence_threshold = 0.0",
         ]
         sizes = set(plan.vocabularies or ())
-        arguments = transformers_arguments(two_tokenizers=len(sizes) == 2)
+        speculation = replace(plan.speculation, translated=len(sizes) == 2)
         if plan.other_ids and len(sizes) == 1:
             to_do.append(
                 "measure acceptance there: transformers takes vocabularies of one size for the "
@@ -65,7 +65,7 @@ def write(plan: ServePlan, version: Version) -> WriterResult:
         # The checkpoint's generation_config would decide what is not written here.
         f"settings = {{{in_python}}}",
         'inputs = tokenizer("Once upon a time", return_tensors="pt").to(target.device)',
-        f"output = target.generate(**inputs, **settings, {arguments})",
+        f"output = target.generate(**inputs, **settings, {transformers_arguments(speculation)})",
     ]
     return WriterResult("\n".join(lines), mode, to_do=to_do)
 

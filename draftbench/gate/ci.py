@@ -1,5 +1,5 @@
 """A verdict, or the error for a baseline that cannot be compared → what CI systems read:
-annotations, JUnit XML and a history; also a check in one line.
+annotations and JUnit XML; also a check in one line.
 
 Whatever came from a file (names of models, segments) is made safe for each. The JUnit document
 is valid by both schemas in common use: Ant's (windyroad/JUnit-Schema, JUnit.xsd), which is the
@@ -9,20 +9,11 @@ stricter, and that of Jenkins' xUnit plug-in (junit-10.xsd).
 from __future__ import annotations
 
 from collections import Counter
-from pathlib import Path
 from xml.etree.ElementTree import Element, SubElement, indent, tostring
 
-from draftbench.errors import IncomparableError, RunFolderError
+from draftbench.errors import IncomparableError
 from draftbench.gate.noninferiority import Verdict
-from draftbench.gate.result import (
-    RESULT_SCHEMA_VERSION,
-    AnswerCheck,
-    Check,
-    GateResult,
-    HistoryEntry,
-    TextCheck,
-)
-from draftbench.run_folder.append_log import append_line
+from draftbench.gate.result import Check, GateResult
 from draftbench.run_folder.served import not_answered
 from draftbench.safe_files import without_controls
 
@@ -38,40 +29,32 @@ def describe(check: Check) -> str:
     )
 
 
-def describe_texts(texts: TextCheck) -> str:
-    """A line: how many texts speculation left unchanged, how the others differ, and the verdict."""
-    plain = "the baseline's plain decoding" if texts.against_baseline else "plain decoding"
-    same = texts.requests - texts.differ - texts.near_ties
-    causes = {
-        "near tie": texts.near_ties,
-        "cause unknown": texts.unknown,
-        "no near tie": texts.differ - texts.unknown,
-    }
-    words = [f"{same} of {texts.requests} answers match {plain}"]
-    words += [
-        f"{count} differ{'s' * (count == 1)} ({why})" for why, count in causes.items() if count
-    ]
-    if texts.differ:
-        again = f"{texts.plain_differ} of {texts.plain_requests} differ"
-        words.append(f"plain decoding repeated: {again if texts.plain_requests else 'unknown'}")
-    if texts.differ and texts.baseline_differ is not None:
-        words.append(f"in the baseline {texts.baseline_differ} differed")
-    return f"output check: {'; '.join(words)}: {texts.verdict}"
-
-
-def describe_answers(answers: AnswerCheck) -> str:
-    """A line on how many requests were not answered, and the verdict."""
-    missing = not_answered(Counter(answers.reasons).elements(), answers.requests)
-    return _line(f"{missing}; {answers.baseline_unanswered} in the baseline: {answers.verdict}")
-
-
 def other_checks(result: GateResult) -> list[tuple[str, Verdict, str]]:
     """What a serving engine is judged by besides the metrics: name, verdict, and a line on it."""
     checks = []
     if (answers := result.answers) is not None:
-        checks.append(("answered requests", answers.verdict, describe_answers(answers)))
+        missing = not_answered(Counter(answers.reasons).elements(), answers.requests)
+        before = f"{answers.baseline_unanswered} in the baseline"
+        words = _line(f"{missing}; {before}: {answers.verdict}")
+        checks.append(("answered requests", answers.verdict, words))
     if (texts := result.texts) is not None:
-        checks.append(("output check", texts.verdict, describe_texts(texts)))
+        plain = "the baseline's plain decoding" if texts.against_baseline else "plain decoding"
+        same = texts.requests - texts.differ - texts.near_ties
+        parts = [f"{same} of {texts.requests} answers match {plain}"]
+        for count, why in (
+            (texts.near_ties, "near tie"),
+            (texts.unknown, "cause unknown"),
+            (texts.differ - texts.unknown, "no near tie"),
+        ):
+            parts += [f"{count} differ{'s' * (count == 1)} ({why})"] if count else []
+        if texts.differ:
+            again = f"{texts.plain_differ} of {texts.plain_requests} differ"
+            again = again if texts.plain_requests else "unknown"
+            parts.append(f"plain decoding repeated: {again}")
+        if texts.differ and texts.baseline_differ is not None:
+            parts.append(f"in the baseline {texts.baseline_differ} differed")
+        words = f"output check: {'; '.join(parts)}: {texts.verdict}"
+        checks.append(("output check", texts.verdict, words))
     return checks
 
 
@@ -163,39 +146,6 @@ def to_junit(outcome: Outcome, when: str) -> str:
     indent(root)
     document: bytes = tostring(root, encoding="utf-8", xml_declaration=True)
     return document.decode() + "\n"
-
-
-def append_to_history(path: Path, result: GateResult, when: str) -> None:
-    """Append the verdict and its figures to a file as a line of JSON.
-
-    Raises:
-        RunFolderError: it is not a plain file, or cannot be written; it is then left as it was.
-    """
-    entry = HistoryEntry(
-        schema_version=RESULT_SCHEMA_VERSION,
-        created=when,
-        candidate=result.new,
-        question=result.question,
-        verdict=result.verdict,
-        figures={check.metric: check.new for check in result.pooled},
-    )
-    try:
-        if path.is_symlink() or (path.exists() and not path.is_file()):
-            raise OSError("it is not a plain file")
-        path.parent.mkdir(parents=True, exist_ok=True)
-        # Without its newline the last line would count as cut short, and be overwritten.
-        if path.exists() and path.stat().st_size:
-            with path.open("rb+") as stream:
-                stream.seek(-1, 2)
-                if stream.read(1) != b"\n":
-                    stream.write(b"\n")
-        append_line(path, [entry])
-    except (OSError, RunFolderError) as error:
-        why = error.message if isinstance(error, RunFolderError) else error.strerror or str(error)
-        raise RunFolderError(
-            f"cannot append to the history `{path}`: {why}",
-            hint="give another file with --history",
-        ) from error
 
 
 def number(value: float) -> str:

@@ -140,27 +140,52 @@ def compare_runs(names: tuple[str, str], a: Run, b: Run) -> Comparison:
     Raises:
         RunFolderError: replays that do not fit their responses.
     """
+    runs = (a, b)
     both = [candidate for candidate in a.candidates if candidate in b.candidates]
-    in_a, in_b = ({t.request for t in run.trajectories} for run in (a, b))
-    bests = [{c.candidate: c.k for c in recommend(run).evaluations if c.best} for run in (a, b)]
-    measured = [measurements(run) for run in (a, b)]
+    in_a, in_b = ({t.request for t in run.trajectories} for run in runs)
+    caveats = list(_not_answered("AB", runs))
+    keys = a.responses.keys() & b.responses.keys()
+    if unpaired := why_unpaired(a, b):
+        caveats.append(unpaired)
+    else:
+        if elsewhere := _elsewhere(a, b):
+            caveats.append(f"times (c, speed-up) were taken {elsewhere} and are not compared")
+        if resampled := _resampled(a, b, keys):
+            caveats.append(
+                f"{resampled} of {len(keys)} responses were sampled with different settings"
+            )
+        if changed := sum(a.responses[key].digest != b.responses[key].digest for key in keys):
+            caveats.append(
+                f"the target's output differs on {changed} of {len(keys)} responses, so acceptance "
+                "is not directly comparable"
+            )
+    models = []
+    for candidate in (None, *both):
+        facts = [run.facts_of(candidate) for run in runs]
+        for field in _MODEL_FACTS:
+            before, after = (None if side is None else str(getattr(side, field)) for side in facts)
+            if before != after:
+                name = f"{candidate or 'target'} {field.replace('_', ' ')}"
+                models.append(Difference(name, before, after))
+    bests = [{c.candidate: c.k for c in recommend(run).evaluations if c.best} for run in runs]
+    measured = [measurements(run) for run in runs]
     return Comparison(
         a=names[0],
         b=names[1],
         requests_a=len(in_a),
         requests_b=len(in_b),
         common_requests=len(in_a & in_b) if a.manifest.key_id == b.manifest.key_id else None,
-        caveats=tuple(_caveats(a, b)),
+        caveats=tuple(caveats),
         question=tuple(
             Difference(name, *values)
             for name, values in differing_question(a.manifest, b.manifest).items()
         ),
         environment=tuple(difference_lines(differing_environment(a.manifest, b.manifest))),
-        models=tuple(_models(a, b, both)),
+        models=tuple(models),
         only_a=tuple(str(c) for c in a.candidates if c not in both),
         only_b=tuple(str(c) for c in b.candidates if c not in both),
         candidates=tuple(
-            CandidateChange(str(c), tuple(_figures((a, b), c, bests, measured))) for c in both
+            CandidateChange(str(c), tuple(_figures(runs, c, bests, measured))) for c in both
         ),
     )
 
@@ -170,23 +195,28 @@ def _figures(
     candidate: Candidate,
     bests: Sequence[Mapping[Candidate, int]],
     measured: Sequence[Mapping[tuple[Candidate, int], Measurement]],
-) -> Iterable[FigureChange]:
+) -> Iterator[FigureChange]:
     """α, tokens per round, c and measured speed-ups, as far as the runs have them."""
     a, b = (candidate_rounds(run, candidate) for run in runs)
     replays = [replay for side in (a, b) for _, replay in side.replays]
     windows = [replay.window for replay in replays if not isinstance(replay, Replay)]
     # Without replays in both runs the rounds that engines counted are compared, as in the gate.
     counted = not (a.replays and b.replays)
-    served = [{row.k for row in run.decodes if row.candidate == candidate} for run in runs]
+    of_candidate = [[row for row in run.decodes if row.candidate == candidate] for run in runs]
+    served = [{row.k for row in rows} for rows in of_candidate]
+    max_concurrency = {run.manifest.question.max_concurrency for run in runs} - {None}
+    other_arrivals = len({arrivals_of(run) for run in runs}) > 1 or len(max_concurrency) > 1
     modes = [run.manifest.question.mode for run in runs]
     # Prompt lookup has no drafting mode.
     two_modes = modes[0] != modes[1] and not windows
     obstacle = f"two drafting modes: {modes[0]} and {modes[1]}" if two_modes else None
     rates = alpha(a.replays), alpha(b.replays)
     if any(rates):
-        yield _change("α", (None, None), rates, obstacle)
-    # First at a common k: A's best, else B's, else A's largest, but at most what prompt lookup was
-    # replayed for; of counted rounds one that both runs served. Then at the best k of each run.
+        yield _paired("α", (None, None), rates, obstacle)
+
+    # Tokens per round first at a common k: A's best, else B's, else A's largest, but at most what
+    # prompt lookup was replayed for; of counted rounds one that both runs served. Then at the best
+    # k of each run.
     best_a, best_b = (best.get(candidate) for best in bests)
     if counted:  # the best k of an engine need not have been served
         best_a, best_b = (
@@ -194,27 +224,45 @@ def _figures(
             for k, of in zip((best_a, best_b), served, strict=True)
         )
     common = min([best_a or best_b or max(ks_of(runs[0])), *windows])
-    if counted and (both := served[0] & served[1]):
-        common = next((k for k in (best_a, best_b) if k in both), max(both))
+    if counted and (in_both := served[0] & served[1]):
+        common = next((k for k in (best_a, best_b) if k in in_both), max(in_both))
     lengths = [(common, common)]
     if best_a and best_b and best_a != best_b:
         lengths.append((best_a, best_b))
-    for k_a, k_b in lengths:
+    for ks in lengths:
+        samples: list[Sample | None] = []
+        apart = obstacle
         if counted:
-            yield _served(runs, candidate, (k_a, k_b), obstacle)
-            continue
-        samples = (
-            tokens_per_round(a.trajectories, a.at(k_a)),
-            tokens_per_round(b.trajectories, b.at(k_b)),
-        )
-        yield _change("tokens per round", (k_a, k_b), samples, obstacle)
-    runners = [_timed_with(run) for run in runs]
+            rows = [
+                [row for row in of if row.k == k] for of, k in zip(of_candidate, ks, strict=True)
+            ]
+            loads = [{row.concurrency for row in at_k} for at_k in rows]
+            shared = loads[0] & loads[1]
+            if all(loads) and (not shared or other_arrivals):
+                apart = obstacle or _OTHER_CONCURRENCIES
+            for run, at_k, load in zip(runs, rows, loads, strict=True):
+                at = [row for row in at_k if row.concurrency == min(shared or load)]
+                responses = [run.responses[row.key] for row in at]
+                samples.append(tokens_per_round(responses, counted_rounds(at)) if at else None)
+        else:
+            samples += [
+                tokens_per_round(side.trajectories, side.at(k))
+                for side, k in zip((a, b), ks, strict=True)
+            ]
+        yield _paired("tokens per round", ks, samples, apart)
+
+    # Times, of one machine, decoder and load.
+    facts = [run.facts_of(None) for run in runs]
+    runners = [
+        engine_name(run) if run.manifest.question.engine else of.runner if of else "unknown"
+        for run, of in zip(runs, facts, strict=True)
+    ]
     timed_apart = None
     if elsewhere := _elsewhere(*runs):
         timed_apart = f"not comparable: timed {elsewhere}"
     elif runners[0] != runners[1]:
         timed_apart = f"not comparable: timed with {runners[0]} and {runners[1]}"
-    elif _at_other_concurrencies(runs):
+    elif other_arrivals:
         timed_apart = _OTHER_CONCURRENCIES
     blocks = [blocks_of(run, candidate).get(1) for run in runs]
     c_a, c_b = (
@@ -223,43 +271,41 @@ def _figures(
     )
     if c_a or c_b:
         points = [[p for p in run.costs if p.block == str(candidate)] for run in runs]
-        yield replace(_change_of_cost(c_a, c_b, timed_apart), processes=_fewest_processes(points))
+        why, difference, gain = timed_apart, None, None
+        if c_a is None or c_b is None:
+            why = "only one run has it"
+        elif c_a == c_b and not why:  # a run compared with itself
+            difference = gain = Estimate(0.0, 0.0, 0.0)
+        elif not why:
+            difference = independent_change(c_a, c_b, relative=False)
+            gain = independent_change(c_a, c_b, relative=True)
+        yield FigureChange(
+            "c", None, None, c_a, c_b, difference, _ratio(gain),
+            obstacle=why, processes=_fewest_processes(points),
+        )  # fmt: skip
+
+    # Speed-ups, of responses of one kind.
+    timed_apart = obstacle or timed_apart
+    differing = differing_question(runs[0].manifest, runs[1].manifest)
+    for name in ("responses", "samples", "max_new_tokens", "temperature"):
+        if name in differing:
+            before, after = differing[name]
+            timed_apart = timed_apart or f"not comparable: {flag_of(name)} was {before}, is {after}"
+    keys = runs[0].responses.keys() & runs[1].responses.keys()
+    if other := _resampled(*runs, keys):
+        timed_apart = (
+            timed_apart or f"not comparable: {other} of {len(keys)} were sampled otherwise"
+        )
     for k in sorted({k for side in measured for c, k in side if c == candidate}):
         found = [side.get((candidate, k)) for side in measured]
-        s_a, s_b = (each.speedup if each else None for each in found)
-        apart = obstacle or timed_apart or _answered_otherwise(*runs)
-        change = _change("S measured", (k, k), (s_a, s_b), apart)
-        rows = [[timed.row for timed in each.runs] if each else [] for each in found]
-        yield replace(change, processes=_fewest_processes(rows))
+        speeds = [each.speedup if each else None for each in found]
+        timed = [[timing.row for timing in each.runs] if each else [] for each in found]
+        change = _paired("S measured", (k, k), speeds, timed_apart)
+        yield replace(change, processes=_fewest_processes(timed))
 
 
 def _fewest_processes(sides: Iterable[Sequence[CostPoint | Decode]]) -> int:
     return min(len({row.process for row in rows}) for rows in sides)
-
-
-def _served(
-    runs: tuple[Run, Run], candidate: Candidate, ks: tuple[int, int], obstacle: str | None
-) -> FigureChange:
-    """The change of tokens per round as engines counted them, at a load that both runs measured."""
-    rows = [
-        [row for row in run.decodes if (row.candidate, row.k) == (candidate, k)]
-        for run, k in zip(runs, ks, strict=True)
-    ]
-    loads = [{row.concurrency for row in side} for side in rows]
-    common = loads[0] & loads[1]
-    if all(loads) and (not common or _at_other_concurrencies(runs)):
-        obstacle = obstacle or _OTHER_CONCURRENCIES
-    samples = []
-    for run, side, measured in zip(runs, rows, loads, strict=True):
-        at_concurrency = [row for row in side if row.concurrency == min(common or measured)]
-        samples.append(
-            tokens_per_round(
-                [run.responses[row.key] for row in at_concurrency], counted_rounds(at_concurrency)
-            )
-            if at_concurrency
-            else None
-        )
-    return _change("tokens per round", ks, (samples[0], samples[1]), obstacle)
 
 
 def _elsewhere(a: Run, b: Run) -> str | None:
@@ -272,42 +318,16 @@ def _elsewhere(a: Run, b: Run) -> str | None:
     return "on different machines"
 
 
-def _at_other_concurrencies(runs: Sequence[Run]) -> bool:
-    """Whether requests may have come at other times, or a server answered more or fewer at once."""
-    max_concurrency = {run.manifest.question.max_concurrency for run in runs} - {None}
-    arrivals = {arrivals_of(run) for run in runs}
-    return len(arrivals) > 1 or len(max_concurrency) > 1
-
-
-def _answered_otherwise(a: Run, b: Run) -> str | None:
-    """Why two runs' responses are of different kinds, so that their times are not comparable."""
-    differing = differing_question(a.manifest, b.manifest)
-    for name in ("responses", "samples", "max_new_tokens", "temperature"):
-        if name in differing:
-            before, after = differing[name]
-            return f"not comparable: {flag_of(name)} was {before}, is {after}"
-    both = a.responses.keys() & b.responses.keys()
-    other = _resampled(a, b, both)
-    return f"not comparable: {other} of {len(both)} were sampled otherwise" if other else None
-
-
 def _resampled(a: Run, b: Run, keys: Iterable[Key]) -> int:
     """How many responses the two runs sampled with different settings."""
     labels = ([sampling_label(run.responses[key].sampling) for key in keys] for run in (a, b))
     return sum(before != after for before, after in zip(*labels, strict=True))
 
 
-def _timed_with(run: Run) -> str:
-    if run.manifest.question.engine is not None:
-        return engine_name(run)
-    facts = run.facts_of(None)
-    return facts.runner if facts else "unknown"
-
-
-def _change(
+def _paired(
     figure: str,
     ks: tuple[int | None, int | None],
-    samples: tuple[Sample | None, Sample | None],
+    samples: Sequence[Sample | None],
     obstacle: str | None,
 ) -> FigureChange:
     """The change of a figure over the requests that both runs have, unless an `obstacle` prevents
@@ -338,21 +358,6 @@ def _change(
     )
 
 
-def _change_of_cost(a: Estimate | None, b: Estimate | None, obstacle: str | None) -> FigureChange:
-    """The change of c, whose timings are not paired. If they are equal, a run is compared with
-    itself, and there is no change.
-    """
-    difference = gain = None
-    if a is None or b is None:
-        obstacle = "only one run has it"
-    elif a == b and not obstacle:
-        difference = gain = Estimate(0.0, 0.0, 0.0)
-    elif not obstacle:
-        difference = independent_change(a, b, relative=False)
-        gain = independent_change(a, b, relative=True)
-    return FigureChange("c", None, None, a, b, difference, _ratio(gain), obstacle=obstacle)
-
-
 def _only(sample: Sample, requests: Sequence[str]) -> Sample:
     """The sample with only these requests, in their order."""
     row_of = {request: row for row, request in enumerate(sample.requests)}
@@ -371,35 +376,6 @@ def _not_answered(names: Sequence[str], runs: Sequence[Run]) -> Iterator[str]:
         yield from (f"{name}: {caveat.text}" for caveat in unanswered(run))
 
 
-def _caveats(a: Run, b: Run) -> Iterable[str]:
-    yield from _not_answered("AB", (a, b))
-    if unpaired := why_unpaired(a, b):
-        yield unpaired
-        return
-    if elsewhere := _elsewhere(a, b):
-        yield f"times (c, speed-up) were taken {elsewhere} and are not compared"
-    in_a, in_b = (run.responses for run in (a, b))
-    both = in_a.keys() & in_b.keys()
-    if resampled := _resampled(a, b, both):
-        yield f"{resampled} of {len(both)} responses were sampled with different settings"
-    changed = sum(in_a[key].digest != in_b[key].digest for key in both)
-    if changed:
-        yield (
-            f"the target's output differs on {changed} of {len(both)} responses, so acceptance is "
-            "not directly comparable"
-        )
-
-
-def _models(a: Run, b: Run, both: Sequence[Candidate]) -> Iterable[Difference]:
-    for candidate in (None, *both):
-        facts = a.facts_of(candidate), b.facts_of(candidate)
-        for field in _MODEL_FACTS:
-            before, after = (None if side is None else str(getattr(side, field)) for side in facts)
-            if before != after:
-                name = f"{candidate or 'target'} {field.replace('_', ' ')}"
-                yield Difference(name, before, after)
-
-
 def side_by_side(names: Sequence[str], runs: Sequence[Run]) -> SideBySide:
     """The answers of several runs, for example of one pair on several engines. Costs and loads of
     different runners are not comparable, so nothing is subtracted, and every row names its runner
@@ -409,16 +385,55 @@ def side_by_side(names: Sequence[str], runs: Sequence[Run]) -> SideBySide:
         RunFolderError: replays that do not fit their responses.
     """
     requests = [{t.request for t in run.trajectories} for run in runs]
-    keys = {run.manifest.key_id for run in runs}
-    settings = _differing(runs)
+    common = set.intersection(*requests)
+    one_key = len({run.manifest.key_id for run in runs}) == 1
+    caveats = list(_not_answered(names, runs))
+    if len(runs) == 2 and (unpaired := why_unpaired(*runs)):
+        caveats.append(unpaired)
+    elif not one_key:
+        caveats.append(OTHER_KEYS)
+    elif len(common) < max(map(len, requests)):
+        caveats.append("the runs did not measure the same requests")
+    elsewhere = dict.fromkeys(_elsewhere(runs[0], run) for run in runs[1:])
+    caveats += [f"times were taken {how}" for how in elsewhere if how]
+    if len({run.manifest.question.engine is None for run in runs}) > 1:
+        caveats.append(
+            "a decoder's active rows and an engine's requests in flight are different loads: an "
+            "engine's times hold queueing and the prefills of other requests"
+        )
+    answers = []
+    for name, run in zip(names, runs, strict=True):
+        first = recommend(run)
+        for at in first.by_concurrency:
+            options = DecisionOptions(concurrency=(at.concurrency,))
+            answer = first if at.concurrency == first.concurrency else recommend(run, options)
+            leader, arrivals = answer.leading_evaluation, arrivals_of(run)
+            found = RunAnswer(
+                run=name,
+                runner=answer.engine or BUILT_IN,
+                load=f"concurrency {at.concurrency}" if arrivals == "closed" else arrivals,
+                requests=answer.requests,
+                decision=answer.decision,
+                draft=str(leader.candidate) if leader else None,
+                k=leader.k if leader else None,
+                speedup_deciding=answer.speedup_deciding,
+                alpha=leader.alpha if leader else None,
+                mean_accepted_length=leader.mean_accepted_length if leader else None,
+            )
+            answers.append(found)
+    # By name, the values of each setting in which the runs differ from the first.
+    changes = [differing_question(runs[0].manifest, run.manifest) for run in runs]
+    before = {fact: value for changed in changes for fact, (value, _) in changed.items()}
     return SideBySide(
         runs=tuple(names),
-        common_requests=len(set.intersection(*requests)) if len(keys) == 1 else None,
-        caveats=(*_not_answered(names, runs), *_caveats_of_all(runs, requests)),
-        answers=tuple(
-            answer for name, run in zip(names, runs, strict=True) for answer in _answers(name, run)
+        common_requests=len(common) if one_key else None,
+        caveats=tuple(caveats),
+        answers=tuple(answers),
+        question=tuple(
+            Differing(fact, tuple(changed.get(fact, (None, value))[1] for changed in changes))
+            for fact, value in before.items()
+            if fact not in _SHOWN
         ),
-        question=tuple(Differing(fact, values) for fact, values in settings.items()),
     )
 
 
@@ -435,63 +450,9 @@ def why_unpaired(a: Run, b: Run) -> str | None:
     return None if in_a & in_b else f"no request is in both runs: {only}"
 
 
-def _answers(name: str, run: Run) -> Iterator[RunAnswer]:
-    first = recommend(run)
-    for at in first.by_concurrency:
-        options = DecisionOptions(concurrency=(at.concurrency,))
-        answer = first if at.concurrency == first.concurrency else recommend(run, options)
-        leader = answer.leading_evaluation
-        yield RunAnswer(
-            run=name,
-            runner=answer.engine or BUILT_IN,
-            load=_load(run, at.concurrency),
-            requests=answer.requests,
-            decision=answer.decision,
-            draft=str(leader.candidate) if leader else None,
-            k=leader.k if leader else None,
-            speedup_deciding=answer.speedup_deciding,
-            alpha=leader.alpha if leader else None,
-            mean_accepted_length=leader.mean_accepted_length if leader else None,
-        )
-
-
-def _load(run: Run, concurrency: int) -> str:
-    closed = run.manifest.question.arrivals == "closed"
-    return f"concurrency {concurrency}" if closed else arrivals_of(run)
-
-
 def arrivals_of(run: Run) -> str:
     """How requests came to a serving engine: closed, poisson:RATE, or log with its pace."""
     question = run.manifest.question
     if question.arrivals != "log":
         return question.arrivals
     return f"log ×{question.time_scale or 1.0:g}"
-
-
-def _caveats_of_all(runs: Sequence[Run], requests: Sequence[set[str]]) -> Iterator[str]:
-    unpaired = why_unpaired(*runs) if len(runs) == 2 else None
-    if unpaired:
-        yield unpaired
-    elif len({run.manifest.key_id for run in runs}) > 1:
-        yield OTHER_KEYS
-    elif len(set.intersection(*requests)) < max(map(len, requests)):
-        yield "the runs did not measure the same requests"
-    for elsewhere in dict.fromkeys(filter(None, (_elsewhere(runs[0], run) for run in runs[1:]))):
-        yield f"times were taken {elsewhere}"
-    kinds = {run.manifest.question.engine is None for run in runs}
-    if len(kinds) > 1:
-        yield (
-            "a decoder's active rows and an engine's requests in flight are different loads: an "
-            "engine's times hold queueing and the prefills of other requests"
-        )
-
-
-def _differing(runs: Sequence[Run]) -> dict[str, tuple[str | None, ...]]:
-    """By name, the values of each setting in which the runs differ."""
-    changes = [differing_question(runs[0].manifest, run.manifest) for run in runs]
-    facts = dict.fromkeys(fact for changed in changes for fact in changed if fact not in _SHOWN)
-    first = {fact: changed[fact][0] for fact in facts for changed in changes if fact in changed}
-    return {
-        fact: tuple(changed[fact][1] if fact in changed else first[fact] for changed in changes)
-        for fact in facts
-    }

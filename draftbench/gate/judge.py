@@ -14,14 +14,16 @@ if the answers end in loops, which are easy to draft.
 
 from __future__ import annotations
 
+import dataclasses
 from collections import Counter
-from collections.abc import Callable, Collection, Iterator, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Collection, Sequence
+from hashlib import sha256
 from itertools import count
 from statistics import median
 
 import msgspec
 import numpy as np
+from msgspec.structs import replace
 
 from draftbench.acceptance.definitions import (
     ALPHA_EMITTED,
@@ -38,7 +40,6 @@ from draftbench.gate.baseline import Baseline, RequestCounts
 from draftbench.gate.limits import DEFAULT_DROP, TIMED, Limit, default_limits
 from draftbench.gate.noninferiority import (
     TAIL,
-    Gain,
     Verdict,
     chance_of,
     gain_of,
@@ -50,11 +51,9 @@ from draftbench.gate.noninferiority import (
 from draftbench.gate.notes import notes_on, prompts_changed, target_changed
 from draftbench.gate.pair_requests import (
     Pair,
-    by_segment,
     one_looks_up,
     one_was_counted,
     pair_up,
-    question_digest,
     same_run,
 )
 from draftbench.gate.result import (
@@ -92,12 +91,8 @@ _METRICS: dict[str, tuple[Figure, _Addends, Callable[[Floats], Floats]]] = {
         ratio_of_rates,
     ),
 }
-# How a text may differ: away from near ties, or also at them or for an unknown cause.
-_SURE: tuple[Match, ...] = ("other",)
+# How a text may differ other than at a near tie.
 _DIFFERENT: tuple[Match, ...] = ("unknown", "other")
-# Only if none of these changed, and all are known, does the baseline's text without speculation
-# serve.
-_SERVER = ("engine", "engine version", "target")
 
 
 def judge(old: Baseline, new: Baseline, limits: Sequence[Limit] | None = None) -> GateResult:
@@ -124,28 +119,60 @@ def judge(old: Baseline, new: Baseline, limits: Sequence[Limit] | None = None) -
             f"not decode at k = {old.question.k}",
             hint="sweep with --measure all, which decodes at every k",
         )
-    checks = [check for limit in limits if (check := _over_all(limit, old, new, pairs))]
-    if not checks:
+    pooled = [check for limit in limits if (check := _check(limit, old, new, pairs))]
+    if not pooled:
         raise UsageError(
             "none of the limited metrics can be compared",
             hint="these two have no common alpha; limit mean_accepted_length",
         )
-    checks += _over_segments(limits, old, new, by_segment(pairs))
-    faults, texts = _new_faults(old, new, pairs), judge_texts(old, new, pairs)
+
+    # Segments, unless there is only one: by chance alone, some of many would fail.
+    segments: dict[str, list[Pair]] = {}
+    for pair in sorted(pairs, key=lambda pair: pair[0].segment or ""):
+        if pair[0].segment is not None:
+            segments.setdefault(pair[0].segment, []).append(pair)
+    by_segment = [
+        check
+        for name, of_segment in segments.items()
+        if len(segments) > 1
+        for limit in limits
+        if (check := _check(limit, old, new, of_segment, name))
+    ]
+    for at, adjusted in enumerate(holm([check.holm_p or 0.0 for check in by_segment])):
+        verdict = by_segment[at].verdict
+        if verdict is Verdict.FAIL and adjusted > TAIL:
+            verdict = Verdict.INCONCLUSIVE
+        by_segment[at] = replace(by_segment[at], verdict=verdict, holm_p=adjusted)
+
+    # Suspected faults of a kind that the old run lacks.
+    known = {fault.kind for fault in old.faults}
+    faults = [fault.message for fault in new.faults if fault.kind not in known]
+    states: tuple[tuple[str, Callable[[RequestCounts], bool]], ...] = (
+        ("end after one token, so that nothing is drafted", lambda counts: counts.tokens == 0),
+        ("end in a loop, which any draft predicts too easily", lambda counts: counts.looping > 0),
+    )
+    for words, in_state in states:
+        of_pairs = [(in_state(before), in_state(after)) for before, after in pairs]
+        worse, better = of_pairs.count((False, True)), of_pairs.count((True, False))
+        if chance_of(worse, better) <= TAIL and worse - better >= _SHARE * len(pairs):
+            was, now = (sum(side) for side in zip(*of_pairs, strict=True))
+            faults.append(f"{now} of {len(pairs)} responses {words}; in the baseline {was} did")
+
+    texts, answers = _judge_texts(old, new, pairs), _judge_answers(old, new)
     if same_run(old, new):  # that nothing changed is no finding
-        checks = [msgspec.structs.replace(check, verdict=Verdict.INCONCLUSIVE) for check in checks]
-        texts = texts and msgspec.structs.replace(texts, verdict=Verdict.INCONCLUSIVE)
-    pooled = [check for check in checks if check.segment is None]
-    answers = judge_answers(old, new)
+        pooled = [replace(check, verdict=Verdict.INCONCLUSIVE) for check in pooled]
+        by_segment = [replace(check, verdict=Verdict.INCONCLUSIVE) for check in by_segment]
+        texts = texts and replace(texts, verdict=Verdict.INCONCLUSIVE)
     verdicts = [check.verdict for check in (*pooled, texts, answers) if check is not None]
     others = prompts_changed(pairs) or target_changed(old, new)
     maybe_easier = any(check.improved for check in pooled) and others
-    if faults or Verdict.FAIL in (*verdicts, *(check.verdict for check in checks)):
+    if faults or Verdict.FAIL in (*verdicts, *(check.verdict for check in by_segment)):
         verdict = Verdict.FAIL
     elif maybe_easier or Verdict.INCONCLUSIVE in verdicts:
         verdict = Verdict.INCONCLUSIVE
     else:
         verdict = Verdict.PASS
+    question = msgspec.json.encode((old.question, [counts.id for counts in old.requests]))
     result = GateResult(
         schema_version=RESULT_SCHEMA_VERSION,
         verdict=verdict,
@@ -154,20 +181,20 @@ def judge(old: Baseline, new: Baseline, limits: Sequence[Limit] | None = None) -
         new=new.candidate,
         mode=old.question.mode,
         k=old.question.k,
-        question=question_digest(old),
+        question=sha256(question).hexdigest()[:12],
         requests=len(pairs),
-        checks=tuple(checks),
+        checks=(*pooled, *by_segment),
         changes=tuple(
             Change(fact=fact, old=before, new=new.tested[fact])
             for fact, before in old.tested.items()
             if new.tested.get(fact, before) != before
         ),
-        faults=faults,
+        faults=tuple(faults),
         notes=(),
         texts=texts,
         answers=answers,
     )
-    return msgspec.structs.replace(result, notes=tuple(notes_on(result, old, new, pairs)))
+    return replace(result, notes=tuple(notes_on(result, old, new, pairs)))
 
 
 def samples_of(metric: str, pairs: Sequence[Pair]) -> tuple[Sample, Sample] | None:
@@ -190,127 +217,79 @@ def samples_of(metric: str, pairs: Sequence[Pair]) -> tuple[Sample, Sample] | No
     )
 
 
-def _over_all(limit: Limit, old: Baseline, new: Baseline, pairs: Sequence[Pair]) -> Check | None:
-    """The check of one metric over all requests; None for an α that only one run has.
+def _check(
+    limit: Limit, old: Baseline, new: Baseline, pairs: Sequence[Pair], segment: str | None = None
+) -> Check | None:
+    """The check of one metric over all requests or over those of a segment, which has no intervals
+    of the two figures, and whose p-value is not corrected yet. None for an α that only one run has,
+    and for a segment in which the metric is unknown.
 
     Raises:
-        UsageError: another metric that cannot be compared.
+        UsageError: another metric that cannot be compared over all requests.
     """
-    metric, costs = limit.metric, (old.cost_ratios, new.cost_ratios)
-    samples = samples_of(metric, pairs)
-    if metric == "draft_cost_ratio" and all(costs):
-        values = tuple(_value(median(ratios), median_interval(ratios)) for ratios in costs)
-        rose = _timed(rise(*costs, relative=limit.relative), limit, old, new)
-        # A rise of the cost is a loss; the check shows the rise.
-        risen = rose.interval
-        gain = replace(rose, interval=risen and Estimate(-risen.value, -risen.high, -risen.low))
-        return msgspec.structs.replace(_check(limit, None, values, gain), difference=risen)
-    if samples is None:
-        if metric == "alpha":
+    metric, relative = limit.metric, limit.relative
+    costs, samples = (old.cost_ratios, new.cost_ratios), samples_of(metric, pairs)
+    figures: Sequence[float | None] = ()
+    intervals: Sequence[Estimate | None] = (None, None)
+    if metric == "draft_cost_ratio" and all(costs) and segment is None:
+        figures = [median(ratios) for ratios in costs]
+        intervals = [median_interval(ratios) for ratios in costs]
+        gain = rise(*costs, relative=relative)
+    elif samples is not None:
+        figures = [sample.value for sample in samples]
+        intervals = estimates(samples) if segment is None else intervals
+        gain = gain_of(*samples, relative=relative)
+    if not figures or None in figures:
+        if segment is not None or (metric == "alpha" and not figures):
             return None
+        if figures:
+            raise UsageError(
+                f"{metric} is undefined: nothing was drafted in the {len(pairs)} requests",
+                hint="take traffic with longer responses",
+            )
         timed = f"decoding at k = {old.question.k}"
         needed = "costs of a draft step" if metric == "draft_cost_ratio" else timed
         raise UsageError(
             f"{metric} cannot be compared: one of the two runs did not measure {needed}",
             hint="sweep again with --measure all, or drop that limit",
         )
-    figures = [sample.value for sample in samples]
-    if None in figures:
-        raise UsageError(
-            f"{metric} is undefined: nothing was drafted in the {len(pairs)} requests",
-            hint="take traffic with longer responses",
+    if metric in TIMED:  # its interval holds the scatter between processes too
+        times = (
+            [t for each in side.processes if (t := getattr(each, metric)) is not None]
+            for side in (old, new)
         )
-    values = tuple(map(_value, figures, estimates(samples)))
-    gain = _timed(gain_of(*samples, relative=limit.relative), limit, old, new)
-    return _check(limit, None, values, gain)
-
-
-def _timed(gain: Gain, limit: Limit, old: Baseline, new: Baseline) -> Gain:
-    """The gain, whose interval for a timed metric holds the scatter between processes too."""
-    if limit.metric not in TIMED:
-        return gain
-    sides = [
-        [time for process in side.processes if (time := getattr(process, limit.metric)) is not None]
-        for side in (old, new)
-    ]
-    return with_processes(gain, *sides, relative=limit.relative)
-
-
-def _over_segments(
-    limits: Sequence[Limit], old: Baseline, new: Baseline, segments: dict[str, list[Pair]]
-) -> list[Check]:
-    """The checks of every metric in every segment; one fails only if its p-value, adjusted for
-    their number (Holm), is small enough.
-    """
-    checks: list[Check] = []
-    p_values: list[float] = []
-    for name, pairs in segments.items():
-        for limit in limits:
-            samples = samples_of(limit.metric, pairs)
-            values = [sample.value for sample in samples or ()]
-            if samples is None or None in values:
-                continue
-            gain = _timed(gain_of(*samples, relative=limit.relative), limit, old, new)
-            checks.append(_check(limit, name, [_value(v, None) for v in values], gain))
-            p_values.append(gain.p_fail(limit.value))
-    corrected = []
-    for check, p in zip(checks, holm(p_values), strict=True):
-        by_chance = check.verdict is Verdict.FAIL and p > TAIL
-        verdict = Verdict.INCONCLUSIVE if by_chance else check.verdict
-        corrected.append(msgspec.structs.replace(check, verdict=verdict, holm_p=p))
-    return corrected
-
-
-def _value(value: float | None, interval: Estimate | None) -> FigureValue:
-    assert value is not None
-    if interval is None:
-        return FigureValue(value=value)
-    return FigureValue(value=value, low=interval.low, high=interval.high)
-
-
-def _check(limit: Limit, segment: str | None, values: Sequence[FigureValue], gain: Gain) -> Check:
+        gain = with_processes(gain, *times, relative=relative)
+    difference = gain.interval
+    if metric == "draft_cost_ratio" and difference:  # a rise is a loss; the check shows the rise
+        loss = Estimate(-difference.value, -difference.high, -difference.low)
+        gain = dataclasses.replace(gain, interval=loss)
     verdict = gain.verdict(limit.value)
-    inconclusive = verdict is Verdict.INCONCLUSIVE
+    is_open = verdict is Verdict.INCONCLUSIVE
+    before, after = (
+        FigureValue(value=value, low=ends.low, high=ends.high) if ends else FigureValue(value=value)
+        for value, ends in zip(figures, intervals, strict=True)
+        if value is not None
+    )
     return Check(
-        metric=limit.metric,
+        metric=metric,
         segment=segment,
         sample=gain.requests,
-        old=values[0],
-        new=values[1],
-        difference=gain.interval,
+        old=before,
+        new=after,
+        difference=difference,
         limit=limit,
         verdict=verdict,
         improved=segment is None and gain.interval is not None and gain.interval.low > 0,
         requests_needed=(
-            gain.requests_to_settle(limit.value) if inconclusive and gain.may_fail else None
+            gain.requests_to_settle(limit.value) if is_open and gain.may_fail else None
         ),
-        more_processes=inconclusive and not gain.may_fail,
+        more_processes=is_open and not gain.may_fail,
         smallest_detectable_drop=gain.smallest_detectable_drop(limit.value),
+        holm_p=None if segment is None else gain.p_fail(limit.value),
     )
 
 
-def _new_faults(old: Baseline, new: Baseline, pairs: Sequence[Pair]) -> tuple[str, ...]:
-    """Messages of suspected faults of the new run alone: of a kind that the old run lacks, or
-    responses that loop or end at once and did not before.
-    """
-    known = {fault.kind for fault in old.faults}
-    faults = [fault.message for fault in new.faults if fault.kind not in known]
-    states: dict[str, Callable[[RequestCounts], bool]] = {
-        "end after one token, so that nothing is drafted": lambda counts: counts.tokens == 0,
-        "end in a loop, which any draft predicts too easily": lambda counts: counts.looping > 0,
-    }
-    for state, in_state in states.items():
-        states_of = [(in_state(before), in_state(after)) for before, after in pairs]
-        worse, better = states_of.count((False, True)), states_of.count((True, False))
-        if chance_of(worse, better) <= TAIL and worse - better >= _SHARE * len(pairs):
-            before, after = (sum(side) for side in zip(*states_of, strict=True))
-            faults.append(
-                f"{after} of {len(pairs)} responses {state}; in the baseline {before} did"
-            )
-    return tuple(faults)
-
-
-def judge_answers(old: Baseline, new: Baseline) -> AnswerCheck | None:
+def _judge_answers(old: Baseline, new: Baseline) -> AnswerCheck | None:
     """Whether more requests went unanswered than before, among those that both runs sent; None if
     all were answered.
     """
@@ -333,16 +312,7 @@ def judge_answers(old: Baseline, new: Baseline) -> AnswerCheck | None:
     )
 
 
-@dataclass(frozen=True)
-class _Matches:
-    """How three texts of a request compare with its text without speculation."""
-
-    drafted: Match  # the one with speculation
-    again: Match | None  # a second one without
-    before: Match | None  # the baseline's with speculation
-
-
-def judge_texts(old: Baseline, new: Baseline, pairs: Sequence[Pair]) -> TextCheck | None:
+def _judge_texts(old: Baseline, new: Baseline, pairs: Sequence[Pair]) -> TextCheck | None:
     """Whether a serving engine writes with speculation what it writes without; None if neither run
     has both texts.
 
@@ -353,14 +323,14 @@ def judge_texts(old: Baseline, new: Baseline, pairs: Sequence[Pair]) -> TextChec
     all differences if the server was not asked twice without speculation. If the new run has no
     text without speculation, the baseline's serves, provided that the same server wrote it.
     """
-    found = [
-        _Matches(now.text, now.plain_text, was.text) for was, now in pairs if now.text is not None
+    found: list[tuple[Match, Match | None, Match | None]] = [
+        (now.text, now.plain_text, was.text) for was, now in pairs if now.text is not None
     ]
     against_baseline = not found
-    same_server = all(old.tested.get(fact) == new.tested.get(fact) is not None for fact in _SERVER)
-    if against_baseline and same_server:
+    facts = ("engine", "engine version", "target")
+    if not found and all(old.tested.get(f) == new.tested.get(f) is not None for f in facts):
         found = [
-            _Matches(
+            (
                 "same" if now.drafted in (was.output, was.drafted) else "unknown",
                 was.plain_text,
                 None,
@@ -370,42 +340,37 @@ def judge_texts(old: Baseline, new: Baseline, pairs: Sequence[Pair]) -> TextChec
         ]
     if not found:
         return None
-    drafted = [each.drafted for each in found]
-    again = [each.again for each in found if each.again is not None]
-    before = [each.before for each in found if each.before is not None]
+    drafted, again, before = zip(*found, strict=True)
+    answered_twice = any(again)
+
+    def worse_and_better(kinds: Collection[Match]) -> list[tuple[int, int]]:
+        """McNemar's counts, against the second text without speculation and the baseline's: in how
+        many requests only the text with speculation differs, and in how many only the other does.
+        Without either, against texts of which none differs.
+        """
+        others = [side for side in (again, before) if any(side)] or [("same",) * len(drafted)]
+        both = [
+            [(d in kinds, o in kinds) for d, o in zip(drafted, other, strict=True) if o is not None]
+            for other in others
+        ]
+        return [(each.count((True, False)), each.count((False, True))) for each in both]
+
     verdict = Verdict.PASS
-    if again and all(chance_of(*counts) <= TAIL for counts in _worse_and_better(found, _SURE)):
+    if answered_twice and all(chance_of(*counts) <= TAIL for counts in worse_and_better(["other"])):
         verdict = Verdict.FAIL
-    elif all(worse > better for worse, better in _worse_and_better(found, _DIFFERENT)):
+    elif all(worse > better for worse, better in worse_and_better(_DIFFERENT)):
         verdict = Verdict.INCONCLUSIVE
+    differ, plain_differ, baseline_differ = (
+        sum(match in _DIFFERENT for match in side) for side in (drafted, again, before)
+    )
     return TextCheck(
         requests=len(found),
-        differ=_count(drafted, _DIFFERENT),
+        differ=differ,
         unknown=drafted.count("unknown"),
         near_ties=drafted.count("near tie"),
-        plain_requests=len(again),
-        plain_differ=_count(again, _DIFFERENT),
-        baseline_differ=_count(before, _DIFFERENT) if before else None,
+        plain_requests=sum(match is not None for match in again),
+        plain_differ=plain_differ,
+        baseline_differ=baseline_differ if any(before) else None,
         against_baseline=against_baseline,
         verdict=verdict,
     )
-
-
-def _count(matches: Sequence[Match], kinds: Collection[Match]) -> int:
-    return sum(match in kinds for match in matches)
-
-
-def _worse_and_better(
-    found: Sequence[_Matches], kinds: Collection[Match]
-) -> Iterator[tuple[int, int]]:
-    """McNemar's counts, against the second text without speculation, then against the baseline's:
-    in how many requests only the text with speculation differs, and in how many only the other
-    does.
-    """
-    again = [(each.drafted, each.again) for each in found if each.again is not None]
-    before = [(each.drafted, each.before) for each in found if each.before is not None]
-    for compared in filter(None, (again, before)):
-        both = [(drafted in kinds, other in kinds) for drafted, other in compared]
-        yield both.count((True, False)), both.count((False, True))
-    if not (again or before):
-        yield _count([each.drafted for each in found], kinds), 0

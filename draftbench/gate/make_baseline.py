@@ -5,9 +5,8 @@ from __future__ import annotations
 import hashlib
 import math
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
-from itertools import chain
 from pathlib import PurePath
 from statistics import fmean, median
 
@@ -29,11 +28,7 @@ from draftbench.acceptance.definitions import (
     tokens_per_round,
 )
 from draftbench.acceptance.faults import DOUBLED, SuspectedFault, suspected_faults
-from draftbench.acceptance.rounds import (
-    AnyReplay,
-    Pairs,
-    Rounds,
-)
+from draftbench.acceptance.rounds import Pairs, Rounds
 from draftbench.errors import RunFolderError, UsageError
 from draftbench.gate.baseline import (
     SCHEMA_VERSION,
@@ -54,9 +49,7 @@ from draftbench.records import (
     OF_TARGET,
     SAMPLES_PER_VISIT,
     Candidate,
-    CostPoint,
     Decode,
-    Numbers,
     Sampling,
     Trajectory,
 )
@@ -95,23 +88,9 @@ def make_baseline(
     if k < 1:
         raise UsageError(f"k = {k} drafts no token", hint="take k = 1 or more")
     manifest, question = run.manifest, run.manifest.question
-    pairs: Pairs = ()
     timed = {row.concurrency for row in run.decodes if (row.candidate, row.k) == (candidate, k)}
     timed |= {r.asked_concurrency for r in run.unanswered if (r.candidate, r.k) == (candidate, k)}
     concurrency = concurrency if concurrency in timed else min(timed, default=1)
-    served = question.engine is not None and bool(timed)
-    if served:
-        trajectories, rounds, rate = _counted_by_engine(run, candidate, k, concurrency)
-    else:
-        pairs = _replays(run, candidate, k)
-        along = CandidateRounds.of(pairs)
-        trajectories, rounds = along.trajectories, along.at(k)
-        rate = alpha(pairs)
-    # An infinite near tie leaves out the check of the target as its own draft, which sweeps make.
-    faults = suspected_faults(candidate, pairs, [rounds], math.inf)
-    counted = request_counts(trajectories, rounds, rate, _speeds(run, candidate, k, concurrency))
-    # None from the first position on that was never drafted.
-    survived = (survival(trajectories, rounds, i).value for i in range(1, k + 1))
     judged = BaselineQuestion(
         key_id=manifest.key_id,
         metric_version=METRIC_VERSION,
@@ -121,7 +100,10 @@ def make_baseline(
         samples=question.samples,
         max_new_tokens=question.max_new_tokens,
     )
-    if served:
+    pairs: Pairs = ()
+    silent: list[Trajectory] = []
+    if question.engine is not None and timed:
+        trajectories, rounds, rate = _counted_by_engine(run, candidate, k, concurrency)
         judged = msgspec.structs.replace(
             judged,
             concurrency=concurrency,
@@ -130,6 +112,30 @@ def make_baseline(
             arrivals_digest=question.arrivals_digest,
             max_concurrency=question.max_concurrency,
         )
+    else:
+        along = _replayed(run, candidate, k)
+        pairs, trajectories, rounds = along.replays, along.trajectories, along.at(k)
+        rate = alpha(pairs)
+        # Of requests whose every response is one token, which nothing drafts.
+        drafted = {trajectory.request for trajectory in trajectories}
+        drafted |= {t.request for t in run.trajectories if t.output_tokens > 1}
+        silent = [t for t in run.trajectories if t.request not in drafted]
+    # An infinite near tie leaves out the check of the target as its own draft, which sweeps make.
+    faults = list(suspected_faults(candidate, pairs, [rounds], math.inf))
+    prompts = {text.prompt for text in texts}
+    begins = {prompt[:2] for prompt in prompts}
+    begin = begins.pop() if len(begins) == 1 else ()
+    if len(prompts) >= _MIN_PROMPTS and len(begin) == 2 and begin[0] == begin[1]:
+        message = (
+            f"all {len(prompts)} prompts begin with the same token twice, as when both the chat "
+            "template and the tokenizer write the first one"
+        )
+        faults.append(SuspectedFault(kind=DOUBLED, message=message))
+
+    counted = request_counts(trajectories, rounds, rate, silent)
+    # None from the first position on that was never drafted.
+    survived = (survival(trajectories, rounds, i).value for i in range(1, k + 1))
+    cost_ratios, processes = _timed(run, candidate, k, concurrency)
     return Baseline(
         schema_version=SCHEMA_VERSION,
         created=manifest.created,
@@ -138,15 +144,11 @@ def make_baseline(
         tested=_tested(run, candidate),
         alpha_definition=rate.figure.name if rate else None,
         survival=tuple(round(share, 4) for share in survived if share is not None),
-        faults=(*faults, *_doubled_token(texts)),
-        cost_ratios=tuple(
-            chain.from_iterable(_cost_ratios(run.costs, candidate, concurrency).values())
-        ),
-        requests=tuple(
-            sorted(_with_texts(run, candidate, k, counted), key=lambda counts: counts.id)
-        ),
+        faults=tuple(faults),
+        cost_ratios=cost_ratios,
+        requests=_with_texts_and_times(run, candidate, k, concurrency, counted),
         threads=manifest.environment.threads,
-        processes=_by_process(run, candidate, k, concurrency),
+        processes=processes,
         concurrency=concurrency,
         run=manifest.run,
         unanswered={
@@ -184,22 +186,21 @@ def _counted_by_engine(
     return trajectories, rounds, alpha_of_rounds(trajectories, rounds) if by_position else None
 
 
-def _replays(run: Run, candidate: Candidate, k: int) -> Pairs:
-    """Responses with the candidate's replays, including responses of one token, which are not
-    drafted.
+def _replayed(run: Run, candidate: Candidate, k: int) -> CandidateRounds:
+    """The candidate's replays.
 
     Raises:
         RunFolderError: there is no replay, or decoding contradicts it.
         UsageError: the candidate was not replayed for this k.
     """
     along = candidate_rounds(run, candidate)
-    served = sorted({row.k for row in run.decodes if row.candidate == candidate and row.k})
     if along.contradiction:
         raise RunFolderError(
             f"{candidate} cannot be judged: {along.contradiction.message}",
             hint=along.contradiction.advice,
         )
     if along.served:
+        served = sorted({row.k for row in run.decodes if row.candidate == candidate and row.k})
         raise UsageError(
             f"k = {k} cannot be judged: {candidate} was served with "
             f"k = {', '.join(map(str, served))} alone, and cannot be replayed",
@@ -217,50 +218,34 @@ def _replays(run: Run, candidate: Candidate, k: int) -> Pairs:
             f"k = {k} cannot be judged: {candidate} was replayed for k = 1 to {along.longest}",
             hint="sweep again with that k among --k",
         )
-    return (*along.replays, *_nothing_drafted(run.trajectories, along.replays))
-
-
-def _with_texts(
-    run: Run, candidate: Candidate, k: int, counted: Iterable[RequestCounts]
-) -> Iterator[RequestCounts]:
-    """The counts with hashes of the texts that a serving engine wrote at temperature 0, and how the
-    text with speculation differs from the one without. Above temperature 0 a server's texts are
-    random and say nothing about the target.
-    """
-    drafted: defaultdict[str, dict[int, str]] = defaultdict(dict)
-    for row in one_by_one(run) if run.served else ():
-        if (row.candidate, row.k) == (candidate, k):
-            drafted[row.request].setdefault(row.sample, row.digest)
-    matches = worst_by_request(matches_with_draft(run, candidate, k))
-    again = worst_by_request(matches_without_draft(run))
-    for counts in counted:
-        greedy = counts.sampling == GREEDY
-        written = drafted[counts.id] if greedy else {}
-        yield msgspec.structs.replace(
-            counts,
-            output=counts.output if run.has_baseline and (greedy or not run.served) else None,
-            drafted=_hash(written[sample] for sample in sorted(written)) if written else None,
-            text=matches.get(counts.id),
-            plain_text=again.get(counts.id),
-        )
+    return along
 
 
 def request_counts(
     trajectories: Sequence[Trajectory],
     rounds: Rounds,
     rate: Sample | None,
-    speeds: Mapping[str, DecodingTimes],
+    silent: Iterable[Trajectory] = (),
 ) -> tuple[RequestCounts, ...]:
-    """Counts per request; `rate` is α over the same requests, None if there is none."""
+    """Counts per request. `rate` is α over the same requests, None if there is none; of `silent`
+    responses nothing was drafted.
+    """
     length = mean_accepted_length(trajectories, rounds)
     per_round = tokens_per_round(trajectories, rounds)
-    by_request = _by_request(trajectories)
-    rows = []
-    for row, request in enumerate(length.requests):
-        responses = sorted(by_request[request], key=lambda response: response.sample)
-        emitted, drafted = length.addends[row].tolist()
-        tokens, passes = per_round.addends[row].tolist()
-        alpha_sum, positions = rate.addends[row].tolist() if rate else (None, 0.0)
+    by_request: defaultdict[str, list[Trajectory]] = defaultdict(list)
+    for trajectory in (*trajectories, *silent):
+        by_request[trajectory.request].append(trajectory)
+    row_of = {request: row for row, request in enumerate(length.requests)}
+    found = []
+    for request, unsorted in by_request.items():
+        responses = sorted(unsorted, key=lambda response: response.sample)
+        emitted = drafted = tokens = passes = positions = 0.0
+        alpha_sum = 0.0 if rate else None
+        if (row := row_of.get(request)) is not None:
+            emitted, drafted = length.addends[row].tolist()
+            tokens, passes = per_round.addends[row].tolist()
+            if rate:
+                alpha_sum, positions = rate.addends[row].tolist()
         counts = RequestCounts(
             id=request,
             weight=responses[0].weight,
@@ -273,18 +258,12 @@ def request_counts(
             positions=positions,
             alpha_sum=None if alpha_sum is None else round(alpha_sum, 3),
             segment=responses[0].segment,
-            speed=speeds.get(request),
             prompt_tokens=responses[0].prompt_tokens,
             output=_hash(r.digest for r in responses),
             looping=fmean(r.looping for r in responses),
         )
-        rows.append(counts)
-    return tuple(rows)
-
-
-def _hash(digests: Iterable[str]) -> str:
-    """One hash of several, each of them keyed."""
-    return hashlib.sha256(" ".join(digests).encode()).hexdigest()[:8]
+        found.append(counts)
+    return tuple(found)
 
 
 def sampling_label(sampling: Sampling) -> str:
@@ -295,32 +274,49 @@ def sampling_label(sampling: Sampling) -> str:
     return " ".join(f"{name}={value:g}" for name, value in named if value is not None)
 
 
-def _by_request(trajectories: Iterable[Trajectory]) -> dict[str, list[Trajectory]]:
-    responses: dict[str, list[Trajectory]] = defaultdict(list)
-    for trajectory in trajectories:
-        responses[trajectory.request].append(trajectory)
-    return responses
+def _hash(digests: Iterable[str]) -> str:
+    """One hash of several, each of them keyed."""
+    return hashlib.sha256(" ".join(digests).encode()).hexdigest()[:8]
 
 
-def _nothing_drafted(
-    trajectories: Iterable[Trajectory], pairs: Pairs
-) -> list[tuple[Trajectory, AnyReplay]]:
-    """Responses of requests that got one token at most, each with a replay without positions."""
-    empty = _without_positions(pairs[0][1])
-    replayed = {trajectory.request for trajectory, _ in pairs}
-    return [
-        (response, empty)
-        for request, responses in _by_request(trajectories).items()
-        if request not in replayed and all(t.output_tokens < 2 for t in responses)
-        for response in responses
-    ]
-
-
-def _without_positions(replay: AnyReplay) -> AnyReplay:
-    fields = msgspec.structs.asdict(replay)
-    parts = {n: _without_positions(v) for n, v in fields.items() if isinstance(v, AnyReplay)}
-    lists = {n: () for n, v in fields.items() if isinstance(v, tuple | Numbers)}
-    return msgspec.structs.replace(replay, **parts, **lists)
+def _with_texts_and_times(
+    run: Run, candidate: Candidate, k: int, concurrency: int, counted: Iterable[RequestCounts]
+) -> tuple[RequestCounts, ...]:
+    """The counts in the order of their hashes, with the times of decoding, hashes of the texts that
+    a serving engine wrote at temperature 0, and how the text with speculation differs from the one
+    without. Above temperature 0 a server's texts are random and say nothing about the target.
+    """
+    # Tokens and seconds at k, then those without speculation, summed over repeats.
+    sums: defaultdict[str, list[float]] = defaultdict(lambda: [0.0] * 4)
+    if measured := measurements(run, concurrency).get((candidate, k)):
+        for at, runs in ((0, measured.runs), (2, measured.baseline)):
+            for decode in (each.row for each in runs):
+                if decode.output_tokens > 1:
+                    sums[decode.request][at] += decode.output_tokens - 1
+                    sums[decode.request][at + 1] += decode.decode_seconds
+    drafted: defaultdict[str, dict[int, str]] = defaultdict(dict)
+    for row in one_by_one(run) if run.served else ():
+        if (row.candidate, row.k) == (candidate, k):
+            drafted[row.request].setdefault(row.sample, row.digest)
+    matches = worst_by_request(matches_with_draft(run, candidate, k))
+    again = worst_by_request(matches_without_draft(run))
+    found = []
+    for counts in sorted(counted, key=lambda counts: counts.id):
+        greedy = counts.sampling == GREEDY
+        written = drafted[counts.id] if greedy else {}
+        tokens, seconds, plain, without = (round(value, 6) for value in sums[counts.id])
+        took = {"tokens": tokens, "seconds": seconds}
+        took |= {"plain_tokens": plain, "plain_seconds": without}
+        whole = msgspec.structs.replace(
+            counts,
+            speed=DecodingTimes(**took) if seconds > 0 and without > 0 else None,
+            output=counts.output if run.has_baseline and (greedy or not run.served) else None,
+            drafted=_hash(written[sample] for sample in sorted(written)) if written else None,
+            text=matches.get(counts.id),
+            plain_text=again.get(counts.id),
+        )
+        found.append(whole)
+    return tuple(found)
 
 
 def _tested(run: Run, candidate: Candidate) -> dict[str, str]:
@@ -361,79 +357,35 @@ def _tested(run: Run, candidate: Candidate) -> dict[str, str]:
     return tested
 
 
-def _doubled_token(texts: Iterable[PrivateText]) -> list[SuspectedFault]:
-    """A fault if every prompt begins with the same token twice."""
-    prompts = {text.prompt for text in texts}
-    begins = {prompt[:2] for prompt in prompts}
-    if len(prompts) < _MIN_PROMPTS or len(begins) > 1:
-        return []
-    begin = begins.pop()
-    if len(begin) < 2 or begin[0] != begin[1]:
-        return []
-    message = (
-        f"all {len(prompts)} prompts begin with the same token twice, as when both the chat "
-        "template and the tokenizer write the first one"
-    )
-    return [SuspectedFault(kind=DOUBLED, message=message)]
-
-
-def _speeds(run: Run, candidate: Candidate, k: int, concurrency: int) -> dict[str, DecodingTimes]:
-    """Per request, tokens and seconds at k and without speculation, summed over its repeats."""
-    measured = measurements(run, concurrency).get((candidate, k))
-    if measured is None:
-        return {}
-    sums: dict[str, list[float]] = defaultdict(lambda: [0.0] * 4)
-    for at, runs in ((0, measured.runs), (2, measured.baseline)):
-        for decode in (each.row for each in runs):
-            if decode.output_tokens > 1:
-                sums[decode.request][at] += decode.output_tokens - 1
-                sums[decode.request][at + 1] += decode.decode_seconds
-    speeds = {}
-    for request, row in sums.items():
-        tokens, seconds, plain, without = (round(value, 6) for value in row)
-        if seconds > 0 and without > 0:
-            took = {"tokens": tokens, "seconds": seconds}
-            speeds[request] = DecodingTimes(**took, plain_tokens=plain, plain_seconds=without)
-    return speeds
-
-
-def _cost_ratios(
-    costs: Sequence[CostPoint], candidate: Candidate, rows: int
-) -> dict[str, tuple[float, ...]]:
-    """By process, c of each visit, pooled over contexts. A visit's samples count as one, since they
-    share what disturbed it.
+def _timed(
+    run: Run, candidate: Candidate, k: int, concurrency: int
+) -> tuple[tuple[float, ...], tuple[ProcessTimes, ...]]:
+    """c of each visit, pooled over contexts, and what each process timed, in the order of their
+    names. A visit's samples count as one, since they share what disturbed it. On a serving engine,
+    a turn of starts counts as a process, and a server that was already running counts as one.
     """
     # By process, for draft and target: the seconds of every visit by context.
     steps: dict[str, tuple[dict[int, list[float]], dict[int, list[float]]]] = {}
-    for point in costs:
+    for point in run.costs:
         sizes = (point.what, point.concurrency, point.new_tokens)
-        if point.block == str(candidate) and sizes == ("step", rows, 1):
+        if point.block == str(candidate) and sizes == ("step", concurrency, 1):
             sides = steps.setdefault(point.process, ({}, {}))
             visits = range(0, max(len(point.seconds) - SAMPLES_PER_VISIT, 0) + 1, SAMPLES_PER_VISIT)
             sides[point.candidate is None][point.context] = [
                 sum(point.seconds[at : at + SAMPLES_PER_VISIT]) for at in visits
             ]
-    ratios = {}
+    ratios: list[float] = []
+    costs = {}
     for process, sides in sorted(steps.items()):
         contexts = sorted(sides[0].keys() & sides[1].keys())
         # Visits that only some of the points have are left out.
         draft, target = (
             map(sum, zip(*(side[context] for context in contexts), strict=False)) for side in sides
         )
-        ratios[process] = tuple(
-            round(a / b, 5) for a, b in zip(draft, target, strict=False) if a > 0 and b > 0
-        )
-    return ratios
+        if c := [round(a / b, 5) for a, b in zip(draft, target, strict=False) if a > 0 and b > 0]:
+            ratios += c
+            costs[process] = round(median(c), 5)
 
-
-def _by_process(
-    run: Run, candidate: Candidate, k: int, concurrency: int
-) -> tuple[ProcessTimes, ...]:
-    """What each process timed, in the order of their names. On a serving engine, a turn of starts
-    counts as a process, and a server that was already running counts as one.
-    """
-    ratios = _cost_ratios(run.costs, candidate, concurrency)
-    costs = {name: round(median(c), 5) for name, c in ratios.items() if c}
     running = {facts.process for facts in run.engines if not facts.started}
     decoded: defaultdict[str, list[Decode]] = defaultdict(list)
     for row in run.decodes:
@@ -446,7 +398,8 @@ def _by_process(
         measured = measurements(alone, concurrency).get((candidate, k))
         if measured is not None and measured.speedup.value:
             speeds[name] = round(measured.speedup.value, 5)
-    return tuple(
+    processes = tuple(
         ProcessTimes(draft_cost_ratio=costs.get(name), speedup=speeds.get(name))
         for name in sorted({*costs, *speeds})
     )
+    return tuple(ratios), processes

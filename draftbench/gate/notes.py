@@ -19,7 +19,7 @@ from draftbench.gate.pair_requests import (
     other_target,
     same_run,
 )
-from draftbench.gate.result import AnswerCheck, Check, GateResult
+from draftbench.gate.result import Check, GateResult
 from draftbench.models.engine_rules import STARTED
 from draftbench.planner.passes import MIN_PROCESSES
 
@@ -27,19 +27,7 @@ TEXTS_NOT_JUDGED = (
     "whether speculation changes what is written was not judged: that needs answers of one server "
     "with it and one without (--baseline-server), one request at a time at temperature 0"
 )
-OTHER_TIMES = (
-    "requests came at other times than in the baseline (another --seed, other timestamps in the "
-    "log, or not the same requests): acceptance differs by it only where the engine drafts by load"
-)
-OTHER_ROOM = (
-    "only one of the two runs knows how many requests its server answered at once: the fewer, the "
-    "more requests wait, so times may differ for that alone"
-)
 SAME_RUN = "this is the baseline's own run; gate a new sweep"
-SPEED_ALONE = (
-    "only speed was judged: prompt lookup drafts without a model, so that its acceptance and a "
-    "model's do not say which of the two is better"
-)
 SPEED_NOT_JUDGED = (
     "only acceptance was judged, not speed: that takes `--max-drop speedup:5%`, and both runs "
     f"swept with `--processes {MIN_PROCESSES} --measure all`"
@@ -57,71 +45,116 @@ def notes_on(
         yield f"suspected fault: {message}"
     prompts, other = prompts_changed(pairs), target_changed(old, new)
     yield from filter(None, (prompts, other))
-    failed = result.verdict is Verdict.FAIL
-    looks_up = one_looks_up(old, new)
-    if looks_up:
-        yield SPEED_ALONE
+    passed, failed = result.verdict is Verdict.PASS, result.verdict is Verdict.FAIL
+
+    # Where most acceptance was lost: in which segment, and at which draft position.
+    if one_looks_up(old, new):
+        yield (
+            "only speed was judged: prompt lookup drafts without a model, so that its acceptance "
+            "and a model's do not say which of the two is better"
+        )
     elif failed and any(check.verdict is Verdict.FAIL for check in result.checks):
-        yield from _largest_drops(result, old, new)
+        failing = [check for check in result.segments if check.verdict is Verdict.FAIL]
+        drops = [
+            (check.difference.value / check.limit.value, check)  # metrics have units of their own
+            for check in failing or result.segments
+            if check.difference and check.difference.value < 0
+        ]
+        if drops:
+            _, worst = min(drops, key=lambda drop: drop[0])
+            yield (
+                f"largest drop by segment: {worst.segment} "
+                f"({worst.metric} {worst.old.value:.2f} → {worst.new.value:.2f})"
+            )
+        # By hazard, not survival, which would count a loss at one position at all later ones too.
+        hazards = [
+            [s / b if b > 0 else 0.0 for s, b in zip(survival, (1.0, *survival), strict=False)]
+            for survival in (old.survival, new.survival)
+        ]
+        lost = [1 - now / was if was > 0 else 0.0 for was, now in zip(*hazards, strict=False)]
+        if max(lost, default=0.0) > 0:
+            at = lost.index(max(lost))
+            yield (
+                f"largest drop by draft position: position {at + 1} of {result.k}; "
+                f"{old.survival[at]:.1%} of the rounds accepted it and all before it, now "
+                f"{new.survival[at]:.1%}"
+            )
     if failed and result.changes:
         yield f"changed since the baseline: {', '.join(change.fact for change in result.changes)}"
-    yield from _responses_changed(result, pairs)
+
+    # Whether the target still writes what it wrote; of servers that were not asked without
+    # speculation, what they write with it. The draft is blamed only if more than its times is in
+    # question, and neither engine nor target changed.
+    texts = [(was.output, now.output) for was, now in pairs if was.output and now.output]
+    texts = texts or [(o.drafted, n.drafted) for o, n in pairs if o.drafted and n.drafted]
+    if different := sum(was != now for was, now in texts):
+        yield (
+            f"the target's responses to {different} of {len(texts)} requests changed: look at its "
+            "weights, prompts and kernels, not only at the draft"
+        )
+    elif texts and not passed:
+        facts = [change.fact for change in result.changes]
+        others = [fact for fact in facts if fact.startswith(("engine", "target", "served"))]
+        doubted = [check.metric for check in result.checks if check.verdict is not Verdict.PASS]
+        blamed = f", though {' and '.join(others)} changed" if others else ""
+        if not others and set(doubted) - set(TIMED):
+            blamed = ", so the draft is what changed"
+        yield f"the target's responses are the same as before{blamed}"
+
+    # What would settle what is inconclusive.
     if result.answers and result.answers.verdict is Verdict.INCONCLUSIVE:
-        yield _unanswered(result.answers)
+        settled = "a run in which all are answered passes"
+        if result.answers.requests_needed is not None:
+            needed = result.answers.requests_needed
+            settled += f", and about {needed} requests would fail at this share"
+        yield (
+            f"unanswered requests are inconclusive: {settled}; the server's log says what is wrong"
+        )
     for check in result.pooled:
         if check.verdict is Verdict.INCONCLUSIVE:
             yield _inconclusive(check, new.tested.get("engine"))
     improved = ", ".join(check.metric for check in result.pooled if check.improved)
-    if improved and result.verdict is Verdict.PASS:
+    if improved and passed:
         yield f"improved: {improved}; save a new baseline to keep the gain"
-    elif improved and result.verdict is Verdict.INCONCLUSIVE and (prompts or other):
+    elif improved and not failed and (prompts or other):
         asked = "on different prompts, which" if prompts else "with another target, whose responses"
         yield (
             f"improved: {improved}, but {asked} may be easier or broken: read some responses, and "
             "save a new baseline if the change is intended"
         )
-    yield from _caveats(result, old, new, pairs)
 
-
-def _caveats(
-    result: GateResult, old: Baseline, new: Baseline, pairs: Sequence[Pair]
-) -> Iterator[str]:
-    """What the comparison leaves out, or can hardly say."""
-    equal = equal_requests(np.array([new.weight * new.tokens for _, new in pairs]))
+    # What the comparison leaves out, or can hardly say.
+    equal = equal_requests(np.array([now.weight * now.tokens for _, now in pairs]))
     if equal < FEW_REQUESTS:
         few = "only one request" if result.requests == 1 else f"only {result.requests} requests"
         if result.requests >= FEW_REQUESTS:
             few += f", of lengths so unequal that they say as much as {equal:.0f}"
         yield f"{few}: with fewer than {FEW_REQUESTS}, intervals are rough"
-    missing = len(old.asked - new.asked)
-    if missing:
+    if missing := len(old.asked - new.asked):
         yield f"left out, since this run lacks them: {missing} of the baseline's requests"
-    other = old.alpha_definition is None or old.alpha_definition != new.alpha_definition
-    if other and not one_looks_up(old, new):
-        yield f"no alpha: {_no_alpha(old, new)}"
+    definitions = {old.alpha_definition, new.alpha_definition}
+    if (None in definitions or len(definitions) > 1) and not one_looks_up(old, new):
+        why = "prompt lookup and heads have none"
+        if one_was_counted(old, new):
+            why = "one of the two was replayed, the other is what a server counted"
+        elif new.question.concurrency is not None:
+            whose = "the server" if new.alpha_definition is None else "the baseline's server"
+            why = f"{whose} did not say at which positions it accepted"
+        yield f"no alpha: {why}"
     if came_at_other_times(old, new):
-        yield OTHER_TIMES
-    served = None not in (old.question.arrivals, new.question.arrivals)
-    if served and (old.question.max_concurrency is None) != (new.question.max_concurrency is None):
-        yield OTHER_ROOM
+        yield (
+            "requests came at other times than in the baseline (another --seed, other timestamps "
+            "in the log, or not the same requests): acceptance differs by it only where the engine "
+            "drafts by load"
+        )
     if result.timed and min(len(old.processes), len(new.processes)) < MIN_PROCESSES:
         yield (
             "times of fewer than three processes: restarts can differ by more than these intervals"
         )
     if result.texts is None and "engine" in new.tested:
         yield TEXTS_NOT_JUDGED
-    if result.verdict is Verdict.PASS and not result.timed:
+    if passed and not result.timed:
         yield SPEED_NOT_JUDGED
-
-
-def _no_alpha(old: Baseline, new: Baseline) -> str:
-    """Why α cannot be compared."""
-    if one_was_counted(old, new):
-        return "one of the two was replayed, the other is what a server counted"
-    if new.question.concurrency is None:
-        return "prompt lookup and heads have none"
-    whose = "the server" if new.alpha_definition is None else "the baseline's server"
-    return f"{whose} did not say at which positions it accepted"
 
 
 def prompts_changed(pairs: Sequence[Pair]) -> str | None:
@@ -154,70 +187,6 @@ def target_changed(old: Baseline, new: Baseline) -> str | None:
     if fact == "target fingerprint" and parts:
         what = f"the target's {' and '.join(parts)} changed, and perhaps its weights"
     return f"{what}: {fact} was {old.tested[fact]}, is {new.tested[fact]}"
-
-
-def _responses_changed(result: GateResult, pairs: Sequence[Pair]) -> Iterator[str]:
-    """A note on whether the target still writes what it wrote; None if that is unknown, or
-    unchanged in a run that passes. The draft is blamed only if more than its times is in question,
-    and neither engine nor target changed.
-    """
-    texts = [(old.output, new.output) for old, new in pairs if old.output and new.output]
-    # If servers were not asked without speculation, what they write with it is compared.
-    texts = texts or [(o.drafted, n.drafted) for o, n in pairs if o.drafted and n.drafted]
-    different = sum(old != new for old, new in texts)
-    others = [c.fact for c in result.changes if c.fact.startswith(("engine", "target", "served"))]
-    if different:
-        yield (
-            f"the target's responses to {different} of {len(texts)} requests changed: look at its "
-            "weights, prompts and kernels, not only at the draft"
-        )
-    elif texts and result.verdict is not Verdict.PASS:
-        accepted_less = any(
-            check.verdict is not Verdict.PASS and check.metric not in TIMED
-            for check in result.checks
-        )
-        blamed = f", though {' and '.join(others)} changed" if others else ""
-        if not others and accepted_less:
-            blamed = ", so the draft is what changed"
-        yield f"the target's responses are the same as before{blamed}"
-
-
-def _largest_drops(result: GateResult, old: Baseline, new: Baseline) -> list[str]:
-    """Notes on the segment and the draft position where most acceptance was lost."""
-    notes = []
-    failing = [check for check in result.segments if check.verdict is Verdict.FAIL]
-    drops = [
-        (check.difference.value / check.limit.value, check)  # metrics have units of their own
-        for check in failing or result.segments
-        if check.difference and check.difference.value < 0
-    ]
-    if drops:
-        _, worst = min(drops, key=lambda drop: drop[0])
-        notes.append(
-            f"largest drop by segment: {worst.segment} "
-            f"({worst.metric} {worst.old.value:.2f} → {worst.new.value:.2f})"
-        )
-    # By hazard, not survival, which would count a loss at one position again at all later ones.
-    hazards = [
-        [s / b if b > 0 else 0.0 for s, b in zip(survival, (1.0, *survival), strict=False)]
-        for survival in (old.survival, new.survival)
-    ]
-    lost = [1 - now / was if was > 0 else 0.0 for was, now in zip(*hazards, strict=False)]
-    if max(lost, default=0.0) > 0:
-        at = lost.index(max(lost))
-        notes.append(
-            f"largest drop by draft position: position {at + 1} of {result.k}; "
-            f"{old.survival[at]:.1%} of the rounds accepted it and all before it, now "
-            f"{new.survival[at]:.1%}"
-        )
-    return notes
-
-
-def _unanswered(answers: AnswerCheck) -> str:
-    settled = "a run in which all are answered passes"
-    if answers.requests_needed is not None:
-        settled += f", and about {answers.requests_needed} requests would fail at this share"
-    return f"unanswered requests are inconclusive: {settled}; the server's log says what is wrong"
 
 
 def _inconclusive(check: Check, engine: str | None) -> str:

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import hashlib
-from collections.abc import Iterator, Sequence
-from typing import NamedTuple
+from collections.abc import Sequence
 
 import msgspec
 
@@ -19,14 +17,6 @@ from draftbench.run_folder.manifest import flag_of
 MIN_OVERLAP = 0.8
 
 Pair = tuple[RequestCounts, RequestCounts]
-
-
-class Differing(NamedTuple):
-    """What differs between two baselines, with what to do about it, if there is anything."""
-
-    what: str
-    hint: str = ""
-    refuses: bool = True  # whether it alone forbids a comparison
 
 
 def pair_up(old: Baseline, new: Baseline, limits: Sequence[Limit]) -> tuple[Pair, ...]:
@@ -54,19 +44,112 @@ def refusal(
         limits: on times, they ask for one machine and load.
         measured: the candidates of the new run, if the old one's is not among them.
     """
-    found = [
-        *_of_target(old, new),
-        *_of_draft(old, new, measured),
-        *_of_requests(old, new),
-        *_of_settings(old, new),
-        *_of_times(old, new, limits),
+    # What differs, what to do about it, and whether it alone forbids a comparison.
+    found: list[tuple[str, str, bool]] = []
+
+    # Another target, and one that is held in another number type or quantization.
+    held = [f"target {name}" for name in ("quant", *NUMBER_TYPES)]
+    facts = [fact for fact in held if None not in (old.tested.get(fact), new.tested.get(fact))]
+    if other := other_target(old, new):
+        renamed = old.tested.get("target") != new.tested.get("target")
+        facts.insert(0, "target" if renamed else other)
+    hint = "gate a run of the target as in the baseline, or save a new baseline if it changed on "
+    found += [
+        (f"{fact} was {old.tested[fact]}, is {new.tested[fact]}", f"{hint}purpose", fact in held)
+        for fact in facts
+        if old.tested[fact] != new.tested[fact]
     ]
-    if not any(each.refuses for each in found):
+
+    if measured is not None:
+        hint = (
+            f"its candidates are {', '.join(measured) or 'none'}; name the draft that replaces it "
+            "with --candidate, or gate a run of the same draft and level"
+        )
+        found.append((f"the draft was {old.candidate}, which this run did not measure", hint, True))
+    elif old.candidate != new.candidate:
+        found.append((f"the draft was {old.candidate}, is {new.candidate}", "", False))
+
+    # Other requests, or the same with another sampling.
+    before, now = msgspec.structs.asdict(old.question), msgspec.structs.asdict(new.question)
+    was, is_now = before.pop("key_id"), now["key_id"]
+    if was != is_now:  # then no hash is the same
+        hint = (
+            f"set {VARIABLE} to the first run's key: the {VARIABLE} of its machine, or `hex:` and "
+            "the content of ~/.config/draftbench/key there"
+        )
+        found.append((f"{flag_of('key_id')} was {was}, is {is_now}", hint, True))
+    else:
+        known = {counts.id: counts.sampling for counts in old.requests}
+        # What was not answered was asked for all the same.
+        sampling = {request: known[request] for request in known.keys() & new.unanswered.keys()}
+        sampling |= {counts.id: counts.sampling for counts in new.requests}
+        common = known.keys() & sampling.keys()
+        if len(common) < MIN_OVERLAP * len(known):
+            what = (
+                f"other traffic: only {len(common)} of the baseline's {len(known)} requests are "
+                f"among the {len(sampling)} of this run"
+            )
+            hint = "run the same traffic and sample, or save a new baseline if the traffic changed "
+            found.append((what, f"{hint}on purpose", True))
+        different = sorted(request for request in common if known[request] != sampling[request])
+        if different:
+            what = (
+                f"the sampling of {len(different)} of {len(common)} requests differs (one was "
+                f"{known[different[0]]}, is {sampling[different[0]]})"
+            )
+            hint = "run with the baseline's temperature and sampling, or save a new baseline"
+            found.append((what, hint, True))
+
+    # Settings; those of the load last, where both runs have one, as a replay has not.
+    if old.alpha_definition and new.alpha_definition and not one_was_counted(old, new):
+        before["definition of α"] = old.alpha_definition
+        now["definition of α"] = new.alpha_definition
+    del before["arrivals_digest"]
+    for field in ("arrivals", "concurrency", "time_scale", "max_concurrency"):
+        if None not in (value := before.pop(field), now[field]):
+            before[field] = value
+    differing = [field for field, value in before.items() if value != now[field]]
+    setting = "setting" if len(differing) == 1 else "settings"
+    for field in differing:
+        hint = f"run with the baseline's {setting}, or save a new baseline"
+        if field == "metric_version":
+            hint = "save the baseline again with this draftbench"
+        # Two of them are set by no flag.
+        flagless = field in ("metric_version", "definition of α")
+        name = field.replace("_", " ") if flagless else flag_of(field)
+        found.append((f"{name} was {before[field]}, is {now[field]}", hint, True))
+
+    # Another machine or load, if times are limited.
+    timed = next((limit.metric for limit in limits if limit.metric in TIMED), None)
+    if timed is not None:
+        otherwise = "or gate on alpha and mean_accepted_length only"
+        for fact in ("machine", "target runner"):
+            if old.tested.get(fact) != new.tested.get(fact):
+                what = f"{fact} was {old.tested.get(fact)}, is {new.tested.get(fact)}"
+                hint = f"compare times on one machine, {otherwise}"
+                found.append((f"{timed} was measured elsewhere: {what}", hint, True))
+        # If both runs are of an engine, their loads are among the settings.
+        replayed = None in (old.question.concurrency, new.question.concurrency)
+        if replayed and old.concurrency != new.concurrency:
+            what = f"at concurrency {old.concurrency}, and now at {new.concurrency}"
+            hint = f"sweep with the baseline's --concurrency, {otherwise}"
+            found.append((f"{timed} was measured {what}", hint, True))
+        if came_at_other_times(old, new):
+            what = f"{timed} was measured while requests came at other times than in the baseline"
+            hint = f"send the same log or `--seed` as for the baseline, {otherwise}"
+            found.append((what, hint, True))
+
+    if not any(forbids for _, _, forbids in found):
         return None
     return IncomparableError(
-        f"the baseline cannot be compared: {'; '.join(each.what for each in found)}",
-        hint=next(each.hint for each in found if each.hint),
+        f"the baseline cannot be compared: {'; '.join(what for what, _, _ in found)}",
+        hint=next(hint for _, hint, _ in found if hint),
     )
+
+
+def same_run(old: Baseline, new: Baseline) -> bool:
+    """Whether both are of one candidate in one run, so that nothing new was measured."""
+    return (old.run, old.candidate) == (new.run, new.candidate)
 
 
 def came_at_other_times(old: Baseline, new: Baseline) -> bool:
@@ -91,14 +174,6 @@ def one_looks_up(old: Baseline, new: Baseline) -> bool:
     return (old.candidate == LOOKUP) != (new.candidate == LOOKUP)
 
 
-def by_segment(pairs: Sequence[Pair]) -> dict[str, list[Pair]]:
-    """The pairs by their segment in the old run; empty if there is only one segment."""
-    names = sorted({old.segment for old, _ in pairs if old.segment is not None})
-    if len(names) < 2:
-        return {}
-    return {name: [pair for pair in pairs if pair[0].segment == name] for name in names}
-
-
 def other_target(old: Baseline, new: Baseline) -> str | None:
     """The fact that shows another target; None if it is the same or unknown. The target is judged
     by the hash of its files if both runs have one (a server's is unknown), else by its name and
@@ -111,124 +186,3 @@ def other_target(old: Baseline, new: Baseline) -> str | None:
         if before == now is not None and fact == "target fingerprint":
             return None
     return None
-
-
-def _of_target(old: Baseline, new: Baseline) -> Iterator[Differing]:
-    """Another target, and one that is held in another number type or quantization."""
-    held = [f"target {name}" for name in ("quant", *NUMBER_TYPES)]
-    facts = [fact for fact in held if None not in (old.tested.get(fact), new.tested.get(fact))]
-    if other := other_target(old, new):
-        named = old.tested.get("target") != new.tested.get("target")
-        facts.insert(0, "target" if named else other)
-    for fact in facts:
-        before, now = old.tested[fact], new.tested[fact]
-        if before != now:
-            yield Differing(
-                f"{fact} was {before}, is {now}",
-                "gate a run of the target as in the baseline, or save a new baseline if it changed "
-                "on purpose",
-                refuses=fact in held,
-            )
-
-
-def _of_draft(old: Baseline, new: Baseline, measured: Sequence[str] | None) -> Iterator[Differing]:
-    if measured is not None:
-        yield Differing(
-            f"the draft was {old.candidate}, which this run did not measure",
-            f"its candidates are {', '.join(measured) or 'none'}; name the draft that replaces it "
-            "with --candidate, or gate a run of the same draft and level",
-        )
-    elif old.candidate != new.candidate:
-        yield Differing(f"the draft was {old.candidate}, is {new.candidate}", refuses=False)
-
-
-def _of_requests(old: Baseline, new: Baseline) -> Iterator[Differing]:
-    """Other requests, or the same with another sampling."""
-    if old.question.key_id != new.question.key_id:  # then no hash is the same
-        yield Differing(
-            f"{flag_of('key_id')} was {old.question.key_id}, is {new.question.key_id}",
-            f"set {VARIABLE} to the first run's key: the {VARIABLE} of its machine, or `hex:` and "
-            "the content of ~/.config/draftbench/key there",
-        )
-        return
-    known = {counts.id: counts.sampling for counts in old.requests}
-    # What was not answered was asked for all the same.
-    sampling = {request: known[request] for request in known.keys() & new.unanswered.keys()}
-    sampling |= {counts.id: counts.sampling for counts in new.requests}
-    common = known.keys() & sampling.keys()
-    if len(common) < MIN_OVERLAP * len(known):
-        yield Differing(
-            f"other traffic: only {len(common)} of the baseline's {len(known)} requests are among "
-            f"the {len(sampling)} of this run",
-            "run the same traffic and sample, or save a new baseline if the traffic changed on "
-            "purpose",
-        )
-    different = sorted(request for request in common if known[request] != sampling[request])
-    if different:
-        was, now = known[different[0]], sampling[different[0]]
-        yield Differing(
-            f"the sampling of {len(different)} of {len(common)} requests differs (one was {was}, "
-            f"is {now})",
-            "run with the baseline's temperature and sampling, or save a new baseline",
-        )
-
-
-def _of_settings(old: Baseline, new: Baseline) -> Iterator[Differing]:
-    before, now = msgspec.structs.asdict(old.question), msgspec.structs.asdict(new.question)
-    if old.alpha_definition and new.alpha_definition and not one_was_counted(old, new):
-        before["definition of α"] = old.alpha_definition
-        now["definition of α"] = new.alpha_definition
-    for field in ("key_id", "arrivals_digest"):
-        del before[field]
-    for field in ("arrivals", "concurrency", "time_scale", "max_concurrency"):
-        value = before.pop(field)
-        if None not in (value, now[field]):  # a replay has no load
-            before[field] = value  # last, so that other differences are named first
-    differing = {field: (was, now[field]) for field, was in before.items() if now[field] != was}
-    setting = "setting" if len(differing) == 1 else "settings"
-    for field, (was, is_now) in differing.items():
-        # Two of them are set by no flag.
-        flagless = field in ("metric_version", "definition of α")
-        name = field.replace("_", " ") if flagless else flag_of(field)
-        hint = f"run with the baseline's {setting}, or save a new baseline"
-        if field == "metric_version":
-            hint = "save the baseline again with this draftbench"
-        yield Differing(f"{name} was {was}, is {is_now}", hint)
-
-
-def _of_times(old: Baseline, new: Baseline, limits: Sequence[Limit]) -> Iterator[Differing]:
-    """Another machine or load, if times are limited."""
-    timed = next((limit.metric for limit in limits if limit.metric in TIMED), None)
-    if timed is None:
-        return
-    otherwise = "or gate on alpha and mean_accepted_length only"
-    for fact in ("machine", "target runner"):
-        there, here = old.tested.get(fact), new.tested.get(fact)
-        if there != here:
-            yield Differing(
-                f"{timed} was measured elsewhere: {fact} was {there}, is {here}",
-                f"compare times on one machine, {otherwise}",
-            )
-    then, now_at = old.concurrency, new.concurrency
-    # Otherwise it is among the settings.
-    if then != now_at and None in (old.question.concurrency, new.question.concurrency):
-        yield Differing(
-            f"{timed} was measured at concurrency {then}, and now at {now_at}",
-            f"sweep with the baseline's --concurrency, {otherwise}",
-        )
-    if came_at_other_times(old, new):
-        yield Differing(
-            f"{timed} was measured while requests came at other times than in the baseline",
-            f"send the same log or `--seed` as for the baseline, {otherwise}",
-        )
-
-
-def same_run(old: Baseline, new: Baseline) -> bool:
-    """Whether both are of one candidate in one run, so that nothing new was measured."""
-    return (old.run, old.candidate) == (new.run, new.candidate)
-
-
-def question_digest(baseline: Baseline) -> str:
-    """A hash of question and requests: runs with the same one can be shown in one history."""
-    content = msgspec.json.encode((baseline.question, [counts.id for counts in baseline.requests]))
-    return hashlib.sha256(content).hexdigest()[:12]

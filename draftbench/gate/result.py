@@ -124,14 +124,3 @@ class GateResult(Record, frozen=True):
     def segments(self) -> tuple[Check, ...]:
         """The checks of single segments."""
         return tuple(check for check in self.checks if check.segment is not None)
-
-
-class HistoryEntry(Record, frozen=True):
-    """One line of a history: a verdict with the figures of the run that was judged, by metric."""
-
-    schema_version: int
-    created: str
-    candidate: str
-    question: str  # hash of what was asked
-    verdict: Verdict
-    figures: dict[str, FigureValue]  # by metric, of the judged run

@@ -168,7 +168,7 @@ def _passes(
     passes = 1 if candidate is None or device == "cpu" else grid.largest_k
     contexts = [c for c in grid.contexts if c + max(sizes) <= runner.context_length]
     longest = max(contexts, default=0)
-    cache = runner.new_cache(longest + max(sizes), rows, sizes)
+    cache = runner.new_cache(longest + max(sizes), rows, sizes, reads)
     filled = torch.tensor(grid.tokens(0, longest), device=device)
     for row in range(rows if contexts else 0):
         counts = [longest if at == row else 0 for at in range(rows)]

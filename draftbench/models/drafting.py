@@ -32,7 +32,9 @@ Method = Literal["draft-model", "ngram", "eagle3", "mtp", "suffix", "dflash", "r
 class DraftKind(NamedTuple):
     """What is known of a kind of draft."""
 
-    written: str  # by `--drafts`; before a colon if a model or file follows; a draft model: bare
+    written: (
+        str  # in `--drafts`; a model or file follows a colon, and stands alone if this is empty
+    )
     called: str = "(?!)"  # a pattern of what servers call it; this one: nothing
     replayed: bool = False  # whether it can be replayed over the answers of an engine
     built_in: bool = False  # whether the built-in decoder drafts with it, besides prompt lookup
@@ -247,7 +249,7 @@ def tensorrt_llm_fields(speculation: Speculation) -> dict[str, Any]:
     """
     length = {"max_draft_len": speculation.k}
     if speculation.method == "mtp":
-        return {"decoding_type": "MTP", "num_nextn_predict_layers": speculation.k}
+        return {"decoding_type": "MTP", **length}
     if speculation.method == "ngram":
         longest = speculation.lookup.longest
         fields = {"decoding_type": "NGram", **length, "max_matching_ngram_size": longest}
@@ -259,9 +261,14 @@ def tensorrt_llm_fields(speculation: Speculation) -> dict[str, Any]:
     return fields
 
 
-def transformers_arguments(*, two_tokenizers: bool = False) -> str:
-    """The arguments of `generate` for a draft; different vocabularies need both tokenizers."""
-    both = ", tokenizer=tokenizer, assistant_tokenizer=draft_tokenizer" if two_tokenizers else ""
+def transformers_arguments(speculation: Speculation) -> str:
+    """The arguments of `generate`; to translate between vocabularies it needs both tokenizers."""
+    if speculation.method == "mtp":
+        return "use_mtp=True"
+    if speculation.method == "ngram":
+        longest = speculation.lookup.longest
+        return f"prompt_lookup_num_tokens={speculation.k}, max_matching_ngram_size={longest}"
+    both = ", tokenizer=tokenizer, assistant_tokenizer=draft_tokenizer" * speculation.translated
     return f"assistant_model=draft{both}"
 
 

@@ -36,6 +36,7 @@ from draftbench.records import STACK, Candidate
 
 # llama.cpp's SPEC_VOCAB_MAX_SIZE_DIFFERENCE.
 LLAMA_CPP_ROWS = 128
+_KEEPS_DRAFTING = "it keeps drafting beyond the draft's context of {} tokens, up to the target's {}"
 
 
 class Source(msgspec.Struct, frozen=True):
@@ -54,12 +55,14 @@ class EngineRules(msgspec.Struct, frozen=True):
     # What to pass to it so that it drafts like this.
     option: Callable[[Speculation], str]
     methods: tuple[Method, ...]  # of drafting that it is known to have
-    short_context: str  # what it does if the draft's context ends at {} tokens, the target's at {}
-    own_draft: str  # the option for a target that carries its own draft
     sources: tuple[Source, ...]
     # A key of `_findings`, the answer, and its reason with the finding at {}. The first rule whose
     # finding is not empty counts.
     rules: tuple[tuple[str, Standing, str], ...]
+    # What it does if the draft's context ends at {} tokens, the target's at {}.
+    short_context: str = (
+        "try a request beyond the draft's context of {} tokens, which was not tested (target: {})"
+    )
     special: str = ""  # what else it needs for a pair that it takes only with an option
     refused: str = ""  # what it does with a pair that it refuses, if it starts all the same
     # How it samples if a request does not say; None: the configuration says, or it is unknown.
@@ -68,8 +71,7 @@ class EngineRules(msgspec.Struct, frozen=True):
     converts: bool = False  # whether it loads only files that were converted and quantized before
     stacks: bool = False  # whether it can try prompt lookup before another draft
     least_lookup: bool = False  # whether prompt lookup proposes at least as much as an n-gram has
-    # In how many bits it rounds activations, whatever the type of its weights.
-    rounds_activations: bool = False
+    rounds_activations: bool = False  # to 8 bits, whatever the type of its weights
     pins: tuple[str, ...] = ("target", "draft")  # the models whose revision its configuration names
     synthetic: bool = False  # whether it accepts drafts at given rates; SGLang only at their mean
     takes_dtype: bool = False  # whether it is started with --dtype, in which drafts are replayed
@@ -240,7 +242,6 @@ ENGINE_RULES = {
         sampling="vLLM samples by the checkpoint's generation_config.json",
         short_context="from 0.33 on it cuts the server's context to the draft's, {} tokens "
         "(target: {})",
-        own_draft="""--speculative-config '{"method":"mtp","num_speculative_tokens":1}'""",
         sources=(
             Source("fields of --speculative-config", "0.33.0 config/speculative.py", "0.32.0"),
             Source(
@@ -278,10 +279,7 @@ ENGINE_RULES = {
         ),
         option=lambda how: shlex.join(sglang_flags(how)),
         sampling="SGLang samples by the checkpoint's generation_config.json",
-        short_context="it keeps drafting beyond the draft's context of {} tokens, up to the "
-        "target's {}",
-        own_draft="--speculative-algorithm NEXTN --speculative-num-steps 1 "
-        "--speculative-eagle-topk 1 --speculative-num-draft-tokens 2",
+        short_context=_KEEPS_DRAFTING,
         sources=(
             Source("flags of STANDALONE and NGRAM", "0.5.23 arg_groups/fields/spec.py", "0.5.23"),
             Source("equal vocabularies", "0.5.23 speculative/standalone_worker_v2.py", "0.5.23"),
@@ -320,9 +318,6 @@ ENGINE_RULES = {
         special=" --override-kv tokenizer.ggml.bos_token_id=int:{}",
         refused="llama-server starts and serves without the draft",
         sampling="llama-server samples at temperature 0.8, top-k 40, top-p 0.95 and min-p 0.05",
-        short_context="try a request beyond the draft's context of {} tokens, which was not tested "
-        "(target: {})",
-        own_draft="--spec-type draft-mtp --spec-draft-n-max 1",
         sources=(
             Source("--spec-draft-… and --spec-ngram-…", "0c1e57098 common/arg.cpp", "b11669"),
             Source("--spec-draft-sampling", "pull request 27694, from b11368 on", "b11669"),
@@ -354,9 +349,6 @@ ENGINE_RULES = {
             + ", ".join(f"{name}: {value}" for name, value in tensorrt_llm_fields(how).items())
             + "}"
         ),
-        short_context="try a request beyond the draft's context of {} tokens, which was not tested "
-        "(target: {})",
-        own_draft="speculative_config: {decoding_type: MTP, max_draft_len: 1}",
         sources=(
             Source("Draft_Target, NGram and their fields", "00043967 llmapi/llm_args.py", ""),
             Source("draft_len_schedule", "00043967 llmapi/llm_args.py", ""),
@@ -369,7 +361,7 @@ ENGINE_RULES = {
     ),
     "transformers": EngineRules(
         name="transformers",
-        methods=("draft-model", "ngram"),
+        methods=("draft-model", "ngram", "mtp"),
         form="written for transformers 5.x; one request at a time, batches are not supported",
         # Equal vocab_size counts as the same tokenizer, and both tokenizers are then not allowed.
         rules=(
@@ -382,10 +374,8 @@ ENGINE_RULES = {
             ),
             ("rows", "accepts", "vocab_size is {} in both"),
         ),
-        option=lambda how: f"generate({transformers_arguments(two_tokenizers=how.translated)})",
-        short_context="it keeps drafting beyond the draft's context of {} tokens, up to the "
-        "target's {}",
-        own_draft="generate(use_mtp=True)",
+        option=lambda how: f"generate({transformers_arguments(how)})",
+        short_context=_KEEPS_DRAFTING,
         sources=(
             Source("arguments of generate", "5.23.0 generation/utils.py", "5.23.0"),
             Source("equal vocab_size, recurrent state", "5.23.0 generation/utils.py", "5.23.0"),

@@ -15,6 +15,7 @@ from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 from draftbench.models.check_result import OwnDraft
+from draftbench.models.drafting import Speculation
 from draftbench.models.engine_rules import ENGINE_RULES
 
 # Fields of config.json that count the layers, at the top or one level down.
@@ -96,6 +97,8 @@ def _own_draft(
     family: Family | None, why: str, field: str | None = None, layers: int | None = None
 ) -> OwnDraft:
     using = f"{family.engines if family else ''} {_NOT_READ}".split()
-    options = {rules.name: rules.own_draft for name, rules in ENGINE_RULES.items() if name in using}
-    unused = tuple(rules.name for name, rules in ENGINE_RULES.items() if name not in using)
+    own = Speculation("mtp", None, 1)
+    rows = ENGINE_RULES.items()
+    options = {rules.name: rules.option(own) for name, rules in rows if name in using}
+    unused = tuple(rules.name for name, rules in rows if name not in using)
     return OwnDraft(field, layers, why, options, unused)

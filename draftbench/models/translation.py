@@ -46,15 +46,6 @@ def translated(runner: Runner, target: ModelSource, draft: ModelSource) -> Runne
     return TranslatedRunner(runner, rows_of(target), shared_tokens(target, draft), unknown)
 
 
-def widened(runner: Runner, rows: int) -> Runner:
-    """A draft that uses the target's ids as far as it has rows, if all that is known about the
-    target is that it uses up to `rows` ids.
-    """
-    if rows <= runner.vocab_size:
-        return runner
-    return TranslatedRunner(runner, rows, {i: i for i in range(runner.vocab_size)}, 0)
-
-
 def _by_string(source: ModelSource) -> dict[str, int]:
     """A vocabulary's ids by their strings, without ids that have no row."""
     probe = source.tokenizer.tokenize(" a")[:1]

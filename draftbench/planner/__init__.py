@@ -7,16 +7,15 @@ Draws of what is measured
 The model
     effects          cells → how much longer than promised anything takes, and how surely
 The decision
-    decide           draws of speed-ups → the decision at one concurrency, and what would settle it
-    limits           what a configuration may not exceed
+    decide           draws of speed-ups → the decision at one concurrency, which limits are kept,
+                     and what would settle it
 The answer
-    evaluate         every configuration with its figures, and why it was not chosen
-    headroom         what a better draft of the same cost would bring
     concurrencies    the answer at each concurrency, k by concurrency, the crossover
     latency          how long users wait
     output_check     whether speculation changes the output
     caveats          what to know beside the figures
-    recommend        all of these → `Recommendation`, whose records are in recommendation
+    recommend        every configuration with its figures, why it was not chosen, and what a better
+                     draft would bring → `Recommendation`, whose records are in recommendation
 
 `options` has what a user decides by, `what_to_measure` what a sweep asks while it runs. `formula`
 serves `estimate`, which has no run.

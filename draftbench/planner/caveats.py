@@ -15,26 +15,26 @@ from collections.abc import Iterator, Sequence
 from statistics import median
 from typing import Any
 
+from msgspec.structs import astuple
+
 from draftbench.acceptance.definitions import by_tokens
 from draftbench.acceptance.faults import CONTROL_FAILED, near_tie, suspected_faults
 from draftbench.acceptance.intervals import FEW_REQUESTS, MIN_REQUESTS, Estimate
 from draftbench.planner.cells import baseline_drift, beyond_timed
-from draftbench.planner.cost_sources import NO_BASELINE, engine_name
+from draftbench.planner.cost_sources import engine_name
 from draftbench.planner.decide import OVER_TOKENS, Alternative, DecisionAt, Evaluator, decide
-from draftbench.planner.evaluate import why_unknown
 from draftbench.planner.output_check import audit
 from draftbench.planner.recommendation import (
     FEW_DECODED,
-    AtConcurrency,
     Caveat,
     CaveatKind,
     PredictionError,
     Recommendation,
 )
-from draftbench.records import DRAFTING_SETTINGS, SELF, Candidate, EngineFacts, candidate_names
+from draftbench.records import DRAFTING_SETTINGS, SELF, Candidate, candidate_names
 from draftbench.run_folder.manifest import differing_machine
 from draftbench.run_folder.run import Run
-from draftbench.run_folder.served import MOST_CACHED, cached_share, decode_seconds_of, not_answered
+from draftbench.run_folder.served import MOST_CACHED, cached_share, not_answered
 
 # Above this load per core when a run begins, its times are noisy.
 LOAD = 0.75
@@ -59,8 +59,6 @@ _STALLED = 0.02
 _UNCERTAIN_TIMES, _UNCERTAIN_STEPS = 3.0, 0.1
 # Decisive caveats after which no figure of acceptance can be trusted.
 _BASIC: tuple[CaveatKind, ...] = ("contradiction", "control-failed", "replay-disagreement")
-# Smaller relative differences in tokens per round are printed as none.
-_NO_LUCK = 0.0005
 # Requests sent at a smaller share of the log's load say little about that load.
 _WHOLE_LOAD = 0.9
 
@@ -76,7 +74,6 @@ def caveats(evaluator: Evaluator, decided: DecisionAt) -> tuple[Caveat, ...]:
         *_of_engine(evaluator, decided),
         *_of_sample(evaluator, decided),
         *(Caveat("borrowed-costs", text) for text in evaluator.source.caveats),
-        *_of_modelled_rounds(decided),
         *(_of_machine(timing) if timing else ()),
         *_of_outputs(run),
         *_of_candidates(evaluator, decided),
@@ -92,9 +89,9 @@ def caveats(evaluator: Evaluator, decided: DecisionAt) -> tuple[Caveat, ...]:
 
 
 def _of_leader(evaluator: Evaluator, decided: DecisionAt) -> Iterator[Caveat]:
-    leader = decided.leader
+    leader, found, least = decided.leader, decided.deciding, decided.min_speedup
     if leader is None:
-        yield Caveat("no-speed", _no_speed(evaluator, decided))
+        yield Caveat("no-speed", _no_speed(decided))
         return
     if decided.impossible:
         yield Caveat(
@@ -104,123 +101,89 @@ def _of_leader(evaluator: Evaluator, decided: DecisionAt) -> Iterator[Caveat]:
             decisive=True,
             short=decided.impossible,
         )
-    timed = None if leader.note else leader.block
-    if slow := timed and timed.target.slow_step:
-        tokens, several, one = slow
-        times, found = one / several, decided.deciding
+    if leader.block and not leader.note and leader.block.target.slow_step:
+        tokens, several, one = leader.block.target.slow_step
+        times = one / several
         less = found and Estimate(found.value / times, found.low / times, found.high / times)
         speed = f"the speed-up is up to {times:.2f} times too high"
         yield Caveat(
             "slow-step",
             f"a pass over {tokens} tokens takes {1e3 * several:.3g} ms, one over 1 token "
             f"{1e3 * one:.3g} ms: this library's one-token step is slow, so {speed}",
-            decisive=decide(less, decided.min_speedup) != decide(found, decided.min_speedup),
+            decisive=decide(less, least) != decide(found, least),
             short=f"a step without a draft is slower than a pass over {tokens} tokens: {speed}",
         )
-    if leader.interval_from is not None:
-        short = ""
-        if not leader.decoded:
-            short = f"{leader.name} was not measured: treat its speed-up as a prediction"
-        yield Caveat("interval", _interval(decided, leader), short=short)
-    predicted, expected = leader.estimate(leader.predicted()), leader.expected
-    least = decided.min_speedup
-    if decided.deciding is None:
+    if parts := leader.interval_from:
+        requests, runs, undecoded = (f"±{math.expm1(part):.0%}" for part in astuple(parts))
+        text = f"the interval of {leader} is {requests} from the requests and {runs} from the noise"
+        text += " of decoding runs"
+        if parts.undecoded:
+            load = f"concurrency {decided.concurrency} was not timed"
+            text += (
+                f", and {undecoded} since {load if leader.note else f'{leader} was not decoded'}"
+            )
+        short = f"{leader} was not measured: treat its speed-up as a prediction"
+        yield Caveat("interval", text, short="" if leader.cells else short)
+    if found is None:
         few = ""
         if leader.requests >= MIN_REQUESTS:
             few = f"{leader.requests} requests of such unequal length count as only "
             few += f"{leader.equal:.0f}"
-        text = f"{leader.name}: {few + ', too few' if few else 'too few requests'} to decide by"
+        text = f"{leader}: {few + ', too few' if few else 'too few requests'} to decide by"
         yield Caveat("too-few", text, decisive=bool(few), short=few)
-    elif predicted and expected and decide(predicted, least) != decide(expected, least):
-        yield Caveat(
-            "revised",
-            f"{leader.name}: predicted {_with_interval(predicted)}, expected after all "
-            f"measurements {_with_interval(expected)}, which decides",
-        )
 
 
-def _with_interval(speedup: Estimate) -> str:
-    return f"{speedup.value:.2f}× ({speedup.low:.2f}–{speedup.high:.2f})"
-
-
-def _no_speed(evaluator: Evaluator, decided: DecisionAt) -> str:
-    """Why no candidate's speed is known."""
+def _no_speed(decided: DecisionAt) -> str:
+    """Why no candidate's speed is known, by reason."""
     known = [a for a in decided.alternatives if a.log() is not None or a.measured]
     if breaking := [each for each in known if each.configuration in decided.breaks]:
-        sizes = [(each.memory_bytes, each) for each in breaking]
-        least = min(sizes, key=lambda pair: math.inf if pair[0] is None else pair[0])[1]
-        named = f"{least.name}: {'; '.join(decided.breaks[least.configuration])}"
+        least = min(breaking, key=lambda each: (each.memory_bytes is None, each.memory_bytes))
+        named = f"{least}: {'; '.join(decided.breaks[least.configuration])}"
         return f"none of the timed candidates keeps the limits ({named})"
-    unknown = "no candidate's speed is known"
-    loads = {rows for c in evaluator.run.candidates for rows in evaluator.source.concurrencies(c)}
-    if evaluator.run.manifest.question.engine and not loads:
-        return f"{unknown}: {_not_timed_on_engine(evaluator.run)}"
-    if loads and decided.concurrency not in loads:
-        origin, timed = evaluator.source.origin, ", ".join(map(str, sorted(loads)))
-        how = f"timed in {origin}" if origin else "measured"
-        return f"concurrency {decided.concurrency} was not {how}, only {timed}"
-    run = evaluator.run
-    failed = {f.candidate: f.reason for f in run.failures if f.candidate is not None}
-    missing = unfinished(run)
-    if missing and not failed and not any(each.measured for each in decided.alternatives):
-        return f"{unknown} yet: {missing}"
-    whys: dict[str, list[str]] = defaultdict(list)
-    for candidate, reason in failed.items():
-        whys[reason].append(str(candidate))
+    whys = {f.candidate: f.reason for f in decided.evaluator.run.failures if f.candidate}
     # What was decoded, if on too few requests, says more than what was not.
     for each in sorted(decided.alternatives, key=lambda each: each.measured is None):
-        if each.candidate.draft != SELF and each.candidate not in failed:
-            failed[each.candidate] = why_unknown(each, run)
-            whys[failed[each.candidate]].append(str(each.candidate))
-    named = "; ".join(f"{', '.join(names)}: {why}" for why, names in whys.items())
-    return f"{unknown} ({named or 'nothing was timed'})"
-
-
-def _interval(decided: DecisionAt, leader: Alternative) -> str:
-    """Where the deciding interval comes from: its half-width if each part were the only one."""
-    parts, evaluator = leader.interval_from, decided.evaluator
-    assert parts is not None
-    requests, timed, undecoded = (
-        f"±{math.expm1(part):.0%}" for part in (parts.requests, parts.cells, parts.undecoded)
-    )
-    every, on_engine = evaluator.effects.cells, evaluator.on_engine
-    decoded = {cell.configuration for cell in every if cell.configuration.k}
-    count = len(every) if on_engine else len(decoded)
-    cells = "start" if on_engine else "decoded configuration"
-    noise = f"{timed} from the noise of {count} {cells}{'' if count == 1 else 's'}"
-    if not count:
-        noise = f"{timed} from what decoding usually takes beyond timed passes"
-    text = f"the interval of {leader.name} is {requests} from the requests"
-    if leader.configuration in decoded:
-        return f"{text} and {noise}"
-    text += f", {noise}"
-    what = f"{leader.name} was not decoded"
-    if leader.note:
-        what = f"concurrency {decided.concurrency} was not timed"
-    return f"{text}, and {undecoded} since {what}"
-
-
-def _not_timed_on_engine(run: Run) -> str:
-    """Why no candidate was timed on a serving engine."""
-    drafted = any(row.candidate is not None for row in run.served)
-    if not run.has_baseline:
-        return NO_BASELINE
-    streamed = {row.k > 0 for row in run.served if row.output_tokens > 1 and decode_seconds_of(row)}
-    if drafted and len(streamed) < 2:
-        return "the server sends its answers whole, so nothing after a first token can be timed"
-    return "too few requests were timed" if drafted else "no server that drafts was timed"
+        if each.candidate.draft != SELF:
+            whys.setdefault(each.candidate, each.why_unknown)
+    names: dict[str, list[str]] = defaultdict(list)
+    for candidate, why in whys.items():
+        names[why].append(str(candidate))
+    named = "; ".join(f"{', '.join(of)}: {why}" for why, of in names.items())
+    return f"no candidate's speed is known ({named or 'nothing was timed'})"
 
 
 def _of_engine(evaluator: Evaluator, decided: DecisionAt) -> Iterator[Caveat]:
-    """Caveats of a run on a serving engine; if costs come from elsewhere, only on what it did not
-    answer.
+    """What the built-in decoder does not model at a load, and caveats of a run on a serving engine;
+    if costs come from elsewhere, only on what it did not answer.
     """
     run, shown, concurrency = evaluator.run, decided.alternatives, decided.concurrency
     question, traffic = run.manifest.question, run.manifest.traffic
     yield from unanswered(run)
+    if concurrency > 1 and not evaluator.on_engine:
+        text = f"at concurrency {concurrency}, prefill of other requests is not modelled"
+        if any(each.measured for each in shown):
+            text += ", and concurrent requests share rounds, so measured intervals are approximate"
+        yield Caveat("concurrency", text)
     if question.engine is None or evaluator.foreign:
         return
-    yield from _of_two_servers(run)
+    # The user's two servers, as far as both report their settings.
+    settings: dict[bool, dict[str, str]] = {}
+    for facts in run.engines:
+        limits = {"context length": facts.context_length, "prefix cache": facts.prefix_cache}
+        every = {n: str(value) for n, value in limits.items() if value is not None}
+        every |= {n: v for n, v in facts.settings.items() if n not in DRAFTING_SETTINGS}
+        if not facts.started:
+            settings[facts.candidate is None] = every
+    plain, one = settings.get(True, {}), settings.get(False, {})
+    if differing := [n for n in one if n in plain and one[n] != plain[n]]:
+        named = ", ".join(f"{name} {one[name]} and {plain[name]}" for name in differing)
+        yield Caveat(
+            "other-server",
+            f"the servers with and without speculation differ in more than drafting ({named}): the "
+            "speed-up includes that difference",
+            decisive=True,
+            short=f"the two servers differ in {', '.join(differing)}",
+        )
     if traffic.constrained and run.replays:
         share = 1 - traffic.constrained / traffic.requests
         yield Caveat(
@@ -291,35 +254,6 @@ def unanswered(run: Run) -> Iterator[Caveat]:
         )
 
 
-def _of_two_servers(run: Run) -> Iterator[Caveat]:
-    """Compares the user's two servers, as far as both report their settings."""
-    given = [facts for facts in run.engines if not facts.started]
-    plain, drafting = (
-        [_shared_settings(facts) for facts in given if (facts.candidate is None) is without]
-        for without in (True, False)
-    )
-    if not plain or not drafting:
-        return
-    one, other = drafting[-1], plain[-1]
-    differing = [n for n in one if n in other and one[n] != other[n]]
-    if differing:
-        named = ", ".join(f"{name} {one[name]} and {other[name]}" for name in differing)
-        yield Caveat(
-            "other-server",
-            f"the servers with and without speculation differ in more than drafting ({named}): the "
-            "speed-up includes that difference",
-            decisive=True,
-            short=f"the two servers differ in {', '.join(differing)}",
-        )
-
-
-def _shared_settings(facts: EngineFacts) -> dict[str, str]:
-    """The settings that two compared servers should have in common."""
-    limits = {"context length": facts.context_length, "prefix cache": facts.prefix_cache}
-    shared = {name: str(value) for name, value in limits.items() if value is not None}
-    return shared | {n: v for n, v in facts.settings.items() if n not in DRAFTING_SETTINGS}
-
-
 def _of_sample(evaluator: Evaluator, decided: DecisionAt) -> Iterator[Caveat]:
     run, leader = evaluator.run, decided.leader
     missing = unfinished(run)
@@ -372,19 +306,34 @@ def unfinished(run: Run) -> str | None:
     return f"this run is not finished ({found}): the same command resumes it"
 
 
-def _of_modelled_rounds(decided: DecisionAt) -> Iterator[Caveat]:
-    """What the model of rounds leaves out."""
-    if decided.concurrency > 1 and not decided.evaluator.on_engine:
-        text = f"at concurrency {decided.concurrency}, prefill of other requests is not modelled"
-        if any(each.measured for each in decided.alternatives):
-            text += ", and concurrent requests share rounds, so measured intervals are approximate"
-        yield Caveat("concurrency", text)
-
-
-def _of_stalls(run: Run) -> Iterator[Caveat]:
-    """Decoding runs that stalled. On an engine whole answers are judged: a client sees a server's
-    rounds late, several at once.
-    """
+def _of_machine(run: Run) -> Iterator[Caveat]:
+    load, busy = run.manifest.environment.load, ""
+    crowded = sum(s.seconds for s in run.states if (s.others or 0.0) > _BUSY_CORES)
+    share = crowded / (sum(state.seconds for state in run.states) or 1.0)
+    if share > _BUSY_TIME:
+        most = max(state.others or 0.0 for state in run.states)
+        busy = f"other processes used up to {most:.0%} of the cores during {share:.0%} of the run"
+    # The load is the mean of the minute before; what others used during the run says more.
+    elif load and load > LOAD and all(state.others is None for state in run.states):
+        busy = f"the machine was busy when the run began (load {load:.1f} per core)"
+    if busy:
+        text = f"{busy}: timings are noisy, but acceptance is not affected"
+        yield Caveat("busy-machine", text, decisive=True, short="the machine was busy")
+    if throttled := sum(state.throttled or 0 for state in run.states):
+        text = f"cores overheated and were slowed ({throttled} times): timings are unsteady"
+        yield Caveat("throttled", text)
+    here = run.manifest.environment
+    elsewhere = [w.environment for w in run.workers if w.environment.machine != here.machine]
+    if elsewhere:
+        differ = dict.fromkeys(
+            name for machine in elsewhere for name in differing_machine(here, machine)
+        )
+        yield Caveat(
+            "other-machines",
+            f"workers on machines that differ in {', '.join(differ)} shared the responses and "
+            "replays, so near ties may fall differently; all times are from one machine",
+        )
+    # On an engine whole answers are judged: a client sees a server's rounds late, several at once.
     judged = [row for row in run.decodes if len(row.verify_seconds) >= _ROUNDS_TO_JUDGE]
     word, how = "decoding run", f"a round took over {_ROUND_STALL:g} times as long as usual"
     stalls = [max(row.verify_seconds) > _ROUND_STALL * median(row.verify_seconds) for row in judged]
@@ -398,63 +347,22 @@ def _of_stalls(run: Run) -> Iterator[Caveat]:
         paces = [list(of_server.values()) for of_server in servers.values()]
         stalls = [pace > _ANSWER_STALL * median(each) for each in paces for pace in each]
     if stalled := sum(stalls):
-        short = f"1 {word} stalled" if stalled == 1 else f"{stalled} {word}s stalled"
+        short = f"{stalled} {word}{'s' * (stalled > 1)} stalled"
         yield Caveat(
             "stalled",
             f"{short}: {how} (a suspended process, another job), so its speed is too low",
             decisive=stalled > _STALLED * len(stalls),
             short=short,
         )
-
-
-def _of_machine(run: Run) -> Iterator[Caveat]:
-    load = run.manifest.environment.load
-    watched = any(state.others is not None for state in run.states)
-    busy = []
-    # The load is the mean of the minute before; what others used during the run says more.
-    if load is not None and load > LOAD and not watched:
-        busy.append(
-            f"the machine was busy when the run began (load {load:.1f} per core): timings are "
-            "noisy, but acceptance is not affected"
-        )
-    crowded = sum(s.seconds for s in run.states if (s.others or 0.0) > _BUSY_CORES)
-    share = crowded / (sum(state.seconds for state in run.states) or 1.0)
-    if share > _BUSY_TIME:
-        most = max(state.others or 0.0 for state in run.states)
-        when = "throughout the run" if share > 0.995 else f"during {share:.0%} of the run"
-        busy.append(
-            f"{when} other processes used up to {most:.0%} of the cores: timings are noisy, but "
-            "acceptance is not affected"
-        )
-    for text in busy:
-        yield Caveat("busy-machine", text, decisive=True, short="the machine was busy")
-    throttled = sum(state.throttled or 0 for state in run.states)
-    if throttled:
-        often = "once" if throttled == 1 else f"{throttled} times"
-        yield Caveat("throttled", f"cores overheated and were slowed {often}: timings are unsteady")
-    here = run.manifest.environment
-    elsewhere = [w.environment for w in run.workers if w.environment.machine != here.machine]
-    if elsewhere:
-        differ = dict.fromkeys(
-            name for machine in elsewhere for name in differing_machine(here, machine)
-        )
-        yield Caveat(
-            "other-machines",
-            f"workers on machines that differ in {', '.join(differ)} shared the responses and "
-            "replays, so near ties may fall differently; all times are from one machine",
-        )
-    yield from _of_stalls(run)
     decodes = run.decodes
     if run.served:  # the one baseline is copied into every candidate's block
         decodes = tuple(row for row in decodes if row.block == decodes[0].block)
     drift = baseline_drift(decodes, by_start=bool(run.served))
     if drift is not None and abs(drift.change) > max(_DRIFT, drift.doubt):
-        way = "slowed down" if drift.change > 0 else "sped up"
-        times = f"{1 + drift.change:.1f} times" if drift.change >= 1 else ""
-        change = f"{way} {times or f'by {abs(drift.change):.0%}'}"
+        change = f"{'slowed down' if drift.change > 0 else 'sped up'} by {abs(drift.change):.0%}"
         turns = defaultdict[tuple[Candidate | None, int], set[int]](set)
-        for row in run.served:
-            turns[row.candidate, row.k].add(row.repeat)
+        for answer in run.served:
+            turns[answer.candidate, answer.k].add(answer.repeat)
         # If a server was started only once, its speed-up includes the drift until then.
         in_turns = bool(turns) and all(len(turns_of) > 1 for turns_of in turns.values())
         effect = (
@@ -481,25 +389,15 @@ def _of_outputs(run: Run) -> Iterator[Caveat]:
             "acceptance, especially for prompt lookup",
         )
     checked = audit(run)
-    if checked is None:
-        return
-    other = checked.faults + checked.unknown
-    if other and run.manifest.question.engine is not None:
+    if checked and (other := checked.faults + checked.unknown):
+        short = f"{other} of {checked.requests} answers differ from those without speculation"
         yield Caveat(
             "output-differs",
-            f"at temperature 0, {other} of {checked.requests} answers differ from those without "
-            f"speculation ({checked.faults} with no near tie to explain it, {checked.unknown} for "
-            "an unknown cause): suspect another model, or passes that round differently",
+            f"at temperature 0, {short} ({checked.faults} with no near tie to explain it, "
+            f"{checked.unknown} for an unknown cause): suspect another model, the decoder, or "
+            "passes that round differently",
             decisive=other > checked.requests / 2,
-            short=f"{other} of {checked.requests} answers differ with speculation",
-        )
-    elif checked.faults:
-        yield Caveat(
-            "output-differs",
-            f"{checked.faults} of {checked.requests} requests decoded at temperature 0 differ from "
-            "the target's output with no near tie to explain it: suspect the decoder or a kernel",
-            decisive=checked.faults > checked.requests / 2,
-            short=f"{checked.faults} of {checked.requests} responses came out differently",
+            short=short,
         )
 
 
@@ -605,52 +503,60 @@ def checks(answer: Recommendation) -> tuple[str, ...]:
     and on what was measured.
     """
     found = []
-    error, outputs = answer.prediction_error, answer.audit
+    error, outputs, every = answer.prediction_error, answer.audit, answer.evaluations
     if error is not None:
         found.append(predictions_off(error))
-    rounds = [e.round_overhead for e in answer.evaluations if e.round_overhead is not None]
-    plain = [e.plain_overhead for e in answer.evaluations if e.plain_overhead is not None]
+    rounds = [e.round_overhead for e in every if e.round_overhead is not None]
+    plain = [e.plain_overhead for e in every if e.plain_overhead is not None]
     if rounds and plain:
         found.append(
             f"While decoding, rounds took {median(rounds):.2f} times as long as their passes timed "
             f"alone (median; at most {max(rounds):.2f}), steps without speculation "
             f"{median(plain):.2f} times as long. Only the difference affects the speed-up."
         )
-    luck = [e.acceptance_luck for e in answer.evaluations if e.acceptance_luck is not None]
-    if luck:
-        found.append(_luck(min(luck), max(luck)))
+    if luck := [e.acceptance_luck for e in every if e.acceptance_luck is not None]:
+        found.append(
+            "Tokens of decoded rounds against those that replay expects for the same requests: "
+            f"{min(luck):+.1%} to {max(luck):+.1%}. The expected speed-up rests on replay."
+        )
     if outputs is not None:
         share = answer.near_tie_share
         ties = "" if share is None else f" ({share:.1%} of the target's tokens are near ties)"
-        same = f"{outputs.identical} of {outputs.requests} answers"
-        if outputs.identical == outputs.requests:
-            same = f"all {outputs.requests} answers" if outputs.requests > 1 else "the one answer"
         kinds = (
             (outputs.near_ties, f"only at near ties{ties}"),
             (outputs.faults, "with no near tie to explain it"),
             (outputs.unknown, "for an unknown cause"),
         )
-        differing = "".join(
-            f", {count} {'differs' if count == 1 else 'differ'} {how}"
-            for count, how in kinds
-            if count
-        )
+        differing = "".join(f", {count} differ {how}" for count, how in kinds if count)
         found.append(
             "Output check at temperature 0, over every decoded draft and k: "
-            f"{same} identical to the target's{differing}."
+            f"{outputs.identical} of {outputs.requests} answers are identical to the target's"
+            f"{differing}."
         )
-    found += [sentence for at in answer.by_concurrency for sentence in _texts_changed(at)]
+    for at in answer.by_concurrency:
+        # At one request at a time, answers with speculation are those of the output check.
+        texts, plainly = at.texts, "without speculation"
+        if texts and (texts.load != "closed" or at.concurrency > 1):
+            sent = "sent at their times of arrival"
+            if texts.load == "closed":
+                sent = f"with {at.concurrency} requests in flight"
+            found.append(
+                f"At temperature 0, {sent}, {texts.differ} of {texts.answers} answers with "
+                f"speculation and {texts.plain_differ} of {texts.plain_answers} without it differ "
+                f"from those to single requests {plainly}."
+            )
+        elif texts and texts.plain_answers:
+            changed = f"{texts.plain_differ} of {texts.plain_answers}"
+            found.append(f"Asked again, the server {plainly} changed {changed} of its answers.")
     if answer.ceiling_alpha is not None:
         found.append(
             "Upper bound: even a perfect greedy draft reaches only α = "
-            f"{answer.ceiling_alpha:.2f} here, "
-            "because some requests sample."
+            f"{answer.ceiling_alpha:.2f} here, because some requests sample."
         )
-    requests = "1 request" if answer.requests == 1 else f"{answer.requests} requests"
     timed = "costs of" if answer.costs_from else "timed with"
     found.append(
-        f"{requests}, {answer.output_tokens} output tokens; {answer.drafting_mode} drafting; "
-        f"{timed} {answer.runner or 'an unknown runner'}."
+        f"{answer.requests} request{'s' * (answer.requests > 1)}, {answer.output_tokens} output "
+        f"tokens; {answer.drafting_mode} drafting; {timed} {answer.runner or 'an unknown runner'}."
     )
     return tuple(found)
 
@@ -658,52 +564,10 @@ def checks(answer: Recommendation) -> tuple[str, ...]:
 def predictions_off(error: PredictionError) -> str:
     """A sentence on how far off predicted speed-ups were."""
     median, worst = error.passes_only_median, error.passes_only_worst
-    if error.configurations == 1:
-        alone = "" if median is None else f" (from pass timings alone: {median:.1%})"
-        return f"Prediction error for the one measured configuration: {error.median:.1%}{alone}."
-    alone = ""
+    count, alone = error.configurations, ""
     if median is not None and worst is not None:
         alone = f" (from pass timings alone: {median:.1%}, {worst:.1%})"
     return (
-        f"Prediction error over {error.configurations} measured configurations: median "
+        f"Prediction error over {count} measured configuration{'s' * (count > 1)}: median "
         f"{error.median:.1%}, max {error.worst:.1%}{alone}."
-    )
-
-
-def _luck(fewest: float, most: float) -> str:
-    """A sentence on how many more tokens decoded rounds gave than replay expects; `fewest` and
-    `most` are relative differences.
-    """
-    if max(-fewest, most) < _NO_LUCK:
-        return "Decoded rounds gave as many tokens as replay expects for the same requests."
-    ends = [end for end in dict.fromkeys((fewest, most)) if abs(end) >= _NO_LUCK]
-    kinds = ["fewer" if end < 0 else "more" for end in ends]
-    words = " to ".join(f"{abs(end):.1%} {kind}" for end, kind in zip(ends, kinds, strict=True))
-    if len(ends) == 2 and len(set(kinds)) == 1:
-        small, large = sorted(map(abs, ends))
-        words = f"{100 * small:.1f} to {large:.1%} {kinds[0]}"
-    up_to = "up to " if len(ends) == 1 and fewest != most else ""
-    return (
-        f"Decoded rounds gave {up_to}{words} tokens than replay expects for the same requests. The "
-        "expected speed-up rests on replay."
-    )
-
-
-def _texts_changed(at: AtConcurrency) -> Iterator[str]:
-    """Sentences on how often texts differ at a load, with and without speculation."""
-    texts = at.texts
-    if texts is None:
-        return
-    plain = f"{texts.plain_differ} of {texts.plain_answers}"
-    if texts.load == "closed" and at.concurrency == 1:
-        if texts.plain_answers:
-            yield f"Asked again, the server without speculation changed {plain} of its answers."
-        return
-    sent = "sent at their times of arrival"
-    if texts.load == "closed":
-        sent = f"with {at.concurrency} requests in flight"
-    without = f" and {plain} without it" if texts.plain_answers else ""
-    yield (
-        f"At temperature 0, {sent}, {texts.differ} of {texts.answers} answers with speculation"
-        f"{without} differ from those to single requests without speculation."
     )

@@ -24,15 +24,14 @@ from __future__ import annotations
 import math
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
 from itertools import compress
 from statistics import fmean, median
-from typing import Any, Literal, NamedTuple
+from typing import Literal, NamedTuple, cast
 
 import msgspec
 import numpy as np
-import numpy.typing as npt
 
 from draftbench.acceptance.candidate_rounds import (
     Along,
@@ -43,7 +42,7 @@ from draftbench.acceptance.candidate_rounds import (
 )
 from draftbench.acceptance.definitions import Figure, Sample, equal_requests, pooled, quotient
 from draftbench.acceptance.intervals import RESAMPLES, generator_of
-from draftbench.acceptance.rounds import Floats, Ints, Rounds, counted_rounds
+from draftbench.acceptance.rounds import Floats, Ints, counted_rounds
 from draftbench.planner.passes import PASS_DRAWS, UNTIMED, Block, Spent, between
 from draftbench.planner.recommendation import FEW_DECODED, Configuration
 from draftbench.records import Candidate, Decode, Key, Trajectory
@@ -134,8 +133,17 @@ def measurements(run: Run, concurrency: int = 1) -> dict[tuple[Candidate, int], 
         candidate = next(iter(by_key.values()))[0].row.candidate
         if k == 0 or candidate is None or not both:
             continue
+        sums = []  # means over the steady parts of one response's runs
+        for runs in (by_key[key] if side else baseline[key] for key in both for side in (1, 0)):
+            sums.append(
+                (
+                    fmean(each.steady.output_tokens - 1 for each in runs),
+                    fmean(each.steady.decode_seconds for each in runs),
+                    fmean(each.row.prefills * each.steady_share for each in runs),
+                )
+            )
         # [responses, with and without, tokens and seconds of decoding and of prefills]
-        table = np.array([[_sums(runs[key]) for runs in (by_key, baseline)] for key in both])
+        table = np.array(sums).reshape(len(both), 2, 3)
         with_prefills = np.stack([table[..., 0], table[..., 1] + table[..., 2]], axis=-1)
         responses = [run.responses[key] for key in both]
         speedup, end_to_end = (
@@ -149,17 +157,6 @@ def measurements(run: Run, concurrency: int = 1) -> dict[tuple[Candidate, int], 
             speedup, speculative, frozenset(both), end_to_end, plain
         )
     return measured
-
-
-def _sums(runs: Sequence[TimedRun]) -> tuple[float, float, float]:
-    """Tokens, decode seconds and prefill seconds: means over the steady parts of one response's
-    runs.
-    """
-    return (
-        fmean(each.steady.output_tokens - 1 for each in runs),
-        fmean(each.steady.decode_seconds for each in runs),
-        fmean(each.row.prefills * each.steady_share for each in runs),
-    )
 
 
 def ratio_of_rates(sums: Floats) -> Floats:
@@ -324,8 +321,9 @@ def cells_of(
         name = "running" if row.process in running else f"{row.process} {row.repeat}"
         groups[row.block, row.concurrency][row.k, name if of_engine else row.process].append(each)
     columns, plain_known = Columns(drawn), set[tuple[int, str]]()
-    found = list[_Timed]()
+    found = list[tuple[Cell, int, int]]()  # with the columns of its seconds: spent, and promised
     for candidate in candidates:
+        along = candidate_rounds(run, candidate)
         for (block_name, concurrency), by_cell in sorted(groups.items()):
             if block_name != str(candidate):
                 continue
@@ -340,58 +338,64 @@ def cells_of(
                     if (concurrency, name) in plain_known:
                         continue
                     plain_known.add((concurrency, name))
-                configuration = Configuration.of(candidate, k, concurrency)
-                along = candidate_rounds(run, candidate)
-                spent, promised, step = _spent_and_promised(runs, k, block, concurrency, along)
-                if not (spent.sum() > 0 and promised[0].sum() > 0):
+                parts = [each.steady for each in runs]
+                weights = np.array([each.response.weight for each in runs])
+                spent = weights * [part.decode_seconds for part in parts]
+                promised = weights * [part.output_tokens - 1.0 for part in parts]
+                factor, step = np.ones(PASS_DRAWS + 1), 1.0
+                if block is not None:
+                    contexts = np.array([context_of(each.response) for each in runs])
+                    steps = np.array([float(len(part.verify_seconds)) for part in parts])
+                    passes = plain = block.steps(steps, contexts)
+                    if k:
+                        rounds = counted_rounds(parts)
+                        if along.knows(k) and (expected := along.at(k)).reads is not None:
+                            # A stack's: shared between lookup and draft as replay expects.
+                            rows = [along.row_of[each.row.key] for each in runs]
+                            often = (rounds.target_passes / expected.target_passes[rows])[:, None]
+                            by_draft = cast(Floats, expected.by_draft)[rows] * often
+                            reads = expected.reads[rows] * often
+                            rounds = replace(rounds, by_draft=by_draft, reads=reads)
+                        passes = block.rounds(rounds, contexts, concurrency, np.ones(len(parts)))
+                    promised, factor = _seconds(passes, weights)
+                    step = float(plain.seconds.sum() / (promised.sum() or 1.0))
+                    promised = weights * promised
+                if not (spent.sum() > 0 and promised.sum() > 0):
                     continue
-                rows = drawn.rows(each.row.request for each in runs)
-                by_request = drawn.column(rows, spent)
-                place = round(fmean(places[each.row.process] for each in runs))
-                found.append(
-                    _Timed(
-                        Cell(configuration, name, place, promise, step, equal_requests(by_request)),
-                        spent=columns.add(by_request),
-                        promised=columns.add(drawn.column(rows, promised[0]), promised[1]),
-                    )
+                at = drawn.rows(each.row.request for each in runs)
+                by_request = drawn.column(at, spent)
+                cell = Cell(
+                    Configuration.of(candidate, k, concurrency),
+                    name,
+                    round(fmean(places[each.row.process] for each in runs)),
+                    promise,
+                    step,
+                    equal_requests(by_request),
                 )
+                promised_column = columns.add(drawn.column(at, promised), factor)
+                found.append((cell, columns.add(by_request), promised_column))
     if not found:
         return []
-    logs = np.log(columns.sums())
-    return [
-        each.cell._replace(
-            log=logs[:, each.spent]
-            - logs[:, each.promised]
-            + (_of_missing(each, found, columns) if of_engine and each.cell.configuration.k else 0)
-        )
-        for each in found
-    ]
-
-
-class _Timed(NamedTuple):
-    """A cell without its `log`, and the columns of its seconds: `spent`, and `promised`."""
-
-    cell: Cell
-    spent: int
-    promised: int
-
-
-def _of_missing(one: _Timed, every: Sequence[_Timed], columns: Columns) -> float:
-    """A correction for a cell whose draft left requests unanswered, so that leaving out slow ones
-    does not make it look faster: how much longer than promised decoding without a draft took on all
-    requests than on the answered ones, as a logarithm.
-    """
-    load, answered = one.cell.configuration.concurrency, columns.values[one.spent] > 0
-    plain = [
-        (columns.values[each.spent], columns.values[each.promised])
-        for each in every
-        if (each.cell.configuration.k, each.cell.configuration.concurrency) == (0, load)
-    ]
-    if not plain:
-        return 0.0
-    spent, steps = (np.sum(side, axis=0) for side in zip(*plain, strict=True))
-    own = spent[answered].sum(), steps[answered].sum()
-    return math.log(spent.sum() / steps.sum() * own[1] / own[0]) if all(own) else 0.0
+    logs, values = np.log(columns.sums()), columns.values
+    cells = []
+    for cell, spent_at, promised_at in found:
+        own, missing = cell.configuration, 0.0
+        if of_engine and own.k:
+            # A draft that left slow requests unanswered must not look faster for it: how much
+            # longer than promised decoding without a draft took on all requests than on those.
+            plain_at = [
+                (spent, steps)
+                for each, spent, steps in found
+                if each.configuration.k == 0 and each.configuration.concurrency == own.concurrency
+            ]
+            every = np.zeros((2, len(drawn.names)))
+            for sides in plain_at:
+                every += [values[side] for side in sides]
+            spent, steps = every[:, values[spent_at] > 0].sum(axis=1)
+            if spent and steps:
+                missing = math.log(every[0].sum() / every[1].sum() * steps / spent)
+        cells.append(cell._replace(log=logs[:, spent_at] - logs[:, promised_at] + missing))
+    return cells
 
 
 def _joined(
@@ -413,45 +417,6 @@ def _joined(
         joined[k, "few" if name in few else name] += runs
     found = {at: runs for at, runs in joined.items() if enough(runs)}
     return {(k, name): runs for (k, name), runs in found.items() if (0, name) in found}
-
-
-def _spent_and_promised(
-    runs: Sequence[TimedRun],
-    k: int,
-    block: Block | None,
-    concurrency: int,
-    along: CandidateRounds,
-) -> tuple[Floats, tuple[Floats, Floats], float]:
-    """The weighted seconds of every run; those that passes promise for it, with the factor by which
-    drawn passes change their sum; and a target step over the passes of a round.
-
-    Args:
-        along: the candidate's rounds, for what a run does not count.
-    """
-    parts = [each.steady for each in runs]
-    weights = np.array([each.response.weight for each in runs])
-    spent = weights * np.array([part.decode_seconds for part in parts])
-    tokens = np.array([part.output_tokens - 1.0 for part in parts])
-    if block is None:
-        return spent, (weights * tokens, np.ones(PASS_DRAWS + 1)), 1.0
-    contexts = np.array([context_of(each.response) for each in runs])
-    passes = steps = block.steps(np.array([float(len(p.verify_seconds)) for p in parts]), contexts)
-    if k:
-        rounds = counted_rounds(parts)
-        if along.knows(k) and (expected := along.at(k)).reads is not None:
-            rows = np.array([along.row_of[each.row.key] for each in runs])
-            rounds = _with_parts(rounds, expected, rows)
-        passes = block.rounds(rounds, contexts, concurrency, np.ones(len(parts)))
-    seconds, factor = _seconds(passes, weights)
-    step = float(steps.seconds.sum() / (seconds.sum() or 1.0))
-    return spent, (weights * seconds, factor), step
-
-
-def _with_parts(rounds: Rounds, expected: Rounds, rows: Ints) -> Rounds:
-    """The counted rounds of a stack, shared between lookup and its draft as replay expects."""
-    counted = (rounds.target_passes / expected.target_passes[rows])[:, None]
-    parts = {n: c[rows] * counted for n, c in expected.counts.items() if n in ("by_draft", "reads")}
-    return Rounds(**rounds.counts | parts, k=rounds.k)
 
 
 @dataclass(frozen=True, eq=False)
@@ -505,22 +470,25 @@ def promised(
         decoded: the decoding runs of configurations of which neither passes nor rounds are known.
         foreign: whether costs are from elsewhere, so that this run's prefills say nothing.
     """
-    columns, found = Columns(drawn), list[_OfOne]()
+    columns, configurations = Columns(drawn), list[Configuration]()
+    # By configuration: the columns of its seconds without a draft and with it, and of both
+    # prefills; tokens, target passes, responses, equal requests and requests.
+    table = list[tuple[float, ...]]()
     nowhere = columns.add(np.full(len(drawn.names), np.nan))
     for candidate, block in every.items():
         along, passes = candidate_rounds(run, candidate), block or ROUND
         weights = along.weights
         rows = drawn.rows(t.request for t in along.trajectories)
-        requests = len(set(rows.tolist()))
         longest = math.inf if block is None or block.longest is None else block.longest - 1
         known = [k for k in ks if k <= longest and along.knows(k)]
         if not known:
             continue
-        prefills = block.prefills(along.prompts) if block else None
         answered: Mapping[int, int] = {}
-        if prefills is not None:
-            sides = enumerate(prefills.T)
-            answered = {k: columns.add(drawn.column(rows, weights * side)) for k, side in sides}
+        if block and (prefills := block.prefills(along.prompts)) is not None:
+            answered = {
+                k: columns.add(drawn.column(rows, weights * side))
+                for k, side in enumerate(prefills.T)
+            }
         elif not foreign:
             of_answers = _answered_prefills(run, candidate, concurrency, drawn)
             answered = {k: columns.add(column) for k, column in of_answers.items()}
@@ -529,75 +497,49 @@ def promised(
         for k in known:
             seconds, factor = in_seconds(along, passes, concurrency, k)
             column, at_k = drawn.column(rows, weights * seconds), along.at(k)
-            nearest = min(
-                filter(None, answered), key=lambda other: (abs(other - k), other), default=0
-            )
-            found.append(
-                _OfOne(
-                    Configuration.of(candidate, k, concurrency),
-                    plain=plain,
-                    rounds=columns.add(column, factor),
-                    prefills=(answered.get(0, nowhere), answered.get(nearest, nowhere)),
-                    tokens=float(weights @ at_k.tokens),
-                    passes=float(weights @ at_k.target_passes),
-                    responses=weights.sum(),
-                    equal=equal_requests(column),
-                    requests=requests,
-                )
-            )
+            nearest = min(filter(None, answered), key=lambda n: (abs(n - k), n), default=0)
+            prefill, both = answered.get(0, nowhere), answered.get(nearest, nowhere)
+            passed, often = float(weights @ at_k.target_passes), float(weights.sum())
+            tokens, sizes = float(weights @ at_k.tokens), (equal_requests(column), len({*rows}))
+            sides = plain, columns.add(column, factor), prefill, both
+            table.append((*sides, tokens, passed, often, *sizes))
+            configurations.append(Configuration.of(candidate, k, concurrency))
     for configuration, runs in decoded.items():
         rows = drawn.rows(each.row.request for each in runs)
         spent = np.array([each.response.weight * each.steady.decode_seconds for each in runs])
         # Known by its tokens alone: the same without a draft and with it.
-        at, total = columns.add(column := drawn.column(rows, spent)), spent.sum()
-        equal, requests = equal_requests(column), len(set(rows.tolist()))
-        unknown = nowhere, nowhere
-        found.append(_OfOne(configuration, at, at, unknown, total, total, 0.0, equal, requests))
-
-    def of_all(name: str) -> npt.NDArray[Any]:
-        return np.array([getattr(each, name) for each in found])
-
-    sums = columns.sums()
-    without, rounds = (sums[:, of_all(side).astype(np.int64)] for side in ("plain", "rounds"))
-    tokens = of_all("tokens")
+        at, total = columns.add(column := drawn.column(rows, spent)), float(spent.sum())
+        sizes = equal_requests(column), len({*rows})
+        configurations.append(configuration)
+        table.append((at, at, nowhere, nowhere, total, total, 0.0, *sizes))
+    counts = np.array(table).reshape(len(table), 9).T
+    tokens, target_passes, responses, equal, requests = counts[4:]
+    sums = columns.sums()[:, counts[:4].astype(np.int64)]  # [1 + draws, 4, configurations]
     with np.errstate(invalid="ignore", divide="ignore"):
-        step = (without[0] / tokens) / (rounds[0] / of_all("passes"))
+        step = (sums[0, 0] / tokens) / (sums[0, 1] / target_passes)
     return Promised(
-        configurations=[each.configuration for each in found],
-        plain=without,
-        rounds=rounds,
-        prefills=sums[:, of_all("prefills").astype(np.int64).reshape(-1, 2)],
+        configurations=configurations,
+        plain=sums[:, 0],
+        rounds=sums[:, 1],
+        prefills=np.moveaxis(sums[:, 2:], 1, -1),
         step=step,
         tokens=tokens,
-        responses=of_all("responses"),
-        equal=of_all("equal"),
-        requests=of_all("requests").astype(np.int64),
+        responses=responses,
+        equal=equal,
+        requests=requests.astype(np.int64),
     )
-
-
-class _OfOne(NamedTuple):
-    """What is promised for one configuration: the columns of its seconds, and its counts."""
-
-    configuration: Configuration
-    plain: int
-    rounds: int
-    prefills: tuple[int, int]
-    tokens: float
-    passes: float
-    responses: float
-    equal: float
-    requests: int
 
 
 def _answered_prefills(
     run: Run, candidate: Candidate, concurrency: int, drawn: DrawnRequests
 ) -> dict[int, Floats]:
     """The prefill seconds of the decoded requests, scaled up to all of them, by k [requests]."""
-    decodes, total = run.decodes_by_concurrency, candidate_rounds(run, candidate).weights.sum()
-    rows = [row for row in decodes.get(concurrency, ()) if row.block == str(candidate)]
-    found = {}
-    for k in sorted({row.k for row in rows}):
-        own = [row for row in rows if row.k == k]
+    by_k, found = defaultdict[int, list[Decode]](list), {}
+    for row in run.decodes_by_concurrency.get(concurrency, ()):
+        if row.block == str(candidate):
+            by_k[row.k].append(row)
+    total = candidate_rounds(run, candidate).weights.sum()
+    for k, own in sorted(by_k.items()):
         often = Counter(row.request for row in own)
         weights = np.array([run.responses[row.key].weight / often[row.request] for row in own])
         seconds = weights * [row.prefills for row in own] * total / weights.sum()

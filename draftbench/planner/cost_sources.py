@@ -35,9 +35,8 @@ from draftbench.planner.passes import Block, blocks_of, exactly
 from draftbench.planner.recommendation import FEW_DECODED
 from draftbench.records import LOOKUP, Candidate
 from draftbench.run_folder.run import Run
+from draftbench.run_folder.served import decode_seconds_of
 from draftbench.safe_files import UnreadableError, read_yaml
-
-NO_BASELINE = "no server without speculation was timed beside it"
 
 
 @dataclass(frozen=True, eq=False)
@@ -64,27 +63,26 @@ class CostSource:
         """Why costs are unknown at a load, or between which loads they are interpolated; None if
         they were timed, or if the run's own facts and failures explain better why they are missing.
         """
-        timed = self.concurrencies(candidate)
+        timed, run = self.concurrencies(candidate), self.run
         if concurrency in timed:
             return None
-        sizes = ", ".join(map(str, timed))
-        if candidate in self.served:
-            if not timed:
-                return self._not_served(candidate)
-            return f"concurrency {concurrency} was not served, only {sizes}"
         around = next(((a, b) for a, b in pairwise(timed) if a < concurrency < b), None)
-        if around is not None:
+        if around is not None and candidate not in self.served:
             return f"interpolated between {around[0]} and {around[1]}"
         if timed:
-            return f"{concurrency} concurrent requests were not timed, only {sizes}"
-        return self.origin and f"{self.origin} has no times for it"
-
-    def _not_served(self, candidate: Candidate) -> str | None:
-        """Why a candidate has no costs on an engine; None if no server drafted with it."""
-        if not self.run or not any(row.candidate == candidate for row in self.run.served):
+            where = f" in {self.origin}" if self.origin else ""
+            only = ", ".join(map(str, timed))
+            return f"concurrency {concurrency} was not timed{where}, only {only}"
+        if run is None or candidate not in self.served:
+            return self.origin and f"{self.origin} has no times for it"
+        answers = [row for row in run.served if row.error is None and row.output_tokens > 1]
+        answers = [row for row in answers if row.candidate in (None, candidate)]
+        if not any(row.candidate for row in answers):
             return None
-        if not self.run.has_baseline:
-            return NO_BASELINE
+        if not run.has_baseline:
+            return "no server without speculation was timed beside it"
+        if len({row.k > 0 for row in answers if decode_seconds_of(row)}) < 2:
+            return "its server sends answers whole, so nothing after a first token can be timed"
         return f"fewer than {FEW_DECODED} requests were timed with it"
 
 

@@ -14,17 +14,17 @@ errors are shrunk together, those far apart hardly move (Gelman, Hill & Yajima 2
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from functools import cached_property
 from itertools import chain
 from statistics import NormalDist
-from typing import Literal
+from typing import Literal, NamedTuple
 
 import numpy as np
 
 from draftbench.acceptance.candidate_rounds import CandidateRounds, candidate_rounds
-from draftbench.acceptance.definitions import quotient, tokens_per_round
+from draftbench.acceptance.definitions import tokens_per_round
 from draftbench.acceptance.intervals import (
     MIN_REQUESTS,
     RESAMPLES,
@@ -33,6 +33,8 @@ from draftbench.acceptance.intervals import (
     quantiles,
 )
 from draftbench.acceptance.rounds import Floats
+from draftbench.memory import Footprint, bytes_to_serve, format_size
+from draftbench.models.engine_rules import fewest_drafted, too_short
 from draftbench.planner.cells import (
     ROUND,
     Cell,
@@ -47,8 +49,8 @@ from draftbench.planner.cells import (
     promised,
 )
 from draftbench.planner.cost_sources import costs_in
-from draftbench.planner.effects import BuiltInDesign, Effects, EngineDesign, Left, reshaped
-from draftbench.planner.limits import broken_limits, draft_memory
+from draftbench.planner.effects import BuiltInDesign, Effects, EngineDesign, reshaped
+from draftbench.planner.latency import tail_ratio
 from draftbench.planner.options import DecisionOptions
 from draftbench.planner.passes import PASS_DRAWS, Block, between
 from draftbench.planner.recommendation import (
@@ -60,7 +62,7 @@ from draftbench.planner.recommendation import (
     LargerSweep,
     Remedy,
 )
-from draftbench.records import SELF, Candidate, Key
+from draftbench.records import LOOKUP, SELF, Candidate, Key
 from draftbench.remembered import remembered
 from draftbench.run_folder.run import Run, to_decode
 
@@ -100,10 +102,11 @@ class Alternative:
 
     evaluator: Evaluator
     configuration: Configuration
+    candidate: Candidate
     along: CandidateRounds  # the rounds of its responses
     block: Block | None
     measured: Measurement | None
-    cells: tuple[Cell, ...]
+    cells: tuple[Cell, ...]  # its decoding, where enough requests were decoded
     note: str | None
     memory_bytes: int | None
     requests: int = 0
@@ -111,24 +114,12 @@ class Alternative:
     parts: Parts | None = None
     column: int | None = None  # its place in `Evaluator.promised`
 
-    @property
-    def candidate(self) -> Candidate:
-        """The draft at its quantization level."""
-        return self.configuration.candidate
+    def __str__(self) -> str:
+        return str(self.configuration)
 
     @property
     def k(self) -> int:
         return self.configuration.k
-
-    @property
-    def name(self) -> str:
-        """The configuration in words."""
-        return str(self.configuration)
-
-    @property
-    def decoded(self) -> bool:
-        """Whether enough requests were decoded to say how fast it is."""
-        return bool(self.cells)
 
     def log(self, by: Kind = "expected") -> Floats | None:
         """The draws of its log speed-up [1 + draws]; None where unknown."""
@@ -153,15 +144,7 @@ class Alternative:
         parts = self.parts
         if parts is None or self.requests < MIN_REQUESTS:
             return None
-        return IntervalParts(*(_REACH * math.sqrt(part) for part in parts))
-
-    @property
-    def drawn_to_others(self) -> float | None:
-        """The share by which the other drafts change its expected speed-up."""
-        if self.column is None:
-            return None
-        drawn = self.evaluator.among_drafts(self.configuration.concurrency, "expected")
-        return math.expm1(drawn[0, self.column])
+        return IntervalParts(*(_REACH * np.sqrt(parts)).tolist())
 
     @cached_property
     def expected(self) -> Estimate | None:
@@ -179,8 +162,8 @@ class Alternative:
     @cached_property
     def measured_rows(self) -> list[int]:
         """The rows of its decoded responses among all of them."""
-        at = self.along.row_of
-        return sorted(at[key] for key in self.measured.keys if key in at) if self.measured else []
+        at, keys = self.along.row_of, self.measured.keys if self.measured else ()
+        return sorted(at[key] for key in keys if key in at)
 
     @property
     def promised(self) -> tuple[Floats, Floats, Floats, Floats] | None:
@@ -190,7 +173,7 @@ class Alternative:
         if self.log() is None or not self.along.knows(self.k):
             return None
         at = self.along, self.block or ROUND, self.configuration.concurrency
-        (plain, _), (rounds, _) = (in_seconds(*at, k) for k in (None, self.k))
+        plain, rounds = in_seconds(*at, None)[0], in_seconds(*at, self.k)[0]
         return plain, rounds, self.along.at(self.k).tokens, self.along.weights
 
     @property
@@ -198,8 +181,7 @@ class Alternative:
         """The promised log speed-up by resampled passes [draws]."""
         assert self.block is not None
         at = self.along, self.block, self.configuration.concurrency
-        (_, plain), (_, rounds) = (in_seconds(*at, k) for k in (None, self.k))
-        return np.asarray(np.log(plain / rounds)[1:], np.float64)
+        return np.log(in_seconds(*at, None)[1] / in_seconds(*at, self.k)[1])[1:]
 
     @cached_property
     def extra_log_time_predicted(self) -> float | None:
@@ -207,13 +189,13 @@ class Alternative:
         logarithm; None if they say nothing about it.
         """
         own, evaluator = self.configuration, self.evaluator
-        if self.column is None or any(cell.promise == "tokens" for cell in self.cells):
+        if self.column is None or own in evaluator.effects.design.alone:
             return None
         design = evaluator.effects.design
         if isinstance(design, EngineDesign) and not design.started_beside(own):
             return None
         step = evaluator.promised(own.concurrency).step[self.column]
-        return evaluator.without(own if self.cells else None).slower(own, float(step))[0]
+        return evaluator.effects.slower(own, float(step), own if self.cells else None)
 
     def predicted(self, by: Kind = "expected") -> Floats | None:
         """Its log speed-up as the other cells predict it, with draws over requests alone [1 +
@@ -227,7 +209,8 @@ class Alternative:
         sides = np.stack([here.plain[0, at], rounds])
         sides += here.prefills[0, at] if by == "end_to_end" else 0.0
         requests = self.evaluator.log_parts(concurrency, by).requests[:, at]
-        return _known(np.log(sides[0] / sides[1]) + np.append(0.0, requests))
+        log = np.log(sides[0] / sides[1]) + np.append(0.0, requests)
+        return log if np.isfinite(log).all() else None
 
     @property
     def prediction_error(self) -> float | None:
@@ -242,8 +225,8 @@ class Alternative:
             return None
         *sides, _, weights = promised
         rows = self.measured_rows
-        plain, rounds = (float(weights[rows] @ seconds[rows]) for seconds in sides)
-        return plain / rounds * math.exp(-extra_log_time) / measured - 1 if rounds else None
+        plain, rounds = weights[rows] @ np.stack(sides, axis=1)[rows]
+        return float(plain / rounds * math.exp(-extra_log_time) / measured - 1) if rounds else None
 
     @cached_property
     def acceptance_luck(self) -> float | None:
@@ -252,15 +235,109 @@ class Alternative:
 
         It differs from 0 where decoded outputs differ from the replayed ones or drafts are sampled.
         """
-        along, measured = self.along, self.measured
-        if measured is None or not along.replays:
+        if self.measured is None or not self.along.replays:
             return None
-        (_, rounds), replayed = measured.counted, along.at(self.k)
-        decoded, expected = (
-            quotient(np.array([each.tokens[at].sum(), each.target_passes[at].sum()]))
-            for each, at in ((rounds, slice(None)), (replayed, self.measured_rows))
-        )
-        return float(decoded / expected - 1) if expected > 0 else None
+        (_, decoded), replayed = self.measured.counted, self.along.at(self.k)
+        rows, passes = self.measured_rows, decoded.target_passes.sum()
+        expected = replayed.target_passes[rows].sum()
+        if not (passes > 0 and expected > 0):
+            return None
+        tokens = decoded.tokens.sum() / passes, replayed.tokens[rows].sum() / expected
+        return float(tokens[0] / tokens[1] - 1)
+
+    def broken_limits(self) -> Iterator[str]:
+        """The limits of user and engine that it breaks or cannot be shown to keep, in words."""
+        run, limits, own = self.evaluator.run, self.evaluator.options, self.configuration
+        question = run.manifest.question
+        fewest = fewest_drafted(question.engine, own.draft, question.lookup_shortest)
+        if own.k < fewest:
+            yield too_short(fewest)
+        if (most := limits.max_memory) is not None:
+            at_once = question.max_concurrency or own.concurrency
+            needed = memory_needed(run, self.candidate, at_once)
+            if needed is None:
+                yield "its memory is unknown, so it cannot be shown to keep --max-memory"
+            elif needed > most:
+                yield (
+                    f"it needs {format_size(needed)} with its target, {needed / most - 1:.0%} over "
+                    f"--max-memory ({format_size(most)})"
+                )
+        if (limit := limits.max_p99_ratio) is not None:
+            tail = tail_ratio(self)
+            if tail is None:
+                yield "its latency is unknown, so it cannot be shown to keep --max-p99-ratio"
+            elif tail[0] > limit:
+                yield (
+                    f"a request's time per output token grows to {tail[0]:.2f} times that of plain "
+                    f"decoding ({tail[1]}), {tail[0] / limit - 1:.0%} over --max-p99-ratio "
+                    f"({limit:g})"
+                )
+
+    @property
+    def why_unknown(self) -> str:
+        """Why its speed is unknown."""
+        run = self.evaluator.run
+        if self.log() is not None:
+            return "its prefill was not timed"
+        if self.note is not None:
+            return self.note
+        if self.block is not None:
+            return "passes as long were not timed"
+        if self.measured is not None:
+            return f"{len(self.measured.speedup.requests)} decoded requests are too few to tell"
+        if run.manifest.question.engine:
+            return "replayed, but no server that drafts with it was timed"
+        facts = run.facts_of(self.candidate)
+        if facts is not None and not facts.has_kernel:
+            return f"no fast kernel for {self.candidate.quant} on this device"
+        failed = [f.reason for f in run.failures if f.candidate == self.candidate]
+        return failed[-1] if failed else "step times were not measured"
+
+
+def memory_needed(run: Run, candidate: Candidate, concurrency: int) -> float | None:
+    """Bytes that target and draft take at a concurrency, with the traffic's longest context and the
+    largest k; None unless facts of both are known.
+    """
+    target, draft = run.facts_of(None), _footprint(run, candidate)
+    if target is None or draft is None:
+        return None
+    return bytes_to_serve(
+        Footprint(target.weight_bytes, target.kv_bytes_per_token),
+        draft,
+        concurrency=concurrency,
+        context=_longest_context(run),
+        k=max(run.manifest.question.ks),
+        vocabulary=target.vocab_size,
+    )
+
+
+def draft_memory(run: Run, candidate: Candidate) -> int | None:
+    """Bytes of a draft's weights and its cache at the traffic's longest context."""
+    draft, tokens = _footprint(run, candidate), _longest_context(run)
+    if draft is None:
+        return None
+    facts = run.facts_of(None if candidate.draft == SELF else candidate)
+    if facts is not None:
+        tokens = min(tokens, facts.context_length)
+    return int(draft.weight_bytes + tokens * draft.cache_bytes_per_token)
+
+
+def _footprint(run: Run, candidate: Candidate) -> Footprint | None:
+    """A draft's weights and cache; None if its facts are unknown. The target as its own draft adds
+    a second cache, prompt lookup nothing.
+    """
+    if candidate.draft == LOOKUP:
+        return Footprint(0, 0)
+    facts = run.facts_of(None if candidate.draft == SELF else candidate)
+    if facts is None:
+        return None
+    return Footprint(0 if candidate.draft == SELF else facts.weight_bytes, facts.kv_bytes_per_token)
+
+
+@remembered
+def _longest_context(run: Run) -> int:
+    """Tokens of the longest prompt with its response."""
+    return max((t.prompt_tokens + t.output_tokens for t in run.trajectories), default=0)
 
 
 class Evaluator:
@@ -279,26 +356,23 @@ class Evaluator:
         # With the costs of another run, its requests are resampled too.
         runs = filter(None, (run, self.source.run))
         self.drawn = DrawnRequests(t.request for each in runs for t in each.trajectories)
-        self.effects = self._effects()
-        self.cells: dict[Configuration, tuple[Cell, ...]] = {}  # the run's own
-        for cell in self.effects.cells if not self.foreign else ():
-            self.cells[cell.configuration] = (*self.cells.get(cell.configuration, ()), cell)
-
-    def _effects(self) -> Effects:
         timed, blocks = self.source.run, self.source.blocks
-        cells = cells_of(timed, self.run.candidates, blocks, self.drawn) if timed else []
-        of_blocks = set(chain(*blocks.values()))
-        loads = sorted(of_blocks | {cell.configuration.concurrency for cell in cells}) or [1]
+        cells = cells_of(timed, run.candidates, blocks, self.drawn) if timed else []
+        loads = {*chain(*blocks.values()), *(cell.configuration.concurrency for cell in cells)}
+        every = sorted(loads) or [1]
         engine = timed is not None and timed.manifest.question.engine is not None
-        design = EngineDesign(cells, self.ks) if engine else BuiltInDesign(cells, loads)
+        design = EngineDesign(cells, self.ks) if engine else BuiltInDesign(cells, every)
         known = [
             Configuration.of(candidate, k, concurrency)
-            for candidate in self.run.candidates
-            for concurrency in loads
+            for candidate in run.candidates
+            for concurrency in every
             for k in self.ks
             if not engine or concurrency in self.source.concurrencies(candidate)
         ]
-        return Effects(cells, design, known)
+        self.effects = Effects(cells, design, known)
+        self.cells: dict[Configuration, tuple[Cell, ...]] = {}  # the run's own
+        for cell in cells if not self.foreign else ():
+            self.cells[cell.configuration] = (*self.cells.get(cell.configuration, ()), cell)
 
     def concurrencies(self) -> tuple[int, ...]:
         """The loads that the run was asked for; with costs from elsewhere, those timed there."""
@@ -331,7 +405,7 @@ class Evaluator:
         cells, alone = self.cells, dict[Configuration, Sequence[TimedRun]]()
         for (of, k), measurement in self.measured(concurrency).items():
             configuration = Configuration.of(of, k, concurrency)
-            if any(cell.promise == "tokens" for cell in cells.get(configuration, ())):
+            if configuration in cells and configuration in self.effects.design.alone:
                 alone[configuration] = measurement.runs
         by_tokens_alone, every = {c.candidate for c in alone}, {}
         for candidate in self._candidates(concurrency):
@@ -350,18 +424,20 @@ class Evaluator:
         column_of = {each: column for column, each in enumerate(here.configurations)}
         found = []
         for candidate in self._candidates(concurrency):
-            reaches = candidate_rounds(self.run, candidate).reaches
-            decoded = {k for of, k in self.measured(concurrency) if of == candidate}
-            for k in (k for k in self.ks if reaches(k) or k in decoded):
+            along, measured = candidate_rounds(self.run, candidate), self.measured(concurrency)
+            for k in self.ks:
+                if not (along.reaches(k) or (candidate, k) in measured):
+                    continue
                 configuration = Configuration.of(candidate, k, concurrency)
                 at = column_of.get(configuration)
                 found.append(
                     Alternative(
                         evaluator=self,
                         configuration=configuration,
-                        along=candidate_rounds(self.run, candidate),
+                        candidate=candidate,
+                        along=along,
                         block=self._block(candidate, concurrency),
-                        measured=self.measured(concurrency).get((candidate, k)),
+                        measured=measured.get((candidate, k)),
                         cells=self.cells.get(configuration, ()),
                         note=self.source.note(candidate, concurrency),
                         memory_bytes=draft_memory(self.run, candidate),
@@ -377,12 +453,7 @@ class Evaluator:
     def logs(self, concurrency: int, by: Kind) -> list[Floats | None]:
         """The draws of every log speed-up [1 + draws], by column; None where unknown."""
         every = self.log_parts(concurrency, by).every + self.among_drafts(concurrency, by)
-        return [_known(log) for log in np.ascontiguousarray(every.T)]
-
-    @remembered
-    def without(self, own: Configuration | None) -> Left:
-        """The effects as if the cells of a configuration had not been timed."""
-        return self.effects.without(lambda each: each == own)
+        return [log if np.isfinite(log).all() else None for log in np.ascontiguousarray(every.T)]
 
     @remembered
     def _longer(self, concurrency: int) -> tuple[Floats, Floats, Floats]:
@@ -391,13 +462,32 @@ class Evaluator:
 
     @remembered
     def log_parts(self, concurrency: int, by: Kind) -> _Logs:
-        """The log speed-ups, and what draws of requests and of time add to them."""
-        here = self.promised(concurrency)
+        """The log speed-ups, from the promised seconds and how much longer decoding takes, and what
+        draws of requests and of time add to them. The draws of few requests are widened to
+        Student's t with as many equal ones.
+        """
+        here, prefills = self.promised(concurrency), by == "end_to_end"
+        seconds, equal = np.stack([here.plain, here.rounds], axis=-1), here.equal
         if self.on_engine:  # its rounds are known from the answered requests alone
             cells = [c for c in self.effects.cells if c.configuration.concurrency == concurrency]
-            fewest = min((cell.equal for cell in cells), default=math.inf)
-            here = replace(here, equal=np.minimum(here.equal, fewest))
-        return _drawn_logs(here, self._longer(concurrency), prefills=by == "end_to_end")
+            equal = np.minimum(equal, min((cell.equal for cell in cells), default=math.inf))
+
+        def logs(rows: slice, longer: Floats) -> Floats:
+            with np.errstate(divide="ignore", invalid="ignore"):
+                sides = np.log(seconds[rows]) + longer
+                if prefills:
+                    sides = np.logaddexp(sides, np.log(here.prefills[rows]))
+                return np.asarray(sides[..., 0] - sides[..., 1], np.float64)
+
+        estimate, by_requests, by_time = self._longer(concurrency)
+        middle = logs(slice(0, 1), estimate[None])[0]
+        requests, time = logs(slice(1, None), by_requests), logs(slice(0, 1), by_time) - middle
+        n = np.maximum(equal, MIN_REQUESTS)
+        normal, square = generator_of("student").standard_normal((RESAMPLES, 1)), 2 / (9 * (n - 1))
+        # χ² over its degrees of freedom (Wilson & Hilferty 1931).
+        spread = np.maximum(1 - square + normal * np.sqrt(square), 0.05) ** 3
+        requests = (requests - requests.mean(axis=0)) * np.sqrt((n + 1) / (n - 1) / spread)
+        return _Logs(requests, time, np.concatenate([middle[None], middle + requests + time]))
 
     def shown(self, timed: Sequence[Alternative]) -> Floats:
         """The log speed-ups that one more timing of each alternative would show, without the draws
@@ -478,107 +568,42 @@ class Evaluator:
     def at(self, concurrency: int, only: Candidate | None = None) -> DecisionAt:
         """The decision at one load, among all candidates or for one candidate alone."""
         every = self.alternatives(concurrency)
-        return DecisionAt(self, concurrency, tuple(a for a in every if only in (None, a.candidate)))
+        return DecisionAt(self, concurrency, [a for a in every if only in (None, a.candidate)])
 
 
-@dataclass(frozen=True, eq=False)
-class _Logs:
-    """Log speed-ups [configurations], and what drawn requests and drawn times add to them [draws,
-    configurations].
+class _Logs(NamedTuple):
+    """Draws of log speed-ups: what drawn requests and drawn times add to them [draws,
+    configurations], and the estimates with both [1 + draws, configurations].
     """
 
-    middle: Floats
     requests: Floats
     time: Floats
-
-    @cached_property
-    def every(self) -> Floats:
-        """[1 + draws, configurations]."""
-        return np.concatenate([self.middle[None], self.middle + self.requests + self.time])
+    every: Floats
 
 
-def _drawn_logs(here: Promised, longer: Sequence[Floats], *, prefills: bool) -> _Logs:
-    """Log speed-ups from the promised seconds and how much longer decoding takes. The draws of few
-    requests are widened to Student's t with as many equal ones.
-    """
-
-    promised = np.stack([here.plain, here.rounds], axis=-1)
-
-    def logs(rows: slice, longer: Floats) -> Floats:
-        with np.errstate(divide="ignore", invalid="ignore"):
-            sides = np.log(promised[rows]) + longer
-            if prefills:
-                sides = np.logaddexp(sides, np.log(here.prefills[rows]))
-            return np.asarray(sides[..., 0] - sides[..., 1], np.float64)
-
-    estimate, by_requests, by_time = longer
-    middle = logs(slice(0, 1), estimate[None])[0]
-    requests, time = logs(slice(1, None), by_requests), logs(slice(0, 1), by_time)
-    n = np.maximum(here.equal, MIN_REQUESTS)
-    normal, square = generator_of("student").standard_normal((RESAMPLES, 1)), 2 / (9 * (n - 1))
-    # χ² over its degrees of freedom (Wilson & Hilferty 1931).
-    spread = np.maximum(1 - square + normal * np.sqrt(square), 0.05) ** 3
-    widened = np.sqrt((n + 1) / (n - 1) / spread)
-    return _Logs(middle, (requests - requests.mean(axis=0)) * widened, time - middle)
-
-
-def _known(log: Floats) -> Floats | None:
-    return log if np.isfinite(log).all() else None
-
-
-@dataclass(frozen=True, eq=False)
 class DecisionAt:
     """The alternatives at one concurrency, and the decision between them."""
 
-    evaluator: Evaluator
-    concurrency: int
-    alternatives: tuple[Alternative, ...]
-
-    @property
-    def by(self) -> Kind:
-        """The kind of speed-up that decides."""
-        return self.evaluator.by
-
-    @property
-    def min_speedup(self) -> float:
-        """The smallest speed-up worth speculating for."""
-        return self.evaluator.options.min_speedup
-
-    @cached_property
-    def breaks(self) -> Mapping[Configuration, tuple[str, ...]]:
-        """The limits that alternatives break, in words."""
-        options, run = self.evaluator.options, self.evaluator.run
-        return {
-            each.configuration: broken
-            for each in self.alternatives
-            if (broken := broken_limits(each, options, run))
-        }
-
-    @cached_property
-    def competing(self) -> tuple[Alternative, ...]:
-        """The alternatives of known speed that keep the limits, without the control."""
-        found = [
-            each
-            for each in self.alternatives
-            if each.candidate.draft != SELF
-            and each.log(self.by) is not None
-            and each.configuration not in self.breaks
-        ]
-        return tuple(sorted(found, key=lambda each: each.name))
-
-    @cached_property
-    def _drawn(self) -> Floats:
-        """The log speed-ups of plain decoding, 0, and of every competing alternative [draws, 1 +
-        competing].
-        """
-        logs = [np.zeros(RESAMPLES), *(a.log(self.by)[1:] for a in self.competing)]  # type: ignore[index]
-        return np.stack(logs, axis=1)
-
-    @cached_property
-    def _shares(self) -> Floats:
-        """Their speeds as shares of the best in each draw."""
-        found: Floats = np.exp(self._drawn - self._drawn.max(axis=1, keepdims=True))
-        return found
+    def __init__(
+        self, evaluator: Evaluator, concurrency: int, alternatives: Sequence[Alternative]
+    ) -> None:
+        self.evaluator, self.concurrency, self.alternatives = evaluator, concurrency, alternatives
+        self.by, self.min_speedup = evaluator.by, evaluator.options.min_speedup
+        # The limits that alternatives break, in words.
+        self.breaks: dict[Configuration, tuple[str, ...]] = {}
+        # Those of known speed that keep the limits, without the control, by name.
+        self.competing: list[Alternative] = []
+        # The log speed-ups of plain decoding, 0, and of every competing one [draws, 1 + competing].
+        logs = [np.zeros(RESAMPLES)]
+        for each in sorted(alternatives, key=str):
+            if broken := tuple(each.broken_limits()):
+                self.breaks[each.configuration] = broken
+            elif each.candidate.draft != SELF and (log := each.log(self.by)) is not None:
+                self.competing.append(each)
+                logs.append(log[1:])
+        self._drawn: Floats = np.stack(logs, axis=1)
+        # Their speeds as shares of the best in each draw.
+        self._shares: Floats = np.exp(self._drawn - self._drawn.max(axis=1, keepdims=True))
 
     def gain(self, timed: Sequence[Alternative]) -> float:
         """How much faster the choice is expected to be, as a logarithm, if these are timed once
@@ -617,9 +642,9 @@ class DecisionAt:
         average and pay off as surely.
         """
         losses = {each: self.loss(each) for each in some}
-        best = min(losses, key=lambda each: losses[each], default=None)
-        if best is None:
+        if not losses:
             return None
+        best = min(losses, key=losses.__getitem__)
         sure = self._pays(best)
         near = [each for each in some if losses[each] <= losses[best] + HARDLY_MORE_LOSS]
         least: dict[Candidate, float] = {}
@@ -730,7 +755,7 @@ class DecisionAt:
             return "baseline"
         if self.decision != "inconclusive" or self.impossible or leader is None:
             return None
-        if leader.decoded or self.evaluator.on_engine or self.evaluator.foreign:
+        if leader.cells or self.evaluator.on_engine or self.evaluator.foreign:
             return "sample"
         if leader.note:
             return "load"
@@ -763,7 +788,7 @@ class DecisionAt:
         traffic = run.manifest.traffic
         rows = traffic.rows - traffic.merged - sum(traffic.dropped.values())
         given = any(not facts.started for facts in run.engines)
-        more = (1, 3, 5) if leader.decoded and not (self.evaluator.foreign or given) else ()
+        more = (1, 3, 5) if leader.cells and not (self.evaluator.foreign or given) else ()
         counts = [now, *(count for count in more if count > now)]
 
         def chance(times: float, count: int) -> float:

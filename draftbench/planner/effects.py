@@ -19,14 +19,12 @@ from __future__ import annotations
 
 import math
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
-from functools import cached_property
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import product
 from statistics import fmean
 from typing import NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 
 from draftbench.acceptance.intervals import RESAMPLES, generator_of
 from draftbench.acceptance.rounds import Floats, Ints
@@ -34,6 +32,7 @@ from draftbench.planner.cells import Cell
 from draftbench.planner.passes import rising
 from draftbench.planner.recommendation import Configuration
 from draftbench.records import Candidate
+from draftbench.remembered import remembered
 
 # Standard deviations of effects before any cell is seen. For one configuration they add up to about
 # 5%: 44 decoded ones of real runs were 4.5% (root mean square) off what passes promise.
@@ -68,41 +67,68 @@ class Part(NamedTuple):
     value: float
 
 
-@dataclass(frozen=True, eq=False)
-class _Given:
-    """The model at one point of the grid: the logarithm of its likelihood, the noise, prior
-    standard deviations of effects, and the inverse covariance of the cells.
+class _Given(NamedTuple):
+    """The model at one point of the grid: the noise, prior standard deviations of effects, and the
+    inverse covariance of the cells.
     """
 
-    log: float
     noise: float
     prior: Floats
     inverse: Floats
 
 
-@dataclass(eq=False)
 class Effects:
     """The effects of a run's cells, drawn: `mean` [1 + draws, effects] holds what each draw of
     requests makes likely, `noise` [draws, effects] what the cells leave open, `given` [draws] the
-    grid point of each draw.
+    point of the `grid` of each draw. `known` are the configurations that may be asked about.
     """
 
-    cells: Sequence[Cell]
-    design: Design
-    known: Sequence[Configuration]
-    _sds: dict[Effect, float] = field(default_factory=dict)
-
-    def __post_init__(self) -> None:
-        rows = [self._row(self.design.cell(cell)) for cell in self.cells]
-        for each in self.known:  # so that every effect has a column
-            for parts in (self.design.plain(each), self.design.rounds(each, 1.0)):
-                self._row(parts)
+    def __init__(
+        self, cells: Sequence[Cell], design: Design, known: Sequence[Configuration]
+    ) -> None:
+        self.cells, self.design, self._sds = cells, design, dict[Effect, float]()
+        rows = [self._row(design.cell(cell)) for cell in cells]
+        for each in known:  # so that every effect has a column
+            self._row(design.plain(each))
+            self._row(design.rounds(each, 1.0))
         # By name, so that no draw depends on the order of candidates or requests.
         self._sds = dict(sorted(self._sds.items(), key=str))
         self.z = self._matrix(rows)
-        y = [c.log - self.design.offset(c.configuration) for c in self.cells]
+        y = [c.log - design.offset(c.configuration) for c in cells]
         self.y = np.stack(y, axis=1) if y else np.zeros((RESAMPLES + 1, 0))
-        self._draw()
+        # How likely each noise of a cell is, and each spread of drafts.
+        sds, first = np.array(list(self._sds.values())), self.y[0]
+        scaled = np.array([name[0] in design.scaled for name in self._sds], dtype=bool)
+        noisy = np.array([name[0] in design.noisy for name in self._sds], dtype=bool)
+        self.grid, logs = list[_Given](), list[float]()
+        for noise, spread in product(design.noises.tolist(), design.spreads):
+            prior = np.where(scaled, spread, 1.0) * np.where(noisy, noise, 1.0) * sds
+            covariance = (self.z * prior**2) @ self.z.T + noise**2 * np.eye(len(first))
+            inverse = np.linalg.inv(covariance)
+            log = float(np.linalg.slogdet(inverse)[1] - first @ inverse @ first) / 2
+            doubt = design.freedom * (math.log(noise) + (design.usual / noise) ** 2 / 2)
+            self.grid.append(_Given(noise, prior, inverse))
+            logs.append(log - doubt)
+        chances = np.exp(np.array(logs) - max(logs))
+        chances[chances < _UNLIKELY * chances.sum()] = 0.0
+        self.chances: Floats = chances / chances.sum()
+        # How far the cells move the effects [effects, cells] at each likely point of the grid, and
+        # the covariance that they leave [effects, effects].
+        count, learned = len(sds), {}
+        self.mean, self.noise = np.zeros((RESAMPLES + 1, count)), np.zeros((RESAMPLES, count))
+        for number in np.flatnonzero(self.chances).tolist():
+            variances = self.grid[number].prior ** 2
+            gain = (variances[:, None] * self.z.T) @ self.grid[number].inverse
+            learned[number] = gain, np.diag(variances) - gain @ (self.z * variances)
+            self.mean[:] += self.chances[number] * (gain @ first)
+        shares = (generator_of("grid").permutation(RESAMPLES) + 0.5) / RESAMPLES
+        at = np.searchsorted(np.cumsum(self.chances), shares)
+        self.given: Ints = np.minimum(at, max(learned))
+        normal = generator_of("effects").standard_normal((RESAMPLES, count))
+        for number, (gain, left) in learned.items():
+            drawn = np.flatnonzero(self.given == number)
+            self.mean[1 + drawn] += (self.y[1 + drawn] - first) @ gain.T
+            self.noise[drawn] = gain @ first - self.mean[0] + normal[drawn] @ root(left).T
 
     def _row(self, parts: Iterator[Part]) -> dict[Effect, float]:
         row: dict[Effect, float] = defaultdict(float)
@@ -117,58 +143,6 @@ class Effects:
         for n, row in enumerate(rows):
             table[n, [at[effect] for effect in row]] = list(row.values())
         return table
-
-    @cached_property
-    def grid(self) -> list[_Given]:
-        """The model at every point of the grid."""
-        names, sds, design = list(self._sds), np.array(list(self._sds.values())), self.design
-        scaled = np.array([name[0] in design.scaled for name in names], dtype=bool)
-        noisy = np.array([name[0] in design.noisy for name in names], dtype=bool)
-        found, y = [], self.y[0]
-        for noise in design.noises.tolist():
-            for spread in design.spreads:
-                prior = np.where(scaled, spread, 1.0) * np.where(noisy, noise, 1.0) * sds
-                covariance = (self.z * prior**2) @ self.z.T + noise**2 * np.eye(len(y))
-                inverse = np.linalg.inv(covariance)
-                log = (np.linalg.slogdet(inverse)[1] - y @ inverse @ y) / 2
-                log -= design.freedom * (math.log(noise) + (design.usual / noise) ** 2 / 2)
-                found.append(_Given(float(log), noise, prior, inverse))
-        return found
-
-    @cached_property
-    def chances(self) -> Floats:
-        """How likely every point of the grid is."""
-        logs = np.array([each.log for each in self.grid])
-        chances = np.exp(logs - logs.max())
-        chances[chances < _UNLIKELY * chances.sum()] = 0.0
-        found: Floats = chances / chances.sum()
-        return found
-
-    def _learned(
-        self, given: _Given, inverse: Floats, cells: npt.NDArray[np.bool_]
-    ) -> tuple[Floats, Floats]:
-        """How far some cells move the effects [effects, cells], and the covariance that they leave
-        [effects, effects].
-        """
-        z, variances = self.z[cells], given.prior**2
-        gain = (variances[:, None] * z.T) @ inverse
-        return gain, np.diag(variances) - gain @ (z * variances)
-
-    def _draw(self) -> None:
-        shares = (generator_of("grid").permutation(RESAMPLES) + 0.5) / RESAMPLES
-        at = np.searchsorted(np.cumsum(self.chances), shares)
-        self.given: Ints = np.minimum(at, np.flatnonzero(self.chances)[-1])
-        count = len(self._sds)
-        self.mean, self.noise = np.zeros((RESAMPLES + 1, count)), np.zeros((RESAMPLES, count))
-        normal = generator_of("effects").standard_normal((RESAMPLES, count))
-        likely = np.flatnonzero(self.chances).tolist()
-        every, grid = np.ones(len(self.cells), dtype=bool), self.grid
-        learned = {n: self._learned(grid[n], grid[n].inverse, every) for n in likely}
-        self.mean[:] = sum(self.chances[n] * (gain @ self.y[0]) for n, (gain, _) in learned.items())
-        for number, (gain, left) in learned.items():
-            rows = np.flatnonzero(self.given == number)
-            self.mean[1 + rows] += (self.y[1 + rows] - self.y[0]) @ gain.T
-            self.noise[rows] = gain @ self.y[0] - self.mean[0] + normal[rows] @ root(left).T
 
     def longer(
         self, configurations: Sequence[Configuration], steps: Floats
@@ -188,33 +162,26 @@ class Effects:
         requests, time = (self.design.monotone(configurations, each) for each in (requests, time))
         return requests[0], requests[1:], time
 
-    def without(self, left_out: Callable[[Configuration], bool]) -> Left:
-        """The effects as if some configurations had not been timed, at the likeliest grid point."""
-        given = self.grid[int(self.chances.argmax())]
-        rest = np.array([not left_out(cell.configuration) for cell in self.cells], dtype=bool)
-        z = self.z[rest]
-        covariance = (z * given.prior**2) @ z.T + given.noise**2 * np.eye(len(z))
-        gain, left = self._learned(given, np.linalg.inv(covariance), rest)
-        return Left(self, gain @ self.y[0, rest], left, given.noise)
-
-
-@dataclass(frozen=True, eq=False)
-class Left:
-    """The effects without some cells: their means and covariance, and the noise of a cell."""
-
-    effects: Effects
-    mean: Floats
-    covariance: Floats
-    noise: float
-
-    def slower(self, configuration: Configuration, step: float) -> tuple[float, float]:
-        """δ of a configuration, with its standard deviation."""
-        design, effects = self.effects.design, self.effects
+    def slower(
+        self, configuration: Configuration, step: float, without: Configuration | None
+    ) -> float:
+        """δ of a configuration as if the cells of one had not been timed, at the likeliest point of
+        the grid.
+        """
+        design, mean = self.design, self._mean_without(without)
         both = design.plain(configuration), design.rounds(configuration, step)
-        plain, rounds = effects._matrix([effects._row(parts) for parts in both])
-        row = rounds - plain
+        plain, rounds = self._matrix([self._row(parts) for parts in both])
         offset = design.offset(configuration) - design.offset(configuration.at(0))
-        return float(row @ self.mean) + offset, math.sqrt(max(row @ self.covariance @ row, 0.0))
+        return float((rounds - plain) @ mean) + offset
+
+    @remembered
+    def _mean_without(self, left_out: Configuration | None) -> Floats:
+        given = self.grid[int(self.chances.argmax())]
+        rest = np.array([cell.configuration != left_out for cell in self.cells], dtype=bool)
+        z, variances = self.z[rest], given.prior**2
+        covariance = (z * variances) @ z.T + given.noise**2 * np.eye(len(z))
+        found: Floats = (variances[:, None] * z.T) @ np.linalg.inv(covariance) @ self.y[0, rest]
+        return found
 
 
 def root(covariance: Floats) -> Floats:

@@ -16,10 +16,11 @@ experts, where further tokens read further experts.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 
 import msgspec
 
+from draftbench.acceptance.rounds import alpha_of
 from draftbench.errors import UsageError
 
 # The best k is looked for among these.
@@ -61,24 +62,9 @@ def break_even_alpha(k: int, cost: float, *, verify: float = 1.0) -> float | Non
 
     At k = 1 it equals c (corollary 3.9).
     """
-
-    def pays(alpha: float) -> bool:
-        return speedup(alpha, k, cost, verify=verify) >= 1
-
-    return _least(pays) if pays(1.0) else None
-
-
-def alpha_of(tokens: float, k: int) -> float:
-    """The α at which a round yields this many tokens, 1 to k + 1; inverts `expected_tokens`."""
-    return _least(lambda alpha: expected_tokens(alpha, k) >= tokens)
-
-
-def _least(enough: Callable[[float], bool]) -> float:
-    """The least number from 0 to 1 that is enough; all above it must be enough too."""
-    low, high = 0.0, 1.0
-    while (middle := (low + high) / 2) not in (low, high):
-        low, high = (low, middle) if enough(middle) else (middle, high)
-    return low if enough(low) else high
+    _check(1.0, k, cost, verify)
+    tokens = k * cost + verify
+    return alpha_of(tokens, k) if tokens <= k + 1 else None
 
 
 class FormulaRow(msgspec.Struct, frozen=True):

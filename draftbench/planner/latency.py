@@ -37,16 +37,28 @@ def latency(alternative: Alternative, run: Run) -> Latency | None:
     measured = alternative.measured
     if measured is None:
         return None
-    answers = (
-        [row for row in rows if row.error is None and row.key in measured.keys]
-        for rows in _answers(run, alternative, alternative.configuration.concurrency)
-    )
-    plain, speculative = (
-        _side(runs, of_engine)
-        for runs, of_engine in zip((measured.baseline, measured.runs), answers, strict=True)
-    )
-    if plain is None or speculative is None:
-        return None
+    sides, served = [], _answers(run, alternative, alternative.configuration.concurrency)
+    for runs, answers in zip((measured.baseline, measured.runs), served, strict=True):
+        paces = _paces(runs)
+        if not paces:
+            return None
+        streams = [
+            chunk_gaps(row) for row in answers if row.error is None and row.key in measured.keys
+        ]
+        # Every row of a batch records the rounds that all rows share: count one copy of each.
+        parts = (zip(r.steady.draft_seconds, r.steady.verify_seconds, strict=True) for r in runs)
+        gaps = sorted((d + v for part in parts for d, v in part), reverse=True)
+        gaps = gaps[:: runs[0].row.concurrency]
+        if streams:
+            gaps = [] if None in streams else [gap for each in streams for gap in each or ()]
+        sides.append(
+            Side(
+                time_per_output_token=_distribution(paces),
+                chunk_gap=_distribution(gaps) if gaps else None,
+                time_to_first_token=_distribution([each.row.prefills for each in runs]),
+            )
+        )
+    plain, speculative = sides
     ratio, compared = _tail(plain.time_per_output_token, speculative.time_per_output_token)
     return Latency(
         draft=alternative.candidate.draft,
@@ -98,33 +110,6 @@ def _answers(run: Run, leader: Alternative | None, concurrency: int) -> tuple[li
     return (
         [row for row in here if row.candidate is None],
         [row for row in here if (row.candidate, row.k) == shown],
-    )
-
-
-def _side(runs: Sequence[TimedRun], answers: Sequence[Served]) -> Side | None:
-    """The distributions of decoding runs; a serving engine's gaps come from its `answers`."""
-    paces = _paces(runs)
-    if not paces:
-        return None
-    gaps: Sequence[float] | None
-    if answers:
-        streams = [chunk_gaps(row) for row in answers]
-        gaps = None if None in streams else [gap for gaps in streams for gap in gaps or ()]
-    else:
-        rounds = [
-            draft + verify
-            for each in runs
-            for draft, verify in zip(
-                each.steady.draft_seconds, each.steady.verify_seconds, strict=True
-            )
-        ]
-        # Every row of a batch records the rounds that all rows share: count one copy of each.
-        gaps = sorted(rounds, reverse=True)[:: runs[0].row.concurrency]
-    first = [each.row.prefills for each in runs]
-    return Side(
-        time_per_output_token=_distribution(paces),
-        chunk_gap=_distribution(gaps) if gaps else None,
-        time_to_first_token=_distribution(first),
     )
 
 

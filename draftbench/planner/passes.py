@@ -193,18 +193,12 @@ def _passes(samples: _Samples) -> Passes | None:
     spread = middle * ratio ** widening(units)
     shape = -1, len(sizes), len(contexts)
     seconds = np.concatenate([middle, spread], axis=1).T.reshape(shape)
-    slow = _slow_step(sizes, seconds[0])
+    steps, slow = seconds[0], None
+    times = np.divide(steps[:1], steps, out=np.ones_like(steps), where=steps > 0).min(axis=-1)
+    if sizes[0] == 1 and times.max() > 1 + SLOW_STEP:
+        at, context = int(times.argmax()), len(contexts) // 2
+        slow = sizes[at], float(steps[at, context]), float(steps[0, context])
     return Passes(np.array(sizes), np.array(contexts), _monotone(seconds, slow), slow)
-
-
-def _slow_step(sizes: Sequence[int], medians: Floats) -> tuple[int, float, float] | None:
-    """`Passes.slow_step` of medians [sizes, contexts]."""
-    times = np.divide(medians[:1], medians, out=np.ones_like(medians), where=medians > 0)
-    times = times.min(axis=-1)
-    at, middle = int(times.argmax()), medians.shape[-1] // 2
-    if sizes[0] != 1 or times[at] <= 1 + SLOW_STEP:
-        return None
-    return int(sizes[at]), float(medians[at, middle]), float(medians[0, middle])
 
 
 def _monotone(seconds: Floats, slow_step: object) -> Floats:
@@ -422,7 +416,16 @@ def _along(
     grid = [each.ravel() for each in np.broadcast_arrays(sizes[:, None], contexts[None, :])]
     shape = -1, len(sizes), len(contexts)
     fewer, more = (each.at(*grid).reshape(shape) for each in (low, high))
-    tokens, curve = _over_tokens(by_rows, contexts)
+    # The tokens of passes at all loads, and seconds over these [1 + draws, tokens, contexts].
+    # Not np.unique, which imports masked arrays.
+    loads = {n * size for n, each in by_rows.items() for size in each.sizes.tolist()}
+    tokens = np.array(sorted(loads))
+    total, often = np.zeros((PASS_DRAWS + 1, len(tokens), len(contexts))), np.zeros(len(tokens))
+    for n, each in by_rows.items():
+        places = np.searchsorted(tokens, n * each.sizes)
+        total[:, places] += each.seconds @ _shares(each.contexts, contexts).T
+        often[places] += 1
+    curve = rising(total / often[:, None], 1)
     below, above = (_bent(tokens, curve, end * sizes) for end in around)
     slow = low.slow_step or high.slow_step
 
@@ -433,19 +436,6 @@ def _along(
         return Passes(sizes, contexts, _monotone(fewer + share * (more - fewer), slow), slow)
 
     return at
-
-
-def _over_tokens(by_rows: Mapping[int, Passes], contexts: Ints) -> tuple[Ints, Floats]:
-    """The tokens of passes at all loads, and seconds over these [1 + draws, tokens, contexts]."""
-    tokens = np.array(
-        sorted({n * size for n, each in by_rows.items() for size in each.sizes.tolist()})
-    )
-    total, often = np.zeros((PASS_DRAWS + 1, len(tokens), len(contexts))), np.zeros(len(tokens))
-    for n, each in by_rows.items():
-        at = np.searchsorted(tokens, n * each.sizes)
-        total[:, at] += each.seconds @ _shares(each.contexts, contexts).T
-        often[at] += 1
-    return tokens, rising(total / often[:, None], 1)
 
 
 def _bent(tokens: Ints, curve: Floats, wanted: Ints) -> Floats:

@@ -1,22 +1,52 @@
-"""Decide for one run: speculate or not, with which configuration, and how sure that is."""
+"""Decide for one run: speculate or not, with which configuration, and how sure that is; what every
+configuration brings and why it was not chosen, and what a better draft would bring.
+"""
 
 from __future__ import annotations
 
-import msgspec
+import math
+from collections import defaultdict
+from collections.abc import Sequence
+from statistics import mean, median
+from typing import NamedTuple
 
+import msgspec
+import numpy as np
+
+from draftbench.acceptance.candidate_rounds import counted_along, runs_at
+from draftbench.acceptance.definitions import (
+    Sample,
+    accepted_per_drafted,
+    alpha,
+    mean_accepted_length,
+    tokens_per_round,
+)
 from draftbench.acceptance.faults import near_tie_share
+from draftbench.acceptance.intervals import estimates
+from draftbench.acceptance.rounds import alpha_of
 from draftbench.planner.caveats import caveats, checks
+from draftbench.planner.cells import Cell
 from draftbench.planner.concurrencies import at_concurrency, crossover, schedule
 from draftbench.planner.cost_sources import engine_name
-from draftbench.planner.decide import Evaluator
-from draftbench.planner.evaluate import evaluations, prediction_errors
-from draftbench.planner.headroom import headroom
+from draftbench.planner.decide import HARDLY_MORE_LOSS, Alternative, DecisionAt, Evaluator
 from draftbench.planner.latency import latency, slo_kept
 from draftbench.planner.options import DecisionOptions
 from draftbench.planner.output_check import audit
-from draftbench.planner.recommendation import NEAR_TIES, AtConcurrency, Evaluation, Recommendation
-from draftbench.records import SELF, DraftingMode
+from draftbench.planner.recommendation import (
+    NEAR_TIES,
+    TOSS_UP,
+    CheckedPrediction,
+    Evaluation,
+    Headroom,
+    PredictionError,
+    Reach,
+    Recommendation,
+)
+from draftbench.records import LOOKUP, SELF, Candidate, DraftingMode
 from draftbench.run_folder.run import Run
+
+# Drafts without weights to train.
+_UNTRAINED = (LOOKUP, "suffix")
 
 
 def recommend(run: Run, options: DecisionOptions | None = None) -> Recommendation:
@@ -29,7 +59,12 @@ def recommend(run: Run, options: DecisionOptions | None = None) -> Recommendatio
     loads = [at_concurrency(evaluator, concurrency) for concurrency in concurrencies]
     headline = loads[0]
     if evaluator.options.objective in ("throughput", "cost"):
-        headline = max(loads, key=_answered_rate)
+        # The most tokens per second if the answer at a load is followed; unknown ones come last.
+        followed = [
+            at.tokens_per_second if at.decision == "speculate" else at.tokens_per_second_plain
+            for at in loads
+        ]
+        headline = loads[int(np.argmax([-1.0 if rate is None else rate for rate in followed]))]
     decided = evaluator.at(headline.concurrency)
     leader, refused = decided.leader, decided.decision == "do_not_speculate"
     # If more than 1× is required, plain decoding may be chosen without being the fastest.
@@ -37,10 +72,24 @@ def recommend(run: Run, options: DecisionOptions | None = None) -> Recommendatio
     draft = leader.candidate if leader else None
     limit, between, gaps = crossover(evaluator, draft) if draft else (None, None, ())
     option = None if refused else leader
+    alone = leader.value(decided.by) if leader and not decided.deciding else None
+    evaluated, ceiling = evaluations(run, decided), None
+    question, samples = run.manifest.question, any(t.sampling.temperature for t in run.trajectories)
+    if question.mode is DraftingMode.GREEDY and question.responses == "target" and samples:
+        # The α of the target as its own draft, if no greedy draft can be expected to reach more,
+        # since the target sampled. A draft can still be luckier.
+        rates = {each.draft: each.alpha.value for each in evaluated if each.alpha}
+        if SELF in rates and max(rates.values()) == rates[SELF] < NEAR_TIES:
+            ceiling = rates[SELF]
+    arrivals = None  # a constant number in flight
+    if question.arrivals != "closed" and not evaluator.foreign:
+        scale = question.time_scale or 1.0
+        at_pace = "the log's pace" if scale == 1 else f"the log's pace ×{scale:g}"
+        arrivals = at_pace if question.arrivals == "log" else f"{question.arrivals}/s"
     answer = Recommendation(
         decision=decided.decision,
         choice=headline.choice,
-        evaluations=(evaluated := evaluations(run, decided)),
+        evaluations=evaluated,
         requests=len({t.request for t in run.trajectories}),
         output_tokens=sum(t.output_tokens for t in run.trajectories),
         prediction_error=prediction_errors(evaluator),
@@ -48,16 +97,14 @@ def recommend(run: Run, options: DecisionOptions | None = None) -> Recommendatio
         leader=headline.leader,
         runner_up=headline.runner_up,
         speedup_deciding=decided.deciding,
-        speedup_without_interval=leader.value(decided.by)
-        if leader and not decided.deciding
-        else None,
+        speedup_without_interval=alone,
         probability_best=decided.probability(option) if sure else None,
         expected_regret=decided.loss(option) if sure else None,
         audit=audit(run),
         near_tie_share=near_tie_share(run),
         caveats=caveats(evaluator, decided),
         runner=evaluator.source.runner,
-        drafting_mode=run.manifest.question.mode,
+        drafting_mode=question.mode,
         concurrency=decided.concurrency,
         objective=evaluator.options.objective,
         by_concurrency=tuple(loads),
@@ -67,13 +114,13 @@ def recommend(run: Run, options: DecisionOptions | None = None) -> Recommendatio
         crossover_between=between,
         crossover_gaps=gaps,
         failures=run.failures,
-        engine=engine_name(run) if run.manifest.question.engine else None,
-        arrivals=None if evaluator.foreign else _arrivals(run),
+        engine=engine_name(run) if question.engine else None,
+        arrivals=arrivals,
         costs_from=(evaluator.source.runner or "an unknown runner") if evaluator.foreign else None,
         slo_kept=slo_kept(run, leader, decided.concurrency, evaluator.options.slo),
         settled_by=decided.settled_by,
         larger_sweep=decided.larger_sweep,
-        ceiling_alpha=(ceiling := _ceiling(run, evaluated)),
+        ceiling_alpha=ceiling,
         headroom=headroom(decided, evaluated, ceiling),
         runner_up_faster=decided.chance(decided.runner_up, leader)
         if leader and decided.runner_up and decided.deciding
@@ -82,30 +129,287 @@ def recommend(run: Run, options: DecisionOptions | None = None) -> Recommendatio
     return msgspec.structs.replace(answer, checks=checks(answer))
 
 
-def _ceiling(run: Run, evaluated: tuple[Evaluation, ...]) -> float | None:
-    """The α of the target as its own greedy draft, if no greedy draft can be expected to reach
-    more: on responses that the target sampled. A draft can still be luckier.
+def evaluations(run: Run, decided: DecisionAt) -> tuple[Evaluation, ...]:
+    """Every candidate at every k, in the order in which they were measured."""
+    evaluator, concurrency = decided.evaluator, decided.concurrency
+    samples: dict[Alternative, dict[str, Sample | None]] = {}
+    bests, answered = set[Alternative | None](), dict[Alternative, int]()
+    for candidate in dict.fromkeys(each.candidate for each in decided.alternatives):
+        at_every_k = [each for each in decided.alternatives if each.candidate == candidate]
+        # Because of memory, another k may lead among all candidates than within one draft.
+        led = decided.leader is not None and decided.leader.candidate == candidate
+        bests.add(decided.leader if led else evaluator.at(concurrency, candidate).best_of_draft)
+        rate = alpha(at_every_k[0].along.replays)
+        for each in at_every_k:
+            measured, along = each.measured, each.along
+            # A serving engine's answers, whether there is a baseline or not.
+            answers = runs_at(run, candidate, each.k, concurrency) if run.served else []
+            answered[each] = len({row.request for _, row in answers})
+            counted = counted_along(answers) if answers else None
+            counted = measured.counted if measured else counted
+            # A draft that cannot be replayed has the engine's τ at k's that were started, and at
+            # others the τ that follows from the positions that the engine counted.
+            expected = along.trajectories, along.at(each.k)
+            replayed = expected if along.replays else counted or expected
+            samples[each] = {
+                "alpha": rate,
+                "mean_accepted_length": mean_accepted_length(*replayed),
+                "tokens_per_round": tokens_per_round(*replayed),
+                "accepted_per_drafted": accepted_per_drafted(*replayed),
+                "mean_accepted_length_measured": counted and mean_accepted_length(*counted),
+                "accepted_per_drafted_measured": counted and accepted_per_drafted(*counted),
+                "speedup_measured": measured.speedup if measured else None,
+            }
+    # All at once, since requests are drawn once for the figures that are computed together.
+    intervals = iter(estimates([sample for of in samples.values() for sample in of.values()]))
+    drawn = evaluator.among_drafts(concurrency, "expected")[0]
+    found = []
+    for each, of in samples.items():
+        figures = {name: next(intervals) for name in of}
+        alone = {name: sample.value for name, sample in of.items() if sample and not figures[name]}
+        along, block, measured, own = each.along, each.block, each.measured, each.configuration
+        sure = decided.deciding and each in decided.competing
+        experts, experts_at_most = _experts_read(each, evaluator.source.run)
+        found.append(
+            Evaluation(
+                draft=own.draft,
+                quant=own.quant,
+                k=own.k,
+                draft_cost_ratio=block.draft_cost_ratio(along.context) if block else None,
+                verify_ratio=block.verify_ratio(own.k + 1, along.context) if block else None,
+                speedup_predicted=each.estimate(each.predicted()),
+                best=each in bests,
+                speedup_expected=each.expected,
+                speedup_end_to_end=each.estimate(each.predicted("end_to_end")),
+                prediction_error=each.prediction_error,
+                memory_bytes=each.memory_bytes,
+                reason=None if each is decided.choice else why_not(each, decided),
+                speedup_end_to_end_expected=each.estimate(each.log("end_to_end")),
+                requests=each.requests,
+                requests_served=answered[each],
+                requests_measured=len(measured.speedup.requests) if measured else 0,
+                probability_best=decided.probability(each) if sure else None,
+                round_overhead=_over_passes(each.cells),
+                plain_overhead=_over_passes(evaluator.cells.get(own.at(0), ()) if measured else ()),
+                acceptance_luck=each.acceptance_luck,
+                breaks=decided.breaks.get(own, ()),
+                drawn_to_others=None if each.column is None else math.expm1(drawn[each.column]),
+                interval_from=each.interval_from,
+                experts_read=experts,
+                experts_read_at_most=experts_at_most,
+                concurrency=own.concurrency,
+                alpha_without_interval=alone.get("alpha"),
+                tokens_per_round_without_interval=alone.get("tokens_per_round"),
+                **figures,
+            )
+        )
+    return tuple(found)
+
+
+def _over_passes(cells: Sequence[Cell]) -> float | None:
+    """Measured seconds over the seconds of their passes; None where either is unknown."""
+    known = [float(cell.log[0]) for cell in cells if cell.promise == "passes"]
+    return math.exp(mean(known)) if known else None
+
+
+def _experts_read(alternative: Alternative, timed: Run | None) -> tuple[float | None, float | None]:
+    """How many of the target's experts the timed passes over k + 1 tokens read in a layer, linear
+    between timed sizes; and how many they could read at most.
     """
-    question = run.manifest.question
-    samples = any(t.sampling.temperature > 0 for t in run.trajectories)
-    if question.mode is not DraftingMode.GREEDY or question.responses != "target" or not samples:
+    facts = timed.facts_of(None) if timed else None
+    if timed is None or facts is None or facts.mixture is None:
+        return None, None
+    concurrency, tokens = alternative.configuration.concurrency, alternative.k + 1
+    counts = defaultdict[int, list[float]](list)
+    for point in timed.costs:
+        if (
+            point.experts_read is not None
+            and point.candidate is None
+            and (point.block, point.concurrency) == (str(alternative.candidate), concurrency)
+        ):
+            counts[point.new_tokens].append(point.experts_read)
+    sizes = sorted(counts)
+    if not sizes:
+        return None, None
+    counted = float(np.interp(tokens, sizes, [mean(counts[size]) for size in sizes]))
+    return counted, facts.mixture.most_read(concurrency * tokens)
+
+
+def why_not(alternative: Alternative, decided: DecisionAt) -> str:
+    """Why an alternative lost to plain decoding, to another k of its draft, or to another draft;
+    for the leader, why it was not chosen.
+    """
+    leader, speed = decided.leader, alternative.value(decided.by)
+    if alternative.candidate.draft == SELF:
+        return "a control: the target as its own draft is never recommended"
+    if broken := decided.breaks.get(alternative.configuration):
+        return "; ".join(broken)
+    if speed is None or leader is None or (best := leader.value(decided.by)) is None:
+        return f"its speed is unknown: {alternative.why_unknown}"
+    # What it brings, with a third digit if two do not tell the speeds apart.
+    digits = 3 if leader is not alternative and f"{speed:.2f}" == f"{best:.2f}" else 2
+    brings, against = f"{speed:.{digits}f}× expected", f" against {best:.{digits}f}×"
+    economy, tokens = "", alternative.tokens_per_round
+    if decided.by == "end_to_end":
+        economy = ", both prefills included"
+    elif tokens is not None:
+        economy = f"; a round produces {tokens:.2f} tokens"
+        # Noise, or other loads with speculation than without, can make a round look cheaper than a
+        # step.
+        if tokens >= speed:
+            economy += f" in the time of {tokens / speed:.2f} target steps"
+    if speed <= 1:
+        return f"no faster than plain decoding: {speed:.2f}× expected{economy}"
+    if alternative is leader:
+        least = decided.min_speedup
+        reaches = "does not reach" if speed < least else "may not reach"
+        missed = f"{reaches} the {least:g}× asked for"
+        if least == 1:
+            missed = "may be no faster than plain decoding"
+        return f"{missed}: {brings}{economy}"
+    lost, of_leader = decided.loss(alternative), decided.loss(leader)
+    if abs(lost - of_leader) <= HARDLY_MORE_LOSS:
+        same = f"{speed:.2f}" == f"{best:.2f}"
+        both = f"{speed:.2f}×" if same else f"{speed:.2f}× against {best:.2f}×"
+        name = f"k = {leader.k}" if alternative.candidate == leader.candidate else str(leader)
+        if alternative.memory_bytes == leader.memory_bytes:
+            why = "drafts fewer tokens" if leader.k < alternative.k else "is the faster one"
+        else:
+            known = alternative.memory_bytes is not None
+            why = "needs less memory" if known else "is the one whose memory is known"
+        return f"about as good, {both}; {name} {why}"
+    if speed > best:
+        return (
+            f"less certain: {speed:.2f}× is expected, but it would lose {lost:.1%} of the best "
+            f"speed on average, {leader} {of_leader:.1%}"
+        )
+    chance = decided.chance(alternative, leader)
+    how = "slower" if chance < TOSS_UP else f"{chance:.0%} likely to be the faster one"
+    return f"{how}: {brings}{against}{economy}"
+
+
+def prediction_errors(evaluator: Evaluator) -> PredictionError | None:
+    """The prediction errors of every decoded configuration, at every concurrency."""
+    decoded = [
+        (each, error)
+        for concurrency in sorted({row.concurrency for row in evaluator.run.decodes})
+        if evaluator.measured(concurrency)
+        for each in evaluator.alternatives(concurrency)
+        if (error := each.prediction_error) is not None
+    ]
+    if not decoded:
         return None
-    rates = {each.draft: each.alpha.value for each in evaluated if each.alpha}
-    own = rates.get(SELF)
-    return own if own is not None and own == max(rates.values()) and own < NEAR_TIES else None
+    sizes = [abs(error) for _, error in decoded]
+    passes = (each.error_with(0.0) for each, _ in decoded if each.block)
+    passes_only = [abs(error) for error in passes if error is not None]
+    return PredictionError(
+        median=median(sizes),
+        worst=max(sizes),
+        configurations=len(sizes),
+        passes_only_median=median(passes_only) if passes_only else None,
+        passes_only_worst=max(passes_only, default=None),
+        by_configuration=tuple(
+            CheckedPrediction(
+                draft=each.candidate.draft,
+                quant=each.candidate.quant,
+                k=each.k,
+                concurrency=each.configuration.concurrency,
+                error=error,
+            )
+            for each, error in decoded
+        ),
+    )
 
 
-def _arrivals(run: Run) -> str | None:
-    """A phrase for when requests came; None if a constant number was in flight."""
-    question = run.manifest.question
-    if question.arrivals != "log":
-        return None if question.arrivals == "closed" else f"{question.arrivals}/s"
-    scale = question.time_scale or 1.0
-    return "the log's pace" if scale == 1 else f"the log's pace ×{scale:g}"
+def headroom(
+    decided: DecisionAt, evaluated: Sequence[Evaluation], ceiling: float | None
+) -> tuple[Headroom, ...]:
+    """What a better draft at the same cost would bring, before one is trained: how fast the best
+    possible one would be, and how often a draft must be accepted to pay off or to win; for every
+    draft alone that training could improve and whose speed is known.
+
+    A round at one k takes the same time however much of it is accepted, so its speed-up grows with
+    its tokens. At most these are the tokens of a draft that is always accepted or, where a greedy
+    draft meets a target that samples, of the target as its own draft.
+
+    Args:
+        evaluated: the candidates with their α.
+        ceiling: the α of the target as its own greedy draft, if no draft can reach more.
+    """
+    alphas = {each.candidate: each.alpha.value for each in evaluated if each.alpha}
+    of_self = {
+        each.k: each
+        for each in decided.alternatives
+        if each.candidate.draft == SELF and ceiling is not None
+    }
+    scales: dict[Candidate, list[_Scale]] = {}
+    for each in decided.competing:
+        speed, tokens = each.value("expected"), each.tokens_per_round
+        own = of_self.get(each.k)
+        most = own.tokens_per_round if own else None
+        if most is None:  # every drafted token is accepted; the last round of a response is shorter
+            lengths = np.array([max(t.output_tokens - 1.0, 0.0) for t in each.along.trajectories])
+            passes = each.along.weights @ np.ceil(lengths / (each.k + 1))
+            most = float(each.along.weights @ lengths) / max(float(passes), 1.0)
+        if speed and tokens:
+            most = max(most, tokens)
+            rates = (alphas.get(each.candidate), ceiling or 1.0)
+            scales.setdefault(each.candidate, []).append(
+                _Scale(each.k, speed, tokens, most, *rates)
+            )
+    fastest = {of: max(at.speedup for at in every) for of, every in scales.items()}
+    found = []
+    for candidate, every in scales.items():
+        if candidate.draft not in _UNTRAINED and not candidate.fallback:
+            others = (speed for of, speed in fastest.items() if _trained(of) != _trained(candidate))
+            best = max((decided.min_speedup, *others))
+            found.append(
+                Headroom(
+                    draft=candidate.draft,
+                    quant=candidate.quant,
+                    alpha=alphas.get(candidate),
+                    speedup=fastest[candidate],
+                    most=max((at.with_tokens(at.most) for at in every), key=lambda r: r.speedup),
+                    to_pay=_least(every, decided.min_speedup),
+                    to_win=_least(every, best),
+                    best_of_others=best,
+                )
+            )
+    return tuple(found)
 
 
-def _answered_rate(at: AtConcurrency) -> float:
-    """Tokens per second if the answer at a load is followed; -1, the worst, if unknown."""
-    speculates = at.decision == "speculate"
-    rate = at.tokens_per_second if speculates else at.tokens_per_second_plain
-    return -1.0 if rate is None else rate
+class _Scale(NamedTuple):
+    """A draft at one k: its speed-up now, and its tokens per round and α, now and at most."""
+
+    k: int
+    speedup: float
+    tokens: float
+    most: float
+    alpha: float | None
+    most_alpha: float
+
+    def share(self, tokens: float) -> float:
+        """The share of now rejected tokens that must be accepted to reach `tokens` per round, as if
+        all positions were alike.
+        """
+        now, needed, most = (alpha_of(each, self.k) for each in (self.tokens, tokens, self.most))
+        return (needed - now) / (most - now) if most > now else 0.0
+
+    def with_tokens(self, tokens: float) -> Reach:
+        rate = self.alpha
+        if rate is not None:
+            rate += self.share(tokens) * (self.most_alpha - rate)
+        return Reach(self.k, tokens, rate, self.speedup * tokens / self.tokens)
+
+
+def _trained(candidate: Candidate) -> str:
+    """The draft whose weights training would change."""
+    return (candidate.fallback or candidate).draft
+
+
+def _least(scales: Sequence[_Scale], speedup: float) -> Reach | None:
+    """The k that needs the least improvement to reach a speed-up; None if none can."""
+    needed = [(at, at.tokens * speedup / at.speedup) for at in scales]
+    able = [(at, tokens) for at, tokens in needed if tokens <= at.most]
+    at, tokens = min(able, key=lambda pair: pair[0].share(pair[1]), default=(None, 0.0))
+    return at.with_tokens(tokens) if at else None

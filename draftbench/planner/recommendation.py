@@ -21,7 +21,6 @@ CaveatKind = Literal[
     "slow-step",
     "interval",
     "too-few",
-    "revised",
     "structured-output",
     "thinned-log",
     "not-timed",
@@ -61,7 +60,7 @@ SETTLES = 0.9
 # Above this α of `self`, near ties alone can explain why it is below 1.
 NEAR_TIES = 0.98
 # A pick is a toss-up if the runner-up is at least this likely to be faster.
-_TOSS_UP = 0.25
+TOSS_UP = 0.25
 
 
 class Configuration(Record, frozen=True):
@@ -410,7 +409,7 @@ class Recommendation(Record, frozen=True):
     @property
     def toss_up(self) -> bool:
         """Whether the pick between the leader and the runner-up is little more than chance."""
-        return (self.runner_up_faster or 0.0) >= _TOSS_UP
+        return (self.runner_up_faster or 0.0) >= TOSS_UP
 
     def best_of(self, candidate: Candidate) -> Evaluation | None:
         """A candidate at its best k; None where its speed is unknown."""

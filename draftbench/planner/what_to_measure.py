@@ -125,13 +125,20 @@ def timed_enough(
     best = evaluator.at(concurrency, candidate).best_of_draft if along.laws else None
     if best is None or best.block is None or best.parts is None:
         return True
-    if any(_unstalled(point) < _LEAST_PASSES for point in points if point.what != "prefill"):
-        return False
+    spent = 0.0  # by all visits and one more to every step, without stalls
+    for point in points:
+        of_prompt, middle = point.what == "prefill", median(point.seconds)
+        alone = sum(middle / STALL <= seconds <= middle * STALL for seconds in point.seconds)
+        if alone < _LEAST_PASSES and not of_prompt:
+            return False
+        # In each visit a pass also runs once untimed.
+        samples = 1 if of_prompt else SAMPLES_PER_VISIT
+        spent += (len(point.seconds) // samples + (not of_prompt)) * (samples + 1) * middle
     speed = best.value("expected") or 1.0
     step = float(best.block.target.at(1, along.context)[0, 0])
     tokens = sum(t.output_tokens for t in decoded)
     decoding = tokens * step / concurrency * (1 + (cells - 1) / speed)
-    if _spent_with_next_visit(points) > SHARE_OF_DECODING * decoding:
+    if spent > SHARE_OF_DECODING * decoding:
         return True
     low, high = quantiles(best.timing, (0.025, 0.975))
     # With --until settled others may follow, and all together leave less doubt.
@@ -172,22 +179,3 @@ def settled_after(run: Run) -> int | None:
         if settled(part_of(run, set(begun)), weights):
             return len(begun)
     return None
-
-
-def _unstalled(point: CostPoint) -> int:
-    """How many passes took about as long as the median."""
-    middle = median(point.seconds)
-    return sum(middle / STALL <= seconds <= middle * STALL for seconds in point.seconds)
-
-
-def _spent_with_next_visit(points: Sequence[CostPoint]) -> float:
-    """Seconds of all visits and of one more to every step, without stalls. In each visit a pass
-    also runs once untimed.
-    """
-    seconds = 0.0
-    for point in points:
-        of_prompt = point.what == "prefill"
-        samples = 1 if of_prompt else SAMPLES_PER_VISIT
-        visits = len(point.seconds) // samples + (not of_prompt)
-        seconds += visits * (samples + 1) * median(point.seconds)
-    return seconds

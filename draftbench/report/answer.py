@@ -128,28 +128,25 @@ def _next_sweep(answer: Recommendation) -> _Sweep | None:
         sentence = f"Next: a sweep that measures concurrency {answer.concurrency}."
         return _Sweep(sentence, {"--concurrency": str(answer.concurrency)})
     if larger := answer.larger_sweep:
-        return _larger(answer, larger)
+        flags = {"--sample": str(larger.requests)}
+        if answer.engine:  # by default a draft is asked fewer than are replayed
+            flags["--measure-requests"] = str(larger.requests)
+        if larger.processes > 1:
+            flags["--restarts" if answer.engine else "--processes"] = str(larger.processes)
+        again, more = f"{_words(flags)} in another --out", ""
+        if larger.rows is not None:
+            more = f"more traffic than these {counted(larger.rows, 'row')}"
+        if larger.enough:
+            return _Sweep(f"To settle it: {more and more + ', and '}a sweep with {again}.", flags)
+        size = f"{more and more + ': '}{_size(answer, larger)}"
+        chance = f"have a {larger.chance:.0%} chance of settling it"
+        far = f"no realistic number reaches {SETTLES:.0%}"
+        return _Sweep(f"Next: {size} ({again}) {chance}; {far}.", flags)
     if settled_by is None:
         return None
     few = {"--sample": str(FEW_REQUESTS)} if answer.requests < FEW_REQUESTS else None
     size = _words(few) if few else "a larger --sample"
     return _Sweep(f"Next: the same sweep with {size}, in another --out.", few)
-
-
-def _larger(answer: Recommendation, larger: LargerSweep) -> _Sweep:
-    flags = {"--sample": str(larger.requests)}
-    if answer.engine:  # by default a draft is asked fewer than are replayed
-        flags["--measure-requests"] = str(larger.requests)
-    if larger.processes > 1:
-        flags["--restarts" if answer.engine else "--processes"] = str(larger.processes)
-    again = f"{_words(flags)} in another --out"
-    more = "" if larger.rows is None else f"more traffic than these {counted(larger.rows, 'row')}"
-    if larger.enough:
-        return _Sweep(f"To settle it: {more and more + ', and '}a sweep with {again}.", flags)
-    chance = f"have a {larger.chance:.0%} chance of settling it"
-    size = f"{more and more + ': '}{_size(answer, larger)}"
-    far = f"no realistic number reaches {SETTLES:.0%}"
-    return _Sweep(f"Next: {size} ({again}) {chance}; {far}.", flags)
 
 
 def _words(flags: Mapping[str, str]) -> str:
@@ -317,18 +314,12 @@ def candidates(
     legend = [words for column, words in meanings.items() if column in head]
     legend += ["* not decoded"] if starred else []
     legend += ["without ±: too few requests"] if alone else []
-    return Section("", head, rows, ["; ".join([*legend, *_control(answer)])])
-
-
-def _control(answer: Recommendation) -> list[str]:
-    """What `self` is and, if known, why its α is not 1."""
     alphas = [each.alpha.value for each in answer.by_candidate if each.draft == SELF and each.alpha]
-    if not alphas:
-        return []
-    why = ", α < 1 at near ties" if NEAR_TIES <= alphas[0] < 0.995 else ""
-    if answer.ceiling_alpha is not None:
-        why = ", α < 1 at temperature > 0"
-    return [f"self: the target drafts{why}"]
+    if alphas:  # what `self` is and, if known, why its α is not 1
+        why = ", α < 1 at near ties" if NEAR_TIES <= alphas[0] < 0.995 else ""
+        why = ", α < 1 at temperature > 0" if answer.ceiling_alpha is not None else why
+        legend.append(f"self: the target drafts{why}")
+    return Section("", head, rows, ["; ".join(legend)])
 
 
 def _best_of_each(
@@ -357,17 +348,48 @@ def _best_of_each(
 
 def every_section(answer: Recommendation) -> list[Section]:
     """What `recommend --all` prints below the headline, without sections that would be empty."""
+
+    def experts(each: Evaluation) -> str | None:
+        read, most = each.experts_read, each.experts_read_at_most
+        return None if read is None or most is None else f"{read:.3g} / {most:.3g}"
+
+    figures: dict[str, Callable[[Evaluation], Cell]] = {
+        "α": attrgetter("alpha"),
+        "τ": attrgetter("mean_accepted_length"),
+        "tok/round": attrgetter("tokens_per_round"),
+        "c": attrgetter("draft_cost_ratio"),
+        "v(k+1)": attrgetter("verify_ratio"),
+        "experts": experts,
+        "predicted ×": attrgetter("speedup_predicted"),
+        "measured ×": attrgetter("speedup_measured"),
+        "expected ×": attrgetter("speedup_expected"),
+    }
+    head, rows = _best_of_each(answer, figures)
+    legend = " ".join(
+        _PREDICTED_ONLY if column == "expected ×" and answer.costs_from else meaning
+        for column, meaning in _LEGEND.items()
+        if column in head
+    )
+    halves: list[list[Cell]] = []
+    for each in answer.by_candidate:
+        if (parts := each.interval_from) is not None:
+            errors = (parts.requests, parts.cells, parts.undecoded)
+            shown = [f"±{math.expm1(half):.0%}" if half else None for half in errors]
+            halves.append([str(each.candidate), str(each.k), *shown])
+    names = ("draft", "k", "requests", "timing noise", "extrapolation")
+    of_intervals = "Half-width of the 95% interval if this were the only error."
     by_load = loads(answer)
     if len(answer.schedule) > 1 and answer.leader:
         by_load = replace(by_load, notes=[*by_load.notes, crossover(answer)])
+    lost = "Why the others lost" if answer.choice else "Why none was chosen"
     sections = (
         speed_ups(answer),
-        _every_figure(answer),
-        _interval_parts(answer),
-        by_load,
+        Section("Candidates at their best k", head, rows, [legend], names=3),
         Section(
-            "Why the others lost" if answer.choice else "Why none was chosen", notes=losers(answer)
+            "Where the intervals come from", *known_columns(names, halves), [of_intervals], names=2
         ),
+        by_load,
+        Section(lost, notes=losers(answer)),
         Section("Not measured", notes=failures(answer)),
         Section("Checks", notes=answer.checks),
         headroom(answer),
@@ -417,46 +439,6 @@ def speed_ups(answer: Recommendation) -> Section:
         [name, with_ends(value, "×"), covers] for name, value, covers in rows if value is not None
     ]
     return Section("Every speed-up of the best", ("", "×", ""), known, certainty(answer))
-
-
-def _every_figure(answer: Recommendation) -> Section:
-    fields: dict[str, Callable[[Evaluation], Cell]] = {
-        "α": attrgetter("alpha"),
-        "τ": attrgetter("mean_accepted_length"),
-        "tok/round": attrgetter("tokens_per_round"),
-        "c": attrgetter("draft_cost_ratio"),
-        "v(k+1)": attrgetter("verify_ratio"),
-        "experts": _experts,
-        "predicted ×": attrgetter("speedup_predicted"),
-        "measured ×": attrgetter("speedup_measured"),
-        "expected ×": attrgetter("speedup_expected"),
-    }
-    head, rows = _best_of_each(answer, fields)
-    legend = " ".join(
-        _PREDICTED_ONLY if column == "expected ×" and answer.costs_from else meaning
-        for column, meaning in _LEGEND.items()
-        if column in head
-    )
-    return Section("Candidates at their best k", head, rows, [legend], names=3)
-
-
-def _experts(each: Evaluation) -> str | None:
-    counted, most = each.experts_read, each.experts_read_at_most
-    return None if counted is None or most is None else f"{counted:.3g} / {most:.3g}"
-
-
-def _interval_parts(answer: Recommendation) -> Section:
-    """Where each candidate's interval comes from."""
-    rows: list[list[Cell]] = []
-    for each in answer.by_candidate:
-        if (parts := each.interval_from) is not None:
-            halves = (parts.requests, parts.cells, parts.undecoded)
-            shown = [f"±{math.expm1(half):.0%}" if half else None for half in halves]
-            rows.append([str(each.candidate), str(each.k), *shown])
-    names = ("draft", "k", "requests", "timing noise", "extrapolation")
-    head, known = known_columns(names, rows)
-    note = "Half-width of the 95% interval if this were the only error."
-    return Section("Where the intervals come from", head, known, [note], names=2)
 
 
 def better_draft(answer: Recommendation) -> str | None:
@@ -549,17 +531,6 @@ def loads(answer: Recommendation) -> Section:
         if at.costs:
             unknown = "unknown; " if at.decision is None else "costs "
             notes.append(f"Concurrency {at.concurrency}: {unknown}{at.costs}.")
-    spread = []
-    for at in answer.by_concurrency:
-        slow, fast = at.plain_range or (1.0, 1.0)
-        if fast > slow * (1 + TIMING_NOISE):
-            measured = f"{rounded(slow)} to {rounded(fast)}"
-            spread.append(f"{measured} tokens/s at concurrency {at.concurrency}")
-    if spread:
-        notes.append(
-            "Decoding without speculation was timed next to each draft and varied: "
-            f"{', '.join(spread)}; the table has the geometric mean."
-        )
     steps = schedule(answer)
     notes += [steps] if steps else []
     head = ["concurrency", "answer", "speed-up ×", f"{rate} without → with", "ms/token"]

@@ -26,7 +26,7 @@ from draftbench.errors import DraftbenchError
 from draftbench.export.configurations import configure
 from draftbench.export.serve_plan import serve_plan
 from draftbench.memory import format_size
-from draftbench.models.engine_rules import ENGINE_RULES
+from draftbench.models.engine_rules import ENGINE_RULES, STARTED
 from draftbench.planner.caveats import predictions_off
 from draftbench.planner.decide import decide
 from draftbench.planner.recommendation import Recommendation
@@ -40,7 +40,6 @@ from draftbench.run_folder.run import Run
 from draftbench.safe_files import GENERATOR
 
 # The engines that a run of the built-in decoder is exported for on the page.
-_USUAL = ("vllm", "sglang", "llama.cpp")
 _TO_DO = 3  # notes on a configuration, the most urgent first
 # Longest piece of code that fits on a line of a phone.
 _UNBROKEN = 30
@@ -54,26 +53,32 @@ def page(name: str, run: Run, answer: Recommendation) -> str:
     Raises:
         RunFolderError: replays that do not fit their responses.
     """
-    question, charts = run.manifest.question, charts_of(run, answer)
+    question = run.manifest.question
     target, traffic = (
         # The last part of a path; hub ids and suites as they are.
         path.rstrip("/").rsplit("/", 1)[-1] if path.startswith(("/", ".", "~")) else path
         for path in (question.target, question.traffic)
     )
     drafts = [each for each in answer.by_candidate if each.draft != SELF]
+    speed, strip = answer.speedup_deciding, None
+    if speed is not None:
+        asked = "" if answer.min_speedup == 1 else f"; asked: {answer.min_speedup:g}×"
+        label = f"1× is decoding without speculation{asked}"
+        strip = bars(label, [Bar("", speed)], answer.min_speedup)
     digest = base64.b64encode(hashlib.sha256(STYLE.encode()).digest()).decode()
     return _template().render(
         name=name,
         run=run,
         answer=answer,
         words=words,
-        charts=charts,
+        charts={chart.name: chart for chart in charts_of(run, answer)},
         generator=GENERATOR,
         style=Markup(STYLE),
         style_digest=digest,
         target=target,
         traffic=traffic,
-        deciding=_deciding(answer),
+        speed=speed,
+        strip=strip,
         steps=list(_steps(name, run, answer)),
         engines=list(_engines(run, answer)),
         drafts=len(drafts),
@@ -145,23 +150,6 @@ def _grid(section: Section) -> dict[str, Any]:
     }
 
 
-def _deciding(answer: Recommendation) -> dict[str, Any] | None:
-    """The speed-up that decides, with its interval drawn."""
-    speed = answer.speedup_deciding
-    if speed is None:
-        return None
-    asked = "" if answer.min_speedup == 1 else f"; asked: {answer.min_speedup:g}×"
-    scale = f"1× is decoding without speculation{asked}"
-    interval = f"95% interval {speed.low:.2f}–{speed.high:.2f}"
-    return {
-        "speed": speed,
-        "kind": "end-to-end" if answer.objective == "latency" else "decode",
-        "interval": interval,
-        "plot": bars(scale, [Bar("", speed)], answer.min_speedup),
-        "described": f"{speed.value:.2f}×, {interval}; 1× is decoding without speculation.",
-    }
-
-
 def _steps(name: str, run: Run, answer: Recommendation) -> Iterator[dict[str, str | None]]:
     """What to do next, each step with a command where one does it."""
     settles, again = words.to_settle(answer), words.next_sweep(answer, run.manifest, name)
@@ -178,8 +166,10 @@ def _steps(name: str, run: Run, answer: Recommendation) -> Iterator[dict[str, st
             "command": f"draftbench suggest --target {target}",
         }
     elif answer.choice is not None:
+        first = "Clear up what makes the decision provisional, then serve"
+        serve = first if words.provisional(answer) else "Serve"
         yield {
-            "words": f"Serve {words.named(answer.choice)}: the configuration is below.",
+            "words": f"{serve} {words.named(answer.choice)}: the configuration is below.",
             "command": None,
         }
         yield {
@@ -193,7 +183,7 @@ def _engines(run: Run, answer: Recommendation) -> Iterator[dict[str, Any]]:
     or of the usual ones.
     """
     measured = run.manifest.question.engine
-    for engine in (measured,) if measured in ENGINE_RULES else _USUAL:
+    for engine in (measured,) if measured in ENGINE_RULES else STARTED:
         name = ENGINE_RULES[engine].name
         if answer.choice is None:
             return

@@ -101,7 +101,7 @@ class Plot:
 
     Args:
         names: labels that `names` will put at the right, which must have room.
-        upright: the grid lines are vertical, because y has names instead of values.
+        upright: y has names of rows instead of values, so the grid lines are vertical.
     """
 
     def __init__(
@@ -109,7 +109,6 @@ class Plot:
         x: Axis,
         y: Axis,
         *,
-        height: float = HEIGHT,
         names: Sequence[str] = (),
         upright: bool = False,
     ) -> None:
@@ -119,8 +118,9 @@ class Plot:
         self._left = _GAP + _CHARACTER * max(map(len, marks), default=0)
         room = 14 + _CHARACTER * max((len(short(name)) for name in names), default=0)
         top, self._bottom = 4.0 if upright else 28.0, 38.0 if x.label else 20.0
-        wide, tall = self._size = (WIDTH - self._left - room, height - top - self._bottom)
-        self.width, self.height, self._upright = WIDTH, height, upright
+        self.width, self._upright = WIDTH, upright
+        self.height = 44.0 + 34.0 * len(marks) if upright else HEIGHT
+        wide, tall = self._size = (WIDTH - self._left - room, self.height - top - self._bottom)
         with _styled():
             self._figure = Figure(dpi=DPI)
             self.axes = axes = self._figure.add_axes((0, 0, 1, 1), frame_on=False)

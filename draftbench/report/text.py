@@ -63,7 +63,13 @@ class Section:
         widest = widths.index(max(widths))
         room = widths[widest] - too_wide
         if room >= _NARROWEST_CELL:
-            text = columns(self.head, list(_wrapped(self.rows, widest, room)))
+            wrapped: list[Sequence[Cell]] = []
+            for row in self.rows:
+                before, after = row[:widest], row[widest + 1 :]
+                lines = textwrap.wrap(shown(row[widest]), room, break_long_words=False) or [""]
+                wrapped.append([*before, lines[0], *after])
+                wrapped += [[*[""] * len(before), line, *[""] * len(after)] for line in lines[1:]]
+            text = columns(self.head, wrapped)
             if _width(text) <= width:
                 yield text
                 return
@@ -168,14 +174,6 @@ def _by_column(cells: Iterable[Sequence[Cell]]) -> str:
     return columns(list(map(shown, head)), rows)
 
 
-def _wrapped(rows: Iterable[Sequence[Cell]], at: int, width: int) -> Iterator[Sequence[Cell]]:
-    """Rows whose cell `at` is at most `width` wide, with further rows for the rest of it."""
-    for row in rows:
-        first, *more = textwrap.wrap(shown(row[at]), width, break_long_words=False) or [""]
-        yield [*row[:at], first, *row[at + 1 :]]
-        yield from ([*[""] * at, line, *[""] * (len(row) - at - 1)] for line in more)
-
-
 def _width(text: str) -> int:
     return max(map(len, text.split("\n")))
 
@@ -231,7 +229,7 @@ def parameters(count: int) -> str:
 
 def shown(cell: Cell) -> str:
     """A cell as text: a figure ± half of its interval, in tenths if that is 1 or more, else in
-    hundredths; with both ends if the interval is lopsided.
+    hundredths; with both ends where `±` would visibly misrepresent the interval.
     """
     if cell is None:
         return "–"
@@ -240,7 +238,10 @@ def shown(cell: Cell) -> str:
     if isinstance(cell, tuple):
         return f"{with_ends(cell[0])} {cell[1]}" if cell[1] else with_ends(cell[0])
     half = (cell.high - cell.low) / 2
-    if _lopsided(cell, half):
+    # One side is three times as long as the other, or `±` would reach below 0 or over 1.
+    off = abs(cell.value + half - cell.high)
+    crosses = cell.value - half < 0 <= cell.low or cell.high <= 1 < cell.value + half
+    if (off > half / 2 and off > 0.02) or (crosses and off > 0.005):
         return with_ends(cell)
     digits = 1 if half >= 1 else 2
     return f"{cell.value:.{digits}f} ±{half:.{digits}f}"
@@ -249,15 +250,6 @@ def shown(cell: Cell) -> str:
 def with_ends(figure: Estimate, sign: str = "") -> str:
     """A figure with both ends of its interval."""
     return f"{figure.value:.2f}{sign} ({figure.low:.2f}–{figure.high:.2f})"
-
-
-def _lopsided(figure: Estimate, half: float) -> bool:
-    """Whether `±` would misrepresent the interval visibly: one side is three times as long as the
-    other, or `±` would reach below 0 or over 1 where the interval does not.
-    """
-    off = abs(figure.value + half - figure.high)
-    crosses = figure.value - half < 0 <= figure.low or figure.high <= 1 < figure.value + half
-    return (off > half / 2 and off > 0.02) or (crosses and off > 0.005)
 
 
 def rounded(value: float | None) -> str:

@@ -29,7 +29,6 @@ _READ_AHEAD = 4 << 20  # whole lines of a sweep, which take four times as long i
 _HINTS = {
     errno.ENOSPC: "free some space and repeat the command",
     errno.EDQUOT: "your quota is used up; free some space and repeat the command",
-    errno.EFBIG: "a limit on file sizes is set (`ulimit -f`); raise it and repeat the command",
     errno.EROFS: "the file system is read-only; take another --out",
     errno.EACCES: "you may not write there; take another --out",
     errno.ELOOP: "a run folder holds no links; take another --out",
@@ -56,7 +55,15 @@ def append_line(path: Path, records: Sequence[Record]) -> None:
         new = not path.exists()
         descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o644)
         with os.fdopen(descriptor, "rb"):
-            end = _end_of_lines(descriptor)
+            # Up to the last newline: behind it is a line that was cut short, if anything.
+            end = os.fstat(descriptor).st_size
+            while end > 0:
+                start = max(0, end - 65536)
+                newline = os.pread(descriptor, end - start, start).rfind(b"\n")
+                if newline >= 0:
+                    end = start + newline + 1
+                    break
+                end = start
             os.ftruncate(descriptor, end)
             os.lseek(descriptor, end, os.SEEK_SET)
             try:
@@ -72,18 +79,6 @@ def append_line(path: Path, records: Sequence[Record]) -> None:
             sync_folder(path.parent)
     except OSError as error:
         raise cannot_write(path, error) from error
-
-
-def _end_of_lines(descriptor: int) -> int:
-    """Bytes up to and including the last newline; a line that was cut short follows it."""
-    end = os.fstat(descriptor).st_size
-    while end > 0:
-        start = max(0, end - 65536)
-        newline = os.pread(descriptor, end - start, start).rfind(b"\n")
-        if newline >= 0:
-            return start + newline + 1
-        end = start
-    return 0
 
 
 def new_digest() -> hashlib.blake2b:

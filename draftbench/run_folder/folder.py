@@ -128,8 +128,31 @@ class RunFolder:
     """An existing run folder, for reading; `writer` opens it for appending."""
 
     def __init__(self, path: Path) -> None:
-        self.path = path
-        self.manifest = _read_manifest(path)
+        self.path, manifest = path, path / MANIFEST
+        if not path.exists():
+            raise RunFolderError(
+                f"no run folder at `{path}`",
+                hint="`draftbench runs list [FOLDER]` shows those of a folder (default: "
+                "results/runs)",
+            )
+        if not manifest.is_file() or manifest.is_symlink():
+            raise RunFolderError(
+                f"`{path}` is not a run folder (no {MANIFEST})",
+                hint="`draftbench sweep` makes run folders, by default under results/runs/",
+            )
+        try:
+            raw = json_without_controls(read_limited(manifest, MAX_MANIFEST_BYTES))
+            older = "sweep again, with another --out"
+            refuse_other_schema(raw, SCHEMA_VERSION, f"`{manifest}`", older)
+            self.manifest = msgspec.json.decode(raw, type=Manifest)
+        except UnreadableError as error:
+            raise RunFolderError(
+                f"cannot read `{manifest}`: {error}", hint="check who may read it, and what it is"
+            ) from error
+        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+            raise RunFolderError(
+                f"`{manifest}`: {error}", hint="the file was changed or cut"
+            ) from error
 
     @staticmethod
     def check_place(path: Path) -> None:
@@ -160,7 +183,17 @@ class RunFolder:
                 run folder of today's layout, or cannot be written.
         """
         if not (path / MANIFEST).exists():
-            _begin(path, manifest)
+            try:
+                cls.check_place(path)
+                path.mkdir(parents=True, exist_ok=True)
+                with RunWriter(path):
+                    if not (path / MANIFEST).exists():  # or another process was faster
+                        (path / "observations").mkdir(exist_ok=True)
+                        (path / PRIVATE).mkdir(mode=0o700, exist_ok=True)
+                        # Last: where a kill left none, the folder can be begun again.
+                        _write_manifest(path, manifest)
+            except OSError as error:
+                raise cannot_write(path, error) from error
         folder = cls(path)
         existing = folder.manifest
         question = difference_lines(differing_question(existing, manifest))
@@ -193,23 +226,23 @@ class RunFolder:
         Raises:
             RunFolderError: it cannot be written.
         """
+        sealed = None
+        if under_way is None:
+            files = [_file(self.path, kind) for kind in get_args(AnyObservation)]
+            sealed = {file.name: seal for file in files if (seal := seal_of(file)).records}
         noted = msgspec.structs.replace(
             self.manifest,
             command=manifest.command,
             effort=manifest.effort,
             specs=manifest.specs,
             under_way=under_way,
-            sealed=self._seals() if under_way is None else None,
+            sealed=sealed,
         )
         try:
             _write_manifest(self.path, noted)
         except OSError as error:
             raise cannot_write(self.path, error) from error
         self.manifest = noted
-
-    def _seals(self) -> dict[str, Seal]:
-        files = [_file(self.path, kind) for kind in get_args(AnyObservation)]
-        return {file.name: seal for file in files if (seal := seal_of(file)).records}
 
     @property
     def redacted(self) -> bool:
@@ -228,10 +261,22 @@ class RunFolder:
             file, digest = _file(self.path, kind), new_digest()
             unread = sealed is not None and kind is Replay
             found += read_lines(file, UnreadReplay if unread else kind, digest)
-            if sealed is not None:
-                wrote = sealed.get(file.name, Seal())
-                if digest.hexdigest() != wrote.digest:
-                    _refuse_altered(file, wrote, resumes=resumes)
+            wrote = None if sealed is None else sealed.get(file.name, Seal())
+            if wrote is None or digest.hexdigest() == wrote.digest:
+                continue
+            held = seal_of(file)
+            missing = held.records < wrote.records
+            if held == wrote or (missing and resumes):
+                continue
+            what = "was changed after the sweep ended"
+            hint = "copy the whole run folder again, or sweep again with another --out"
+            if missing:
+                what = f"holds {held.records} of the {wrote.records} records that the sweep wrote"
+                hint = (
+                    "copy the whole run folder again; or repeat the command that made it, which "
+                    "measures again what is missing"
+                )
+            raise RunFolderError(f"`{file}` {what}", hint=hint)
         return found
 
     def records(self, kind: type[R]) -> Iterator[R]:
@@ -299,42 +344,8 @@ class RunWriter(FolderLock):
             append_line(_file(self.path, kind), group)
 
 
-def _begin(path: Path, manifest: Manifest) -> None:
-    """Make the folder's parts, and the manifest last: where a kill left none, it can be begun
-    again.
-    """
-    try:
-        RunFolder.check_place(path)
-        path.mkdir(parents=True, exist_ok=True)
-        with RunWriter(path):
-            if (path / MANIFEST).exists():  # another process was faster
-                return
-            (path / "observations").mkdir(exist_ok=True)
-            (path / PRIVATE).mkdir(mode=0o700, exist_ok=True)
-            _write_manifest(path, manifest)
-    except OSError as error:
-        raise cannot_write(path, error) from error
-
-
 def _write_manifest(path: Path, manifest: Manifest) -> None:
     write_whole(path / MANIFEST, to_json(manifest).encode(), path / TEMPORARY)
-
-
-def _refuse_altered(file: Path, wrote: Seal, *, resumes: bool) -> None:
-    """Raise a RunFolderError if a file does not hold what the last sweep wrote."""
-    held = seal_of(file)
-    missing = held.records < wrote.records
-    if held == wrote or (missing and resumes):
-        return
-    what = "was changed after the sweep ended"
-    hint = "copy the whole run folder again, or sweep again with another --out"
-    if missing:
-        what = f"holds {held.records} of the {wrote.records} records that the sweep wrote"
-        hint = (
-            "copy the whole run folder again; or repeat the command that made it, which "
-            "measures again what is missing"
-        )
-    raise RunFolderError(f"`{file}` {what}", hint=hint)
 
 
 def _file(path: Path, kind: type[Record]) -> Path:
@@ -350,27 +361,3 @@ def _no_link(path: Path) -> Path:
             f"`{path}` is a link", hint="a run folder holds no links; do not use this one"
         )
     return path
-
-
-def _read_manifest(folder: Path) -> Manifest:
-    path = folder / MANIFEST
-    if not folder.exists():
-        raise RunFolderError(
-            f"no run folder at `{folder}`",
-            hint="`draftbench runs list [FOLDER]` shows those of a folder (default: results/runs)",
-        )
-    if not path.is_file() or path.is_symlink():
-        raise RunFolderError(
-            f"`{folder}` is not a run folder (no {MANIFEST})",
-            hint="`draftbench sweep` makes run folders, by default under results/runs/",
-        )
-    try:
-        raw = json_without_controls(read_limited(path, MAX_MANIFEST_BYTES))
-        refuse_other_schema(raw, SCHEMA_VERSION, f"`{path}`", "sweep again, with another --out")
-        return msgspec.json.decode(raw, type=Manifest)
-    except UnreadableError as error:
-        raise RunFolderError(
-            f"cannot read `{path}`: {error}", hint="check who may read it, and what it is"
-        ) from error
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-        raise RunFolderError(f"`{path}`: {error}", hint="the file was changed or cut") from error

@@ -61,9 +61,15 @@ class Watch:
 
 
 def _counters() -> _Counters:
+    import psutil  # takes longer to import than most commands would
+
     clock, times = time.monotonic(), os.times()
-    ended = times.children_user + times.children_system
-    ours = times.user + times.system + ended + _seconds_of_descendants()
+    ours = times.user + times.system + times.children_user + times.children_system
+    # The system counts a child only once it has ended.
+    for child in psutil.Process().children(recursive=True):
+        with contextlib.suppress(psutil.Error):
+            of = child.cpu_times()
+            ours += of.user + of.system + of.children_user + of.children_system
     busy = throttled = None
     with contextlib.suppress(OSError, ValueError, IndexError):
         # All cores' time that was neither idle nor waiting for a disk (`man 5 proc_stat`).
@@ -73,15 +79,3 @@ def _counters() -> _Counters:
         files = list(_CPUS.glob("cpu[0-9]*/thermal_throttle/core_throttle_count"))
         throttled = sum(int(file.read_text()) for file in files) if files else None
     return _Counters(clock, ours, busy, throttled)
-
-
-def _seconds_of_descendants() -> float:
-    """Processor seconds of running children: the system counts a child only once it has ended."""
-    import psutil  # takes longer to import than most commands would
-
-    seconds = 0.0
-    for child in psutil.Process().children(recursive=True):
-        with contextlib.suppress(psutil.Error):
-            times = child.cpu_times()
-            seconds += times.user + times.system + times.children_user + times.children_system
-    return seconds

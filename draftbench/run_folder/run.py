@@ -53,8 +53,7 @@ class Run:
     """Everything that a run measured; `path` is the folder that it was read from, if any.
 
     The `replays` of stacks are combined from those of their parts. An engine's answers are in
-    `served`, and also among the `decodes`, as decoding runs. `partial` holds answers of sessions
-    that were cut short, which no figure uses.
+    `served`, and also among the `decodes`, as decoding runs.
     """
 
     manifest: Manifest
@@ -68,7 +67,6 @@ class Run:
     workers: tuple[WorkerFacts, ...] = ()
     engines: tuple[EngineFacts, ...] = ()
     served: tuple[Served, ...] = ()
-    partial: tuple[Served, ...] = ()
     path: Path | None = None
 
     def __repr__(self) -> str:
@@ -113,8 +111,7 @@ class Run:
         ran.
         """
         replayed = [replay.candidate for replay in self.replays]
-        rows = (*self.served, *self.partial)
-        served = [row.candidate for row in rows if row.candidate is not None]
+        served = [row.candidate for row in self.served if row.candidate is not None]
         return tuple(dict.fromkeys(replayed + served))
 
     @property
@@ -138,40 +135,34 @@ class Run:
 
 
 def read_run(folder: RunFolder) -> Run:
-    """Read and group all observations of a run.
+    """Read and group all observations of a run. The built-in decoder's responses and replays are in
+    one order, whichever of several workers came first: the longest prompts first, one candidate
+    after the other.
 
     Raises:
         RunFolderError: a file cannot be read, is not what it was when the sweep ended, or holds a
             measurement that does not fit its response or what the run asked.
     """
-    run = _as_by_one(replace(run_of(folder.manifest, folder.observations()), path=folder.path))
-    for row in (*run.replays, *run.decodes, *run.served, *run.partial):
+    run = replace(run_of(folder.manifest, folder.observations()), path=folder.path)
+    question = run.manifest.question
+    if question.engine is None:
+        drafts = {name: at for at, name in enumerate(run.manifest.specs)}
+        levels = {level: at for at, level in enumerate(question.quants)}
+        responses = sorted(run.trajectories, key=lambda t: (-t.prompt_tokens, *t.key))
+        place = {response.key: at for at, response in enumerate(responses)}
+
+        def order(row: Replay | LookupReplay | StackReplay) -> tuple[int, ...]:
+            of = row.candidate
+            kind = isinstance(row, LookupReplay) + 2 * isinstance(row, StackReplay)
+            draft, level = drafts.get(of.draft, len(drafts)), levels.get(of.quant, 0)
+            return kind, draft, level, of.draft == SELF, place.get(row.key, 0)
+
+        replays = tuple(sorted(run.replays, key=order))
+        run = replace(run, trajectories=tuple(responses), replays=replays)
+    for row in (*run.replays, *run.decodes, *run.served):
         if not isinstance(row, StackReplay):
             check_that_it_fits(row, run.responses.get(row.key), folder)
     return run
-
-
-def _as_by_one(run: Run) -> Run:
-    """The built-in decoder's responses and replays in one order, whichever of several workers came
-    first: the longest prompts first, one candidate after the other.
-    """
-    question = run.manifest.question
-    if question.engine is not None:
-        return run
-    drafts = {name: at for at, name in enumerate(run.manifest.specs)}
-    levels = {level: at for at, level in enumerate(question.quants)}
-    responses = sorted(run.trajectories, key=lambda t: (-t.prompt_tokens, *t.key))
-    place = {response.key: at for at, response in enumerate(responses)}
-
-    def order(row: Replay | LookupReplay | StackReplay) -> tuple[int, ...]:
-        of = row.candidate
-        kind = isinstance(row, LookupReplay) + 2 * isinstance(row, StackReplay)
-        draft, level = drafts.get(of.draft, len(drafts)), levels.get(of.quant, 0)
-        return kind, draft, level, of.draft == SELF, place.get(row.key, 0)
-
-    return replace(
-        run, trajectories=tuple(responses), replays=tuple(sorted(run.replays, key=order))
-    )
 
 
 def check_that_it_fits(
@@ -221,8 +212,6 @@ def run_of(manifest: Manifest, records: Sequence[AnyObservation]) -> Run:
         (r.server, r.key, r.load, r.asked_concurrency): r for r in records if isinstance(r, Served)
     }
     served = tuple(answers_that_count(answers.values(), trajectories.keys()))
-    counted = {row.server for row in served}
-    partial = (r for r in answers.values() if r.load == "open" and r.server not in counted)
     failures: dict[Candidate | None, Failure] = {}
     for record in records:
         if isinstance(record, Failure) and record.resolved:
@@ -241,7 +230,6 @@ def run_of(manifest: Manifest, records: Sequence[AnyObservation]) -> Run:
         workers=tuple(r for r in records if isinstance(r, WorkerFacts)),
         engines=tuple(r for r in records if isinstance(r, EngineFacts)),
         served=served,
-        partial=tuple(partial),
     )
 
 

@@ -99,41 +99,48 @@ def decodes_of(rows: Iterable[Served]) -> list[Decode]:
             # Prompt lookup may find nothing in any answer, and some servers then report nothing.
             if row.candidate.draft == LOOKUP or row.counts is not None:
                 reporting.add(row.candidate)
-    return [
-        _decode(row, str(candidate), by_server=by_server, counted=row.candidate in reporting)
-        for candidate, answers in by_candidate.items()
-        for row in (*baseline, *answers)
-    ]
-
-
-def _decode(row: Served, block: str, *, by_server: bool, counted: bool) -> Decode:
-    rounds, cut = _rounds_within(row) if counted else ([], ())
-    seconds = decode_seconds_of(row) if by_server else row.arrivals[-1] - row.arrivals[0]
-    return Decode(
-        request=row.request,
-        sample=row.sample,
-        candidate=row.candidate,
-        k=row.k,
-        mode=row.mode,
-        repeat=row.repeat,
-        proposed=tuple(proposed for proposed, _ in rounds),
-        accepted=tuple(accepted for _, accepted in rounds),
-        cut=cut,
-        draft_seconds=(0.0,) * len(rounds),  # part of the round's seconds, unknown which
-        verify_seconds=_by_round(row, len(rounds), seconds),
-        prefill_seconds=max(row.arrivals[-1] - seconds, 0.0),
-        draft_prefill_seconds=None,
-        decode_seconds=seconds,
-        output_tokens=row.output_tokens,
-        digest=row.digest,
-        first_difference=row.first_difference,
-        tie=row.tie,
-        block=block,
-        concurrency=row.asked_concurrency,
-        process=row.process,
-        active=() if row.asked_concurrency == 1 else (row.asked_concurrency,) * len(rounds),
-        summed=_summed(row),
-    )
+    decodes = []
+    for candidate, answers in by_candidate.items():
+        for row in (*baseline, *answers):
+            rounds, cut = _rounds_within(row) if row.candidate in reporting else ([], ())
+            seconds = row.arrivals[-1] - row.arrivals[0]
+            if by_server:
+                seconds = decode_seconds_of(row)
+            # In proportion to the gaps between chunks, or evenly if these are unknown.
+            gaps = _between_rounds(row, len(rounds))
+            if len(gaps) != len(rounds) or not sum(gaps):
+                gaps = (1.0,) * len(rounds)
+            # Sums do not say how many tokens each round accepted.
+            counts, summed = row.counts, False
+            if row.k > 1 and counts and counts.by_round is None and counts.drafted:
+                summed = _histogram(counts.by_position, _rounds(row, counts)) is None
+            decode = Decode(
+                request=row.request,
+                sample=row.sample,
+                candidate=row.candidate,
+                k=row.k,
+                mode=row.mode,
+                repeat=row.repeat,
+                proposed=tuple(proposed for proposed, _ in rounds),
+                accepted=tuple(accepted for _, accepted in rounds),
+                cut=cut,
+                draft_seconds=(0.0,) * len(rounds),  # part of the round's seconds, unknown which
+                verify_seconds=tuple(round(seconds * gap / sum(gaps), 7) for gap in gaps),
+                prefill_seconds=max(row.arrivals[-1] - seconds, 0.0),
+                draft_prefill_seconds=None,
+                decode_seconds=seconds,
+                output_tokens=row.output_tokens,
+                digest=row.digest,
+                first_difference=row.first_difference,
+                tie=row.tie,
+                block=str(candidate),
+                concurrency=row.asked_concurrency,
+                process=row.process,
+                active=(row.asked_concurrency,) * len(rounds) if row.asked_concurrency > 1 else (),
+                summed=summed,
+            )
+            decodes.append(decode)
+    return decodes
 
 
 def rounds_of(row: Served) -> list[Round]:
@@ -168,14 +175,6 @@ def _rounds(row: Served, counts: RoundCounts) -> int:
         return counts.rounds
     fewest = math.ceil((counts.drafted or 0) / row.k) if row.k else 0
     return max(row.output_tokens - 1 - (counts.accepted or 0), fewest, 1)
-
-
-def _summed(row: Served) -> bool:
-    """Whether the engine's sums do not say how many tokens each round accepted."""
-    counts = row.counts
-    if row.k <= 1 or counts is None or counts.by_round is not None or not counts.drafted:
-        return False
-    return _histogram(counts.by_position, _rounds(row, counts)) is None
 
 
 def _histogram(by_position: Sequence[int] | None, rounds: int) -> list[int] | None:
@@ -245,13 +244,3 @@ def decode_seconds_of(row: Served) -> float:
 def _by_server(row: Served) -> bool:
     """Whether the server's seconds are plausible: no more than the client waited in all."""
     return row.decode_seconds is not None and 0 < row.decode_seconds <= row.arrivals[-1]
-
-
-def _by_round(row: Served, rounds: int, total: float) -> tuple[float, ...]:
-    """`total` seconds split over the rounds in proportion to the gaps between their chunks, or
-    evenly if these are unknown.
-    """
-    gaps = _between_rounds(row, rounds)
-    if len(gaps) != rounds or not sum(gaps):
-        gaps = (1.0,) * rounds
-    return tuple(round(total * gap / sum(gaps), 7) for gap in gaps)

@@ -86,7 +86,7 @@ def _recorded(device: str) -> tuple[str, bool | None]:
     if not isinstance(cache.graphs, RecordedPasses):
         return "; ".join(facts.caveats), False
     cosines = cache.graphs.cosines
-    (width, reach), least = min(cosines.items(), key=lambda item: item[1])
+    (width, _, reach), least = min(cosines.items(), key=lambda item: item[1])
     passes = f"{len(cosines)} of widths 1 to {max(WIDTHS)}"
     found = f"{passes}; least cosine {least:.5f}, width {width} over {reach} keys"
     return "; ".join([found, *facts.caveats]), True

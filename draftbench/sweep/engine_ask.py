@@ -48,7 +48,7 @@ from draftbench.models.eagle import build_head
 from draftbench.models.engine_rules import ENGINE_RULES, too_short
 from draftbench.models.quantize import Build, build_runner
 from draftbench.models.source import ModelSource
-from draftbench.models.translation import keeps_ids, translated, widened
+from draftbench.models.translation import keeps_ids, translated
 from draftbench.records import (
     LOOKUP,
     NEAR_TIE_MARGIN,
@@ -444,18 +444,14 @@ class EngineWorker:
             return
         runner, facts = build_runner(source, build, candidate.draft)
         responses = list(chain(*groups))
-        if serving.configured:
-            runner = translated(runner, prepared.target, source)
-        else:
-            used = (max(*r.prompt.tokens, *r.tokens) for r in responses)
-            runner = widened(runner, 1 + max(used))
+        runner = translated(runner, prepared.target, source)
         longest = max(responses, key=lambda response: response.length)
         held = engine_sheet(source, serving.dtype)
         facts = msgspec.structs.replace(
             facts,
             weight_bytes=held.bytes_at(candidate.quant),
             kv_bytes_per_token=held.kv_bytes_per_token,
-            translated=serving.configured and not keeps_ids(prepared.target, source),
+            translated=not keeps_ids(prepared.target, source),
             replay_disagreement=stepping_disagreement(
                 runner, longest, NEAR_TIE_MARGIN[facts.dtype]
             ),

@@ -156,10 +156,11 @@ def find_drafting(
     prompts: Sequence[Prompt],
     given_k: int | None,
     watcher: Watcher,
-) -> tuple[Serving, dict[Candidate, None]]:
+) -> tuple[Serving, dict[Candidate, None], dict[str, str]]:
     """Find out how the user's server drafts: from its description, from its answers to the first
-    requests, or else from the k that the user gave. Returns the engine with its `drafting`, and the
-    candidates with the server's draft.
+    requests, or else from the k that the user gave. Returns the engine with its `drafting`, the
+    candidates with the server's draft, and what `--drafts` would call this by its name in the run,
+    if the server's description does not leave that open.
 
     Raises:
         EngineError: it drafts, but its k remains unknown; or it does not draft, though there is a
@@ -189,7 +190,7 @@ def find_drafting(
         if stated or (facts.method == "none" and not drafts):
             break
     if not drafts and serving.baseline is None:
-        return serving, candidates
+        return serving, candidates, {}
     method, drafted = facts.method or "draft", server.counters().drafted
     if drafts:
         k, how = stated or most, f"({method})"
@@ -221,8 +222,13 @@ def find_drafting(
     else:
         k, how = given_k, f"({method}), by --k: it does not say"
     watcher.note(f"the server drafts {k} tokens a round {how}")
-    model, spec = facts.settings.get("speculative_model"), _stated_spec(facts)
-    meant = methods_called(method) or ("draft-model",)
+    model, spec = facts.settings.get("speculative_model"), None
+    meant = methods_called(method)
+    if len(meant) == 1:
+        spec = DRAFT_KINDS[meant[0]].written
+        if not spec or spec.endswith(":"):
+            spec = spec + model if model else None
+    meant = meant or ("draft-model",)
     stacked = "ngram" in method and "," in method
     speculations = serving.speculations.items()
     named = [name for name, d in speculations if d.method in meant and d.stacked == stacked]
@@ -230,29 +236,8 @@ def find_drafting(
     if spec is None and model is None and len(named) == 1:
         name = named[0]
     candidate = next((c for c in candidates if c.draft == name), Candidate(draft=name))
-    return replace(serving, drafting=ServerConfig(candidate, k)), {**candidates, candidate: None}
-
-
-def stated_specs(serving: Serving) -> dict[str, str]:
-    """What `--drafts` would call the draft of the user's server, by its name in the run; empty if
-    the server's description leaves that open.
-    """
-    facts, config = serving.facts, serving.drafting
-    if facts is None or config is None or config.candidate is None:
-        return {}
-    spec = _stated_spec(facts)
-    return {config.candidate.draft: spec} if spec else {}
-
-
-def _stated_spec(facts: ServerFacts) -> str | None:
-    """What `--drafts` would call a server's draft; None if its description leaves that open."""
-    meant, model = methods_called(facts.method or ""), facts.settings.get("speculative_model")
-    if len(meant) != 1:
-        return None
-    written = DRAFT_KINDS[meant[0]].written
-    if written and not written.endswith(":"):
-        return written
-    return written + model if model else None
+    serving = replace(serving, drafting=ServerConfig(candidate, k))
+    return serving, {**candidates, candidate: None}, {candidate.draft: spec} if spec else {}
 
 
 def check_drafting(

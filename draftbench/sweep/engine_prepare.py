@@ -64,7 +64,7 @@ from draftbench.models.translation import keeps_ids, needs_translation, rows_of
 from draftbench.records import LOOKUP, SELF, Candidate, DraftingMode, Request
 from draftbench.run_folder.key import keyed_hash
 from draftbench.run_folder.manifest import portable
-from draftbench.sweep.engine_check import find_drafting, stated_specs
+from draftbench.sweep.engine_check import find_drafting
 from draftbench.sweep.engine_servers import Serving, arrival_times
 from draftbench.sweep.options import SLOTS, SweepOptions, Watcher
 from draftbench.sweep.preparation import (
@@ -155,10 +155,15 @@ def prepare_serving(options: SweepOptions, command: str, watcher: Watcher) -> Pr
         times = arrival_times([PromptSample(prompt, 0) for prompt in prompts], options)
         at = sorted((key, round(t * engine_options.time_scale, 6)) for key, t in times.items())
         arrivals = keyed_hash(options.traffic.key, repr(at).encode())
-    checks: dict[Method, Check] = {"draft-model": partial(_check_vocabulary, server=server)}
-    if target.configured:
-        by_ids = partial(check_pair, target.source, traffic=counts_of(prompts))
-        checks["draft-model"] = by_ids
+    models = [specs[name] for name, each in speculations.items() if each.method == "draft-model"]
+    if models and not target.configured:
+        raise UsageError(
+            f"`{models[0]}` cannot be replayed: the served model is not named",
+            hint="name it with --target: its configuration and tokenizer are enough",
+        )
+    checks: dict[Method, Check] = {
+        "draft-model": partial(check_pair, target.source, traffic=counts_of(prompts))
+    }
     if heads := [specs[name] for name, each in speculations.items() if each.method == "eagle3"]:
         obstacle = _no_states(options, build)
         if obstacle and server is not None:
@@ -171,7 +176,7 @@ def prepare_serving(options: SweepOptions, command: str, watcher: Watcher) -> Pr
     # How the engine drafts when it has to translate tokens, and why it refuses heads, or drafts
     # some of whose tokens replay translates.
     levels, refusals = {}, dict[str, str]()
-    for name, source in checked.sources.items() if target.configured else ():
+    for name, source in checked.sources.items():
         if speculations[name].method == "eagle3":
             if words := _not_started(engine, source):
                 refusals[name] = f"it {words}"
@@ -206,7 +211,6 @@ def prepare_serving(options: SweepOptions, command: str, watcher: Watcher) -> Pr
         sweep=options,
         options=engine_options,
         target=ServedTarget(target.context),
-        configured=target.configured,
         speculations=speculations,
         levels=levels,
         warm_up=tuple(prompt.tokens for prompt in rendered if prompt is not None),
@@ -221,13 +225,15 @@ def prepare_serving(options: SweepOptions, command: str, watcher: Watcher) -> Pr
         watcher.note(f"ngram is not started below k = {fewest}: {too_short(fewest)}")
     if server is not None:
         k = options.ks[0] if len(options.ks) == 1 else None
-        serving, candidates = find_drafting(serving, server, candidates, prompts, k, watcher)
+        serving, candidates, stated = find_drafting(
+            serving, server, candidates, prompts, k, watcher
+        )
         if not candidates:
             raise UsageError(
                 f"the server at {server.url} does not draft, and no draft is given",
                 hint="give a server that speculates; a sweep can replay --drafts over this one",
             )
-        specs = {**stated_specs(serving), **specs}
+        specs = stated | specs
     if serving.drafting is not None and serving.drafting.k <= LARGEST_K:
         options = replace(options, ks=tuple(sorted({*options.ks, serving.drafting.k})))
         serving = replace(serving, sweep=options)
@@ -407,8 +413,8 @@ def _level_served(engine: str, speculation: Speculation, level: str) -> str | No
 
 @dataclass(frozen=True)
 class EngineTarget:
-    """A target that is not loaded: `configured` says whether its configuration is at hand, `ids` is
-    an upper bound on token ids.
+    """A target that is not loaded: `configured` says whether its configuration is at hand, not only
+    a tokenizer, `ids` is an upper bound on token ids.
     """
 
     name: str
@@ -438,16 +444,17 @@ def target_of(
     source = ModelSource(spec or name, options.trust)
     if spec and server is not None:
         try:
-            same = _same_ids(source, server)
+            theirs = server.tokenize(PROBE)
         except EngineError:
             watcher.note("the server does not tokenize texts, so its tokenizer was not compared")
         else:
-            if not same:
+            ours: list[int] = source.tokenizer(PROBE, add_special_tokens=False)["input_ids"]
+            if theirs[-len(ours) :] != ours:
                 raise EngineError(
                     f"the tokenizer of `{source.name}` is not the server's",
                     hint="give --target or --tokenizer of the model that is served",
                 )
-    configured = False  # whether there is a model's configuration, not only a tokenizer
+    configured = False
     if spec:
         with contextlib.suppress(ModelError):
             configured = source.config is not None
@@ -520,13 +527,6 @@ class ServerText:
         return None
 
 
-def _same_ids(source: ModelSource, server: Server) -> bool:
-    """Whether a tokenizer turns a text into the same ids as the server's."""
-    theirs = server.tokenize(PROBE)
-    ours: list[int] = source.tokenizer(PROBE, add_special_tokens=False)["input_ids"]
-    return theirs[-len(ours) :] == ours
-
-
 def _check_head(
     target: EngineTarget,
     engine: str,
@@ -586,18 +586,3 @@ def _no_states(options: SweepOptions, build: Build) -> str | None:
     if needed <= (free := memory_free(build.device)):
         return None
     return f"the target takes {format_size(needed)} here, and {format_size(free)} are free"
-
-
-def _check_vocabulary(source: ModelSource, server: Server | None) -> tuple[str, ...]:
-    """A caveat that only one text was compared, because the target's configuration is missing.
-
-    Raises:
-        PairError: the draft's tokenizer and the server's differ on that text.
-    """
-    assert server is not None  # one to be started has a context by its target's configuration
-    if not _same_ids(source, server):
-        raise PairError(
-            f"`{source.name}` cannot draft for this server: their vocabularies differ",
-            hint="take a draft of the target's family and generation, or `ngram` (no model)",
-        )
-    return ("only one text was compared with the server's tokenizer (--target compares all ids)",)

@@ -71,7 +71,6 @@ class Serving:
     sweep: SweepOptions
     options: ServingOptions
     target: ServedTarget
-    configured: bool  # whether the target's configuration is at hand
     speculations: dict[str, Speculation]
     levels: dict[Candidate, str]
     warm_up: tuple[Sequence[int], ...]

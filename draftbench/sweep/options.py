@@ -10,8 +10,6 @@ from typing import Protocol
 
 from draftbench.errors import UsageError
 from draftbench.flags import (
-    complete_devices,
-    complete_levels,
     draft_lengths,
     flag,
     flag_name,
@@ -274,7 +272,6 @@ class SweepOptions:
         ("--quant",),
         parse=partial(level_names, "--quant"),
         many=True,
-        autocompletion=complete_levels,
     )
     ks: tuple[int, ...] = flag(
         "1-8", "The draft lengths, e.g. 1-8 or 2,4,8.", "K,…", ("--k",), parse=draft_lengths
@@ -311,7 +308,6 @@ class SweepOptions:
         "Where models run: cpu, cuda, cuda:1, or auto, which spreads them over all GPUs (default: "
         "a GPU if there is one).",
         "DEVICE",
-        autocompletion=complete_devices,
     )
     threads: int | None = in_models(
         None, "The number of CPU threads (default: OMP_NUM_THREADS, else one per core).", min=1
@@ -363,7 +359,6 @@ class SweepOptions:
         hint="leave it out, and serve the quantized checkpoint, or name the engine's own flag in "
         "--engine-args",
         parse=partial(level_name, "--target-quant"),
-        autocompletion=complete_levels,
     )
     simulate_quant: bool = in_built_in(
         False,

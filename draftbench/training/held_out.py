@@ -25,8 +25,7 @@ from draftbench.acceptance.intervals import (
     paired_ratio,
     quantiles,
 )
-from draftbench.acceptance.rounds import Floats, Pairs
-from draftbench.planner.formula import alpha_of
+from draftbench.acceptance.rounds import Floats, Pairs, alpha_of
 from draftbench.planner.recommendation import Recommendation
 from draftbench.records import SELF, Candidate
 from draftbench.training.outcome import Compared, Proof, Reached

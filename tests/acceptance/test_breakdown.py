@@ -3,19 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 import pytest
 from scenes import lookup, replayed, trajectory
 
-from draftbench.acceptance.breakdown import (
-    FALLING,
-    RISING,
-    Breakdown,
-    Group,
-    breakdown,
-    rounds_by_group,
-)
+from draftbench.acceptance.breakdown import FALLING, RISING, breakdown, rounds_by_group
 from draftbench.acceptance.rounds import expected_rounds, law_of
 from draftbench.records import DraftingMode, Replay, Sampling, Trajectory
 
@@ -23,30 +15,30 @@ Pair = tuple[Trajectory, Replay]
 Pairs = Sequence[Pair]
 
 
-def broken_down(pairs: Pairs) -> Breakdown:
+def broken_down(pairs):
     found = breakdown(pairs)
     assert found is not None
     return found
 
 
-def groups(pairs: Pairs, by: str) -> dict[str, Group]:
+def groups(pairs, by):
     return {group.name: group for group in broken_down(pairs).groups if group.by == by}
 
 
-def rates(pairs: Pairs, by: str) -> dict[str, float]:
+def rates(pairs, by):
     found = groups(pairs, by).items()
     return {name: group.alpha.value for name, group in found if group.alpha is not None}
 
 
-def alike(accept: Sequence[float], requests: str, **changes: Any) -> list[Pair]:
+def alike(accept, requests, **changes):
     return [replayed(accept, request, **changes) for request in requests]
 
 
-def at(temperature: float) -> Sampling:
+def at(temperature):
     return Sampling(temperature=temperature)
 
 
-def test_segments_and_temperatures_split_requests() -> None:
+def test_segments_and_temperatures_split_requests():
     pairs = alike([1.0, 0.0], "abcde", segment="chat")
     pairs += alike([1.0] * 4, "fghij", segment="code", sampling=at(0.7))
     assert rates(pairs, "segment") == {"chat": 0.5, "code": 1.0}
@@ -65,9 +57,7 @@ def test_segments_and_temperatures_split_requests() -> None:
         ([1.0, 0.0, 1.0, 1.0, 1.0, 0.0], None),
     ],
 )
-def test_thirds_are_read_only_where_they_differ_beyond_doubt(
-    accept: list[float], reading: str | None
-) -> None:
+def test_thirds_are_read_only_where_they_differ_beyond_doubt(accept, reading):
     pairs = alike(accept, "abcde")
     found = broken_down(pairs)
     thirds = {"early": sum(accept[:2]) / 2, "middle": 1.0, "late": sum(accept[4:]) / 2}
@@ -77,12 +67,12 @@ def test_thirds_are_read_only_where_they_differ_beyond_doubt(
     assert found.late_less_early.value == thirds["late"] - thirds["early"]
 
 
-def test_a_difference_that_some_requests_contradict_has_no_reading() -> None:
+def test_a_difference_that_some_requests_contradict_has_no_reading():
     pairs = [*alike([0.0, 1.0, 1.0], "abc"), *alike([1.0, 1.0, 0.0], "de")]
     assert broken_down(pairs).reading is None
 
 
-def test_a_position_follows_a_rejected_token_as_likely_as_that_was_rejected() -> None:
+def test_a_position_follows_a_rejected_token_as_likely_as_that_was_rejected():
     # Behind 0.25 stands 0.5, behind that 1; nothing stands before the first position.
     pairs = alike([0.25, 0.5, 1.0], "abcde")
     after = groups(pairs, "after")
@@ -94,13 +84,13 @@ def test_a_position_follows_a_rejected_token_as_likely_as_that_was_rejected() ->
     assert after["a rejected token"].positions == pytest.approx(5 * 1.25)
 
 
-def test_confidence_stands_beside_what_was_accepted() -> None:
+def test_confidence_stands_beside_what_was_accepted():
     pairs = alike([1.0, 0.0, 1.0, 1.0], "abcde", confidence=(0.96, 0.5, 0.96, 1.0))
     assert rates(pairs, "confidence") == {"0.4 to 0.6": 0.0, "0.95 to 1": 1.0}
     assert groups(pairs, "confidence")["0.95 to 1"].confidence == pytest.approx(2.92 / 3)
 
 
-def test_positions_that_the_draft_cannot_reach_are_in_no_group() -> None:
+def test_positions_that_the_draft_cannot_reach_are_in_no_group():
     pairs = alike([1.0, 0.0, 0.0, 0.0, 0.0, 0.0], "ab", draftable=1)
     found = groups(pairs, "third")
     assert [(name, group.positions) for name, group in found.items()] == [("early", 2)]
@@ -108,16 +98,16 @@ def test_positions_that_the_draft_cannot_reach_are_in_no_group() -> None:
     assert broken_down(pairs).late_less_early is None
 
 
-def test_groups_use_the_overlap_where_the_report_does() -> None:
+def test_groups_use_the_overlap_where_the_report_does():
     pairs = alike([1.0, 0.0], "abcde", mode=DraftingMode.SAMPLED, overlap=(0.8, 0.6))
     assert rates(pairs, "segment")["no segment"] == pytest.approx(0.7)
 
 
-def test_prompt_lookup_has_no_groups() -> None:
+def test_prompt_lookup_has_no_groups():
     assert breakdown([(trajectory("r", 2), lookup((1,), (1,)))]) is None
 
 
-def test_rounds_are_those_of_the_group_at_each_k() -> None:
+def test_rounds_are_those_of_the_group_at_each_k():
     pairs = alike([1.0] * 4, "abcde", segment="code")
     pairs += alike([0.0] * 4, "fghij", segment="chat")
     laws = [law_of(*pair) for pair in pairs]

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any
-
 import numpy as np
 import pytest
 from scenes import replayed, trajectory
@@ -15,12 +12,12 @@ from draftbench.acceptance.rounds import PositionLaw, Rounds, expected_rounds
 from draftbench.records import DraftingMode
 
 
-def rounds_of(survival: Sequence[float], drafts: float = 1.0, **changes: Any) -> Rounds:
+def rounds_of(survival, drafts=1.0, **changes):
     """One response whose `drafts` rounds all propose k tokens and are never cut."""
     k = len(survival)
     survived = np.array([survival]) * drafts
     none, one = np.zeros(1), np.ones(1)
-    counts: dict[str, Any] = {
+    counts = {
         "tokens": one * drafts + survived.sum(1),
         "with_draft": one * drafts,
         "without_draft": none,
@@ -48,8 +45,8 @@ def rounds_of(survival: Sequence[float], drafts: float = 1.0, **changes: Any) ->
     ],
 )
 def test_counters_of_engines_give_the_figures_that_the_engines_print(
-    drafts: int, drafted: int, accepted: int, rate: float, length: float
-) -> None:
+    drafts, drafted, accepted, rate, length
+):
     counters = {"proposed": np.array([drafted]), "accepted": np.array([accepted])}
     rounds = rounds_of([0.5, 0.5, 0.5], drafts, **counters)
     one = [trajectory()]
@@ -58,7 +55,7 @@ def test_counters_of_engines_give_the_figures_that_the_engines_print(
     assert d.accepted_without_bonus(one, rounds).value == pytest.approx(length - 1, abs=5e-3)
 
 
-def test_a_histogram_of_accepted_tokens_gives_survival_and_hazards() -> None:
+def test_a_histogram_of_accepted_tokens_gives_survival_and_hazards():
     # vLLM: 39, 1, 0 and 3 of 43 rounds accepted 0, 1, 2 and 3 tokens.
     rounds = rounds_of([4 / 43, 3 / 43, 3 / 43], 43)
     one = [trajectory()]
@@ -80,9 +77,7 @@ def test_a_histogram_of_accepted_tokens_gives_survival_and_hazards() -> None:
         ((0.805, 0.632, 0.483), 2.920, 0.640, (0.805, 0.7851, 0.7642)),  # llama.cpp
     ],
 )
-def test_survival_vectors_give_lengths_rates_and_hazards(
-    survival: tuple[float, ...], length: float, rate: float, hazards: tuple[float, ...]
-) -> None:
+def test_survival_vectors_give_lengths_rates_and_hazards(survival, length, rate, hazards):
     rounds, one = rounds_of(survival, 1000), [trajectory()]
     assert d.mean_accepted_length(one, rounds).value == pytest.approx(length, abs=1e-3)
     assert d.uncut_accepted_length(one, rounds).value == pytest.approx(length, abs=1e-3)
@@ -93,7 +88,7 @@ def test_survival_vectors_give_lengths_rates_and_hazards(
     assert [d.survival(one, rounds, i).value for i in (1, 2, 3)] == pytest.approx(survival)
 
 
-def test_the_three_lengths_differ_where_the_end_of_the_response_cuts_a_round() -> None:
+def test_the_three_lengths_differ_where_the_end_of_the_response_cuts_a_round():
     # One round proposes 4; tokens 1 and 2 are accepted, the second ends the response.
     rounds = expected_rounds([PositionLaw(3, 50, np.ones(2), 49)], 4)
     one = [trajectory("r", 3)]
@@ -103,7 +98,7 @@ def test_the_three_lengths_differ_where_the_end_of_the_response_cuts_a_round() -
     assert d.uncut_accepted_length(one, rounds).value is None  # nobody saw the third token
 
 
-def test_a_round_cut_by_the_end_does_not_shorten_the_uncut_length() -> None:
+def test_a_round_cut_by_the_end_does_not_shorten_the_uncut_length():
     law = PositionLaw(12, 100, np.full(11, 0.7), 99)
     rounds = expected_rounds([law], 4)
     one = [trajectory("r", 12)]
@@ -114,14 +109,14 @@ def test_a_round_cut_by_the_end_does_not_shorten_the_uncut_length() -> None:
     assert length < 2.7
 
 
-def test_rounds_without_a_draft_count_for_speed_but_not_for_the_engines() -> None:
+def test_rounds_without_a_draft_count_for_speed_but_not_for_the_engines():
     rounds = expected_rounds([PositionLaw(5, 9, np.ones(4), 1)], 1)
     one = [trajectory("r", 5)]  # one round emits two tokens, two target steps one each
     assert d.tokens_per_round(one, rounds).value == pytest.approx(4 / 3)
     assert d.mean_accepted_length(one, rounds).value == 2
 
 
-def test_alpha_is_the_mean_over_the_positions_that_can_be_drafted() -> None:
+def test_alpha_is_the_mean_over_the_positions_that_can_be_drafted():
     pairs = [replayed([1.0, 0.0, 1.0], "a"), replayed([1.0, 0.0], "b", weight=3.0, draftable=1)]
     alpha = d.alpha(pairs)
     assert alpha is not None
@@ -129,8 +124,8 @@ def test_alpha_is_the_mean_over_the_positions_that_can_be_drafted() -> None:
     assert alpha.value == pytest.approx((2 + 3 * 1) / (3 + 3 * 1))
 
 
-def test_alpha_says_overlap_only_where_a_sampled_draft_has_it_everywhere() -> None:
-    def alpha_of(mode: DraftingMode, *overlaps: tuple[float, ...] | None) -> d.Sample:
+def test_alpha_says_overlap_only_where_a_sampled_draft_has_it_everywhere():
+    def alpha_of(mode, *overlaps):
         pairs = [
             replayed([1.0, 0.0], str(i), mode=mode, overlap=overlap)
             for i, overlap in enumerate(overlaps)
@@ -148,7 +143,7 @@ def test_alpha_says_overlap_only_where_a_sampled_draft_has_it_everywhere() -> No
     assert (greedy.figure, greedy.value) == (d.ALPHA_EMITTED, 0.5)
 
 
-def test_pooled_weighs_tokens_and_the_per_request_mean_weighs_requests() -> None:
+def test_pooled_weighs_tokens_and_the_per_request_mean_weighs_requests():
     long, short = PositionLaw(101, 101, np.zeros(100), 100), PositionLaw(3, 3, np.ones(2), 2)
     rounds = expected_rounds([long, short], 1)
     sample = d.tokens_per_round([trajectory("a", 101), trajectory("b", 3, weight=2.0)], rounds)
@@ -156,7 +151,7 @@ def test_pooled_weighs_tokens_and_the_per_request_mean_weighs_requests() -> None
     assert d.per_request_mean(sample).value == pytest.approx((1 + 2 * 2) / (1 + 2))
 
 
-def test_several_responses_to_a_request_count_as_one_request() -> None:
+def test_several_responses_to_a_request_count_as_one_request():
     laws = [PositionLaw(3, 3, np.full(2, a), 2) for a in (1.0, 0.0, 0.0)]
     trajectories = [
         trajectory("a", 3),
@@ -169,14 +164,14 @@ def test_several_responses_to_a_request_count_as_one_request() -> None:
     assert sample.value == pytest.approx((2 + 2 * 2) / (1.5 + 2 * 2))
 
 
-def test_without_a_denominator_a_figure_is_unknown() -> None:
+def test_without_a_denominator_a_figure_is_unknown():
     rounds = expected_rounds([PositionLaw(4, 9, np.zeros(3), 0)], 2)
     sample = d.accepted_per_drafted([trajectory("r", 4)], rounds)
     assert sample.value is None
     assert d.per_request_mean(sample).value is None
 
 
-def test_every_figure_of_vllms_counters_says_that_these_count_past_the_end() -> None:
+def test_every_figure_of_vllms_counters_says_that_these_count_past_the_end():
     names = {figure.symbol: figure.vllm for figure in FIGURES if figure.vllm}
     assert set(names) == {"accepted/drafted", "1+Σ Πh", "s"}
     assert all("count" in name and " past " in name for name in names.values())

@@ -5,7 +5,6 @@ contradicted by decoding that accepts differently, and not by near ties or chanc
 import re
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any
 
 import msgspec
 import numpy as np
@@ -15,81 +14,65 @@ from scenes import ALL, NONE, SMALL, decode, facts, lookup, manifest, replay, re
 from draftbench.acceptance.breakdown import RISING, TEMPLATE
 from draftbench.acceptance.candidate_rounds import candidate_rounds, served_rounds
 from draftbench.acceptance.definitions import tokens_per_round
-from draftbench.acceptance.faults import (
-    SuspectedFault,
-    contradiction,
-    suspected_faults,
-    template_may_differ,
-)
-from draftbench.acceptance.rounds import PositionLaw, Rounds, StartLaw, expected_rounds
+from draftbench.acceptance.faults import contradiction, suspected_faults, template_may_differ
+from draftbench.acceptance.rounds import PositionLaw, StartLaw, expected_rounds
 from draftbench.acceptance.summary import acceptance_report
-from draftbench.records import (
-    AnyObservation,
-    Candidate,
-    Decode,
-    DraftingMode,
-    Replay,
-    Sampling,
-    Trajectory,
-)
-from draftbench.run_folder.run import Run, run_of
+from draftbench.records import Candidate, DraftingMode, Replay, Sampling, Trajectory
+from draftbench.run_folder.run import run_of
 
 NGRAM = Candidate(draft="ngram")
 SAMPLED = {"sampling": Sampling(temperature=1.0)}
-DRAWN: dict[str, Any] = {"mode": DraftingMode.SAMPLED}
+DRAWN = {"mode": DraftingMode.SAMPLED}
 
 
-def rounds(*accepted: int, k: int = 2, request: str = "r", **changes: Any) -> Decode:
+def rounds(*accepted, k=2, request="r", **changes):
     """A run whose rounds accepted so much of k; the last one emits nothing more than that."""
     every = tuple(accepted)
     none = (0,) * len(every)
     proposed = (*(k,) * (len(every) - 1), every[-1])
-    fields: dict[str, Any] = {"proposed": proposed, "accepted": every, "cut": none}
+    fields = {"proposed": proposed, "accepted": every, "cut": none}
     fields |= {"draft_seconds": none, "verify_seconds": none, "request": request}
     fields |= {"output_tokens": 1 + sum(every) + len(every)}
     return decode(SMALL, k, 1.0, **fields | changes)
 
 
-def found(accept: list[float], *rows: Decode, rounded: bool = False, **changes: Any) -> str | None:
+def found(accept, *rows, rounded=False, **changes):
     """What is said of a replay that accepts so; near ties are margins up to .5."""
     pair = trajectory("r", len(accept) + 1), replay(accept, **changes)
     fault = contradiction([pair], rows, 0.5, by_position=True, rounded=rounded)
     return fault and fault.message
 
 
-def test_the_same_tokens_accepted_at_any_k_are_no_contradiction() -> None:
-    # Two accepted, one rejected, and again.
-    accept = [1.0, 1.0, 0.0] * 3
-    assert found(accept, rounds(2, 2, 2), rounds(1, 0, 1, 0, 1, 0, k=1)) is None
+SAID = "decoding accepted differently from replay at {} of {} positions, near ties not counted"
+TWICE, TIED = [1.0, 1.0, 0.0] * 3, {"margin": (0.4, *[5.0] * 7)}
+LEFT = rounds(2, 0, 0, 0, 0, 0)
 
 
-def test_a_token_that_decoding_rejects_and_replay_accepts_contradicts_it() -> None:
-    # Of positions 1 … 8 those after the first rejected one of each round are not tried.
-    said = "decoding accepted differently from replay at {} of {} positions, near ties not counted"
-    assert found(ALL, rounds(0, 2, 2, 0)) == said.format(1, 5)
-    assert found(NONE, rounds(2, 2, 1)) == said.format(5, 5)
-    # The same position at two k's is one.
-    assert found(ALL, rounds(0, 2, 2, 0), rounds(0, 1, 1, 1, 0, k=1)) == said.format(1, 6)
+@pytest.mark.parametrize(
+    ("accept", "rows", "changes", "said"),
+    [
+        # Two accepted, one rejected, and again, at any k.
+        (TWICE, [rounds(2, 2, 2), rounds(1, 0, 1, 0, 1, 0, k=1)], {}, None),
+        # Of positions 1 … 8 those after the first rejected one of each round are not tried.
+        (ALL, [rounds(0, 2, 2, 0)], {}, SAID.format(1, 5)),
+        (NONE, [rounds(2, 2, 1)], {}, SAID.format(5, 5)),
+        # The same position at two k's is one.
+        (ALL, [rounds(0, 2, 2, 0), rounds(0, 1, 1, 1, 0, k=1)], {}, SAID.format(1, 6)),
+        (ALL, [rounds(0, 2, 2, 0)], TIED, None),
+        # A text is compared up to where it differs from the response.
+        (ALL, [LEFT], {}, SAID.format(4, 6)),
+        (ALL, [msgspec.structs.replace(LEFT, first_difference=4, tie=True)], {}, None),
+        (ALL, [rounds(0, 2, 2, 0, first_difference=0, tie=True)], {}, None),
+        # One position in fifty may differ.
+        ([1.0] * 150, [rounds(0, *[2] * 49, 1)], {}, None),
+        ([1.0] * 150, [rounds(0, 0, 0, 0, *[2] * 48, 1)], {}, SAID.format(4, 101)),
+    ],
+)
+def test_decoding_that_accepts_other_tokens_contradicts_the_replay(accept, rows, changes, said):
+    assert found(accept, *rows, **changes) == said
 
 
-def test_a_near_tie_of_the_draft_contradicts_nothing() -> None:
-    tied = (0.4, *[5.0] * 7)
-    assert found(ALL, rounds(0, 2, 2, 0), margin=tied) is None
-
-
-def test_a_text_is_compared_up_to_where_it_differs_from_the_response() -> None:
-    assert found(ALL, rounds(2, 0, 0, 0, 0, 0)) is not None
-    assert found(ALL, rounds(2, 0, 0, 0, 0, 0, first_difference=4, tie=True)) is None
-    assert found(ALL, rounds(0, 2, 2, 0, first_difference=0, tie=True)) is None
-
-
-def test_one_position_in_fifty_may_differ() -> None:
-    many = [1.0] * 150
-    rejected = [(0, *[2] * 49, 1), (0, 0, 0, 0, *[2] * 48, 1)]
-    assert [found(many, rounds(*row)) is None for row in rejected] == [True, False]
-
-
-def test_of_a_quantized_draft_differences_to_one_side_alone_contradict() -> None:
+def test_of_a_quantized_draft_differences_to_one_side_alone_contradict():
     """13 of 13 to one side are 3.6 standard errors, 12 of 12 are 3.46: as 16 to both: chance."""
     for n in (12, 13):
         row = rounds(*[0] * n, *[1] * 50, k=1)
@@ -106,45 +89,41 @@ def test_of_a_quantized_draft_differences_to_one_side_alone_contradict() -> None
     assert found(replayed, swapped) is not None
 
 
-def test_where_near_ties_hide_every_position_rounds_are_compared_in_expectation() -> None:
+@pytest.mark.parametrize(("margin", "first_difference"), [((0.0,) * 8, None), ((5.0,) * 8, 1)])
+def test_where_near_ties_or_other_texts_hide_positions_rounds_are_compared_in_expectation(
+    margin, first_difference
+):
     names = [f"r{n}" for n in range(8)]
-    pairs = [(trajectory(name, 9), replay(ALL, request=name, margin=(0.0,) * 8)) for name in names]
-    lengths = [(0, 0, 0, 0, 0, 0, 0, 0), (1, 0, 0, 0, 0, 0, 0)]
-    rows = [rounds(*lengths[n % 2], request=name) for n, name in enumerate(names)]
+    pairs = [(trajectory(name, 9), replay(ALL, request=name, margin=margin)) for name in names]
+    kept = (0,) * 8, (1, 0, 0, 0, 0, 0, 0)
+    own = {"first_difference": first_difference}
+    rows = [rounds(*kept[n % 2], request=name, **own) for n, name in enumerate(names)]
     fault = contradiction(pairs, rows, 0.5, by_position=True)
-    assert fault is not None
     assert "fewer tokens per round than replay" in fault.message
 
 
-def test_where_texts_differ_from_the_start_rounds_are_compared_in_expectation() -> None:
-    names = [f"r{n}" for n in range(8)]
-    pairs = [(trajectory(name, 9), replay(ALL, request=name)) for name in names]
-    rows = [rounds(*[0] * (7 + n % 2), request=name) for n, name in enumerate(names)]
-    rows = [msgspec.structs.replace(row, first_difference=1) for row in rows]
-    fault = contradiction(pairs, rows, 0.5, by_position=True)
-    assert fault is not None
-    assert "fewer tokens per round than replay" in fault.message
+@pytest.mark.parametrize(
+    ("accepted", "margin", "contradicts"),
+    [
+        ((2, 0, 0), (), False),
+        ((1, 0, 0), (), True),
+        # A head that was unsure might have drafted another token; a margin of .5 is a near tie.
+        ((1, 0, 0), [0.4] + [9.0] * 4, False),
+        ((1, 0, 0), [0.6] + [9.0] * 4, True),
+    ],
+)
+def test_prompt_lookup_and_heads_are_compared_by_the_starts_of_rounds(
+    accepted, margin, contradicts
+):
+    """From the start it finds two tokens and both are right; then nothing."""
+    looked_up = lookup((2, 2, 2, 0, 0), (2, 1, 0, 0, 0))
+    looked_up = msgspec.structs.replace(looked_up, margin=margin)
+    row = rounds(*accepted, proposed=(2, 0, 0))
+    fault = contradiction([(trajectory("r", 6), looked_up)], [row], 0.5, by_position=True)
+    assert (fault is not None) is contradicts
 
 
-def test_prompt_lookup_is_compared_by_the_starts_of_rounds() -> None:
-    # From the start it finds two tokens and both are right; then nothing.
-    response, looked_up = trajectory("r", 6), lookup((2, 2, 2, 0, 0), (2, 1, 0, 0, 0))
-    same, other = (rounds(*accepted, 0, 0, proposed=(2, 0, 0)) for accepted in ((2,), (1,)))
-    assert contradiction([(response, looked_up)], [same], 0.5, by_position=True) is None
-    assert contradiction([(response, looked_up)], [other], 0.5, by_position=True) is not None
-
-
-@pytest.mark.parametrize(("margin", "contradicts"), [(0.4, False), (0.6, True)])
-def test_a_round_in_which_a_head_was_unsure_says_nothing(margin: float, contradicts: bool) -> None:
-    """It might have drafted another token; a margin of .5 is a near tie."""
-    response = trajectory("r", 6)
-    head = msgspec.structs.replace(lookup((2,) * 5, (2, 1, 0, 0, 0)), margin=[margin] + [9.0] * 4)
-    other = rounds(1, 0, 0, 0, proposed=(2, 2, 2, 1))
-    found = contradiction([(response, head)], [other], 0.5, by_position=True)
-    assert (found is not None) is contradicts
-
-
-def drawn(shift: float, requests: int = 12, seed: int = 0) -> str | None:
+def drawn(shift, requests=12, seed=0):
     """Decoding by the law that replay names, each probability shifted: 60 tokens a request."""
     generator, pairs, rows = np.random.default_rng(seed), [], []
     for name in (f"r{n}" for n in range(requests)):
@@ -161,7 +140,7 @@ def drawn(shift: float, requests: int = 12, seed: int = 0) -> str | None:
     return fault and fault.message
 
 
-def test_drawn_drafts_are_compared_in_expectation_beyond_chance() -> None:
+def test_drawn_drafts_are_compared_in_expectation_beyond_chance():
     assert [drawn(0.0, seed=seed) for seed in range(200)] == [None] * 200
     more, fewer = drawn(0.3), drawn(-0.3)
     assert more
@@ -172,32 +151,27 @@ def test_drawn_drafts_are_compared_in_expectation_beyond_chance() -> None:
     assert "% fewer tokens per round than replay" in fewer
 
 
-def contradicted() -> list[AnyObservation]:
+@pytest.fixture
+def contradicted():
     """Six requests whose replay accepts everything, and whose rounds accepted nothing."""
-    records: list[AnyObservation] = []
+    records = []
     for name in (f"r{n}" for n in range(6)):
         records += [trajectory(name), replay(ALL, request=name)]
         records.append(rounds(*[0] * 8, request=name, proposed=(2,) * 6 + (1, 0)))
-    return records
+    return run_of(manifest(ks=(1, 2, 3)), records)
 
 
-def test_a_contradicted_replay_does_not_count_and_what_was_decoded_does() -> None:
-    along = candidate_rounds(run_of(manifest(ks=(1, 2, 3)), contradicted()), SMALL)
+def test_a_contradicted_replay_does_not_count_and_what_was_decoded_does(contradicted):
+    along = candidate_rounds(contradicted, SMALL)
     assert (along.replays, along.reaches(2), along.reaches(3)) == ((), True, False)
-    assert along.contradiction is not None
     assert along.contradiction.kind == "decoding contradicts replay"
     assert tokens_per_round(along.trajectories, along.at(2)).value == pytest.approx(1.0)
+    (card,) = acceptance_report(contradicted, [SMALL], (1, 2), 0.1).candidates
+    assert card.faults[0].message.startswith(SAID.format(42, 42)[:60])
+    assert (card.counted, card.alpha.pooled.value) == (True, 0)
 
 
-def test_acceptance_says_that_a_replay_is_contradicted() -> None:
-    run = run_of(manifest(ks=(1, 2)), contradicted())
-    (card,) = acceptance_report(run, [SMALL], (1, 2), 0.1).candidates
-    said = card.faults[0].message
-    assert said.startswith("decoding accepted differently from replay at 42 of 42")
-    assert (card.counted, card.alpha and card.alpha.pooled and card.alpha.pooled.value) == (True, 0)
-
-
-def test_rounds_in_which_prompt_lookup_found_nothing_accept_nothing() -> None:
+def test_rounds_in_which_prompt_lookup_found_nothing_accept_nothing():
     # Six rounds, three of which found two tokens, both right: a half of the first ones accepted.
     row = rounds(2, 0, 2, 0, 2, 0, proposed=(2, 0) * 3)
     row = msgspec.structs.replace(row, candidate=NGRAM)
@@ -205,12 +179,11 @@ def test_rounds_in_which_prompt_lookup_found_nothing_accept_nothing() -> None:
     assert [*served_rounds(run, NGRAM).hazards] == [0.5, 1.0]
 
 
-def test_without_contradiction_the_replay_counts() -> None:
-    accept = [1.0, 1.0, 0.0] * 3
-    run = run_of(manifest(), [trajectory("r", 10), replay(accept), rounds(2, 2, 2)])
+def test_without_contradiction_the_replay_counts():
+    run = run_of(manifest(), [trajectory("r", 10), replay(TWICE), rounds(2, 2, 2)])
     along = candidate_rounds(run, SMALL)
     assert along.contradiction is None
-    law = PositionLaw(10, 10, np.array(accept), 9)
+    law = PositionLaw(10, 10, np.array(TWICE), 9)
     assert along.at(2).target_passes == pytest.approx(expected_rounds([law], 2).target_passes)
 
 
@@ -218,47 +191,40 @@ SELF = Candidate(draft="self")
 Pairs = Sequence[tuple[Trajectory, Replay]]
 
 
-def faults_of(candidate: Candidate, pairs: Pairs, *rounds: Rounds) -> list[SuspectedFault]:
+def faults_of(candidate, pairs, *rounds):
     return list(suspected_faults(candidate, pairs, rounds, near_tie=0.1))
 
 
-def whats(candidate: Candidate, pairs: Pairs, *rounds: Rounds) -> list[str]:
+def whats(candidate, pairs, *rounds):
     return [fault.kind for fault in faults_of(candidate, pairs, *rounds)]
 
 
-def rounds_of(accept: Sequence[float], k: int) -> Rounds:
+def rounds_of(accept, k):
     length = len(accept) + 1
     return expected_rounds([PositionLaw(length, length, np.array(accept), length - 1)], k)
 
 
-def test_a_healthy_pair_raises_no_suspicion() -> None:
+def test_a_healthy_pair_raises_no_suspicion():
     accept = [1.0, 1.0, 0.0, 1.0] * 50
     rounds = [rounds_of(accept, k) for k in (1, 2)]
     assert whats(SMALL, [replayed(accept)], *rounds) == []
 
 
-def test_zero_acceptance_is_one_suspicion_and_needs_enough_tokens() -> None:
+def test_zero_acceptance_is_one_suspicion_and_needs_enough_tokens_that_the_draft_can_reach():
     none = [0.0] * 60
-    pairs = [replayed(none)]
-    (fault,) = faults_of(SMALL, pairs, rounds_of(none, 3))
+    (fault,) = faults_of(SMALL, [replayed(none)], rounds_of(none, 3))
     assert fault.message == "not one token in 60 positions was accepted"
     assert whats(SMALL, [replayed(none[:10])], rounds_of(none[:10], 3)) == []
-
-
-def test_positions_that_the_draft_cannot_reach_are_not_held_against_it() -> None:
-    assert whats(SMALL, [replayed([0.0] * 60, draftable=20)]) == []
-
-
-def test_a_mean_accepted_length_of_one_is_suspected_though_the_replay_was_fine() -> None:
-    pairs = [replayed([1.0] * 60)]
-    assert whats(SMALL, pairs, rounds_of([0.0] * 60, 3)) == ["one token per round"]
+    assert whats(SMALL, [replayed(none, draftable=20)]) == []
+    # Though the replay was fine, no round accepted a token.
+    assert whats(SMALL, [replayed([1.0] * 60)], rounds_of(none, 3)) == ["one token per round"]
 
 
 @pytest.mark.parametrize(
     ("accept", "message"),
     [
         # 40 rounds of four and one token, and a last token that the limit leaves no room to draft.
-        ([1.0] * 201, "every one of 160 drafted tokens was accepted at k = 4"),
+        ([1.0] * 201, "100.0% of 160 drafted tokens were accepted at k = 4"),
         # 100 rounds, one that is rejected, 100 rounds: 800 of 804.
         ([1.0] * 500 + [0.0] + [1.0] * 500, "99.5% of 804 drafted tokens were accepted at k = 4"),
         # 20 rounds, one that is rejected, 20 rounds: 160 of 164 is 97.6%.
@@ -266,9 +232,7 @@ def test_a_mean_accepted_length_of_one_is_suspected_though_the_replay_was_fine()
         ([1.0] * 41, None),  # 32 tokens prove nothing
     ],
 )
-def test_a_draft_that_is_right_too_often_is_suspected_and_the_control_is_not(
-    accept: list[float], message: str | None
-) -> None:
+def test_a_draft_that_is_right_too_often_is_suspected_and_the_control_is_not(accept, message):
     rounds = rounds_of(accept, 4)
     faults = [(fault.kind, fault.message) for fault in faults_of(SMALL, [], rounds)]
     assert faults == ([] if message is None else [("nearly all accepted", message)])
@@ -276,7 +240,7 @@ def test_a_draft_that_is_right_too_often_is_suspected_and_the_control_is_not(
 
 
 @pytest.mark.parametrize("by_round", [True, False])
-def test_acceptance_near_zero_at_the_first_position_is_suspected(by_round: bool) -> None:
+def test_acceptance_near_zero_at_the_first_position_is_suspected(by_round):
     # One round of two tokens, 118 of one, and a last token that nothing is drafted for.
     rounds = rounds_of([1.0] + [0.0] * 120, 2)
     # Three rounds of two tokens, 59 of one: 4.8%.
@@ -292,13 +256,13 @@ def test_acceptance_near_zero_at_the_first_position_is_suspected(by_round: bool)
     assert whats(SMALL, [], better) == []
 
 
-def test_prompt_lookup_that_finds_nothing_is_no_fault() -> None:
+def test_prompt_lookup_that_finds_nothing_is_no_fault():
     nothing = np.zeros(99, dtype=np.int64)
     rounds = expected_rounds([StartLaw(100, 100, nothing, nothing, 3)], 3)
     assert whats(Candidate(draft="ngram"), [], rounds) == []
 
 
-def test_a_draft_position_that_never_accepts_after_healthy_ones_is_suspected() -> None:
+def test_a_draft_position_that_never_accepts_after_healthy_ones_is_suspected():
     # Two tokens right, then one wrong: with k = 4 the third of each round is always rejected,
     # in 39 of 40 rounds: the limit leaves no room to draft the very last position.
     rounds = rounds_of([1.0, 1.0, 0.0] * 40, 4)
@@ -317,23 +281,18 @@ def test_a_draft_position_that_never_accepts_after_healthy_ones_is_suspected() -
         ({}, 1.0, False),
         ({}, 0.0, True),
         ({"margins": (5.0, 5.0, 0.01)}, 0.0, False),  # the target's near tie
+        ({"margin": (5.0, 0.02)}, 0.0, False),  # the replay's
         ({"argmax": (1, 1, 0)}, 0.0, False),  # a log holds another token than the target's best
         ({"sampling": Sampling(temperature=1.0)}, 0.0, False),
     ],
 )
-def test_the_target_must_accept_its_own_greedy_draft(
-    changes: dict[str, object], accept: float, suspected: bool
-) -> None:
+def test_the_target_must_accept_its_own_greedy_draft(changes, accept, suspected):
     pairs = [replayed([1.0, accept], candidate=SELF, **changes)]
     assert whats(SELF, pairs) == (["control failed"] if suspected else [])
     assert whats(SMALL, pairs) == []
 
 
-def test_the_control_forgives_a_near_tie_of_the_replay() -> None:
-    assert whats(SELF, [replayed([1.0, 0.0], candidate=SELF, margin=(5.0, 0.02))]) == []
-
-
-def run(form: str, target: str | None = "a", draft: str | None = "b") -> Run:
+def run(form, target="a", draft="b"):
     """With the hashes of the chat templates of target and draft."""
     parts = [
         {} if template is None else {"chat template": template} for template in (target, draft)
@@ -352,11 +311,11 @@ def run(form: str, target: str | None = "a", draft: str | None = "b") -> Run:
         ("OpenAI request", True),
     ],
 )
-def test_plain_prompts_have_no_template(form: str, differs: bool) -> None:
+def test_plain_prompts_have_no_template(form, differs):
     assert template_may_differ(run(form), SMALL) == differs
 
 
-def test_one_template_of_both_is_none_to_suspect() -> None:
+def test_one_template_of_both_is_none_to_suspect():
     assert not template_may_differ(run("messages", "a", "a"), SMALL)
     assert not template_may_differ(run("messages"), SELF)
     # Unknown.
@@ -364,9 +323,7 @@ def test_one_template_of_both_is_none_to_suspect() -> None:
 
 
 @pytest.mark.parametrize(("form", "suspected"), [("prompt", False), ("messages", True)])
-def test_low_acceptance_early_in_responses_blames_a_template_only_of_chats(
-    form: str, suspected: bool
-) -> None:
+def test_low_acceptance_early_in_responses_blames_a_template_only_of_chats(form, suspected):
     early = [replayed([0.0, 0.0, 1.0, 1.0, 1.0, 1.0], name) for name in "abcde"]
     chats = run(form)
     seen = run_of(chats.manifest, [*chats.facts, *(record for pair in early for record in pair)])

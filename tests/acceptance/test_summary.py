@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 import pytest
 from scenes import SMALL, lookup, manifest, replay, trajectory
 
-from draftbench.acceptance.summary import AcceptanceReport, CandidateAcceptance, acceptance_report
-from draftbench.records import Candidate, DraftingMode, LookupReplay
-from draftbench.run_folder.run import Run, run_of
+from draftbench.acceptance.summary import acceptance_report
+from draftbench.records import Candidate, DraftingMode
+from draftbench.run_folder.run import run_of
 
 TINY, NGRAM = Candidate(draft="tiny"), Candidate(draft="ngram")
 
 
-def run(accepts: dict[Candidate, Sequence[Sequence[float]]], *more: LookupReplay) -> Run:
+def run(accepts, *more):
     """Six requests of five tokens, far from a limit: acceptance of three by candidate, twice."""
     replays = [
         replay(accept, request=str(i), candidate=candidate, draftable=20)
@@ -25,16 +23,16 @@ def run(accepts: dict[Candidate, Sequence[Sequence[float]]], *more: LookupReplay
     return run_of(manifest(), [*responses, *replays, *more])
 
 
-def pooled(card: CandidateAcceptance, k: int) -> dict[str, float]:
+def pooled(card, k):
     return {r.symbol: r.pooled.value for r in card.at_each_k if r.k == k and r.pooled}
 
 
-def only(report: AcceptanceReport) -> CandidateAcceptance:
+def only(report):
     (card,) = report.candidates
     return card
 
 
-def test_every_definition_of_one_run_by_hand() -> None:
+def test_every_definition_of_one_run_by_hand():
     right, wrong = [1.0] * 4, [0.0, 1.0, 1.0, 1.0]
     card = only(acceptance_report(run({SMALL: [right, right, wrong]}), [SMALL], (2,), 0.02))
     assert (card.candidate, card.mode, card.requests) == ("small", DraftingMode.GREEDY, 6)
@@ -61,7 +59,7 @@ def test_every_definition_of_one_run_by_hand() -> None:
     assert [r.symbol for r in (*card.hazards, *card.survivals)] == ["h_1", "h_2", "s_1", "s_2"]
 
 
-def test_the_width_decides_how_many_requests_are_needed() -> None:
+def test_the_width_decides_how_many_requests_are_needed():
     half = [[1.0, 1.0, 0.0, 0.0], [1.0] * 4, [0.0] * 4]
     needed = []
     for width in (0.1, 0.05):
@@ -72,7 +70,7 @@ def test_the_width_decides_how_many_requests_are_needed() -> None:
     assert needed == [308, 1230]
 
 
-def test_the_first_candidate_is_compared_with_each_other_by_request() -> None:
+def test_the_first_candidate_is_compared_with_each_other_by_request():
     seen = run({SMALL: [[1.0] * 4] * 3, TINY: [[1.0, 0.0, 1.0, 1.0]] * 3})
     report = acceptance_report(seen, [SMALL, TINY], (1,), 0.02)
     rows = [(d.candidate, d.against, d.figure, d.k, d.requests) for d in report.differences]
@@ -85,7 +83,7 @@ def test_the_first_candidate_is_compared_with_each_other_by_request() -> None:
     assert values == [pytest.approx((0.25,) * 3), pytest.approx((0.0,) * 3)]
 
 
-def test_alpha_of_another_basis_is_not_compared() -> None:
+def test_alpha_of_another_basis_is_not_compared():
     sampled = {"mode": DraftingMode.SAMPLED}
     seen = run_of(
         manifest(mode=DraftingMode.SAMPLED),
@@ -100,7 +98,7 @@ def test_alpha_of_another_basis_is_not_compared() -> None:
     assert [d.figure for d in report.differences] == ["tokens per round"]
 
 
-def test_prompt_lookup_is_compared_by_tokens_per_round() -> None:
+def test_prompt_lookup_is_compared_by_tokens_per_round():
     lookups = [lookup((0, 2, 2, 0), (0, 2, 1, 0), window=2, request=str(i)) for i in range(6)]
     seen = run({SMALL: [[1.0] * 4] * 3}, *lookups)
     report = acceptance_report(seen, [SMALL, NGRAM], (1, 2, 3), 0.02)
@@ -115,7 +113,7 @@ def test_prompt_lookup_is_compared_by_tokens_per_round() -> None:
     assert pooled(card, 2)["tok/round"] == pytest.approx(4 / 2)
 
 
-def test_suspected_faults_are_reported() -> None:
+def test_suspected_faults_are_reported():
     control = Candidate(draft="self")
     seen = run({control: [[1.0, 1.0, 0.0, 1.0]] * 3})
     faults = only(acceptance_report(seen, [control], (1,), 0.02)).faults

@@ -136,7 +136,6 @@ PROGRAM = (
 @pytest.mark.parametrize(
     ("typed", "offered"),
     [
-        ("sweep --quant none,int", ["none,int8", "none,int4"]),
         ("sweep --traffic su", [f"suite:{name}" for name in sorted(suite_names())]),
         ("check --traffic samp", []),
         ("export RUN --engine v", ["vllm"]),
@@ -160,12 +159,3 @@ def test_the_shell_completes_values_without_torch(typed, offered):
     )
     assert (done.returncode, done.stderr) == (0, "")
     assert done.stdout.split() == offered
-
-
-def test_cards_of_the_machine_are_devices(monkeypatch):
-    def glob(folder, pattern):
-        assert (str(folder), pattern) == ("/dev", "nvidia[0-9]*")
-        return [folder / "nvidia10", folder / "nvidia0"]
-
-    monkeypatch.setattr(Path, "glob", glob)
-    assert flags.complete_devices("") == ["cpu", "cuda", "auto", "cuda:0", "cuda:10"]

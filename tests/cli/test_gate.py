@@ -149,13 +149,6 @@ def test_a_report_that_cannot_be_written_leaves_no_verdict(failing, swept, pinne
     assert f"cannot write to `{lost}`" in failing(2, *words)
 
 
-def test_every_verdict_is_appended_to_the_history(command, swept, pinned, tmp_path):
-    for _ in range(2):
-        command("gate", "--baseline", pinned, swept[0], "--history", tmp_path / "h.jsonl")
-    lines = (tmp_path / "h.jsonl").read_text().splitlines()
-    assert [json.loads(line)["verdict"] for line in lines] == ["pass", "pass"]
-
-
 def test_a_baseline_under_a_users_key_says_how_it_pairs_elsewhere(
     command, swept, monkeypatch, tmp_path
 ):
@@ -232,7 +225,6 @@ def test_without_a_way_the_two_main_ones_are_named(failing, words):
         # Known fault: they were ignored without a word.
         ("--save b RUN --junit j --max-drop x", "save", "--save", "--junit, --max-drop"),
         ("--save b RUN --format json -o o", "save", "--save", "--format, --output"),
-        ("--save b RUN --history h", "save", "--save", "--history"),
         ("--old A --new B RUN", "old", "--old", "RUN"),
         ("--old A --baseline b RUN", "judge", "--baseline", "--old"),
         ("--baseline b RUN --k 2", "judge", "--baseline", "--k"),

@@ -15,7 +15,6 @@ from gguf import GGMLQuantizationType
 from sweep.engine import FakeEngine, FakeServer, fake_drive
 
 from draftbench.engines.connect import ADAPTERS
-from draftbench.errors import EngineError
 from draftbench.models.engine_rules import STARTED
 from draftbench.records import Candidate, RoundCounts
 from draftbench.run_folder.folder import RunFolder
@@ -73,6 +72,10 @@ def test_the_target_cannot_draft_for_itself(failing, embedded):
     ("words", "complaint"),
     [
         (["--target", "gone.gguf", "--drafts", "ngram"], "--target: no model at `gone.gguf`"),
+        (
+            ["--target", "gone.gguf", "--drafts", "ngram", "--engine", "llama.cpp"],
+            "hint: give a .gguf file",  # and no folder
+        ),
         (["--target", "{target}", "--drafts", "gone.gguf"], "--drafts: no model at `gone.gguf`"),
         (["--target", "{target}", "--drafts", "ngram,eagle3:./head"], "no head at `eagle3:./head`"),
     ],
@@ -125,7 +128,7 @@ def test_what_is_replayed_has_to_be_here_whatever_starts_the_server(failing, eng
 @pytest.mark.parametrize("target", ["{embedded}/target", "./nowhere"])
 def test_llama_cpp_serves_files(failing, embedded, target):
     words = ["--target", target.format(embedded=embedded), "--drafts", "ngram"]
-    told = failing(2, "sweep", *words, "--engine", "llama.cpp", *TRAFFIC)
+    told = failing(2, "sweep", *words, "--engine", "LLAMA-cpp", *TRAFFIC)  # however written
     assert "llama.cpp serves .gguf files" in told
     assert "give the target's .gguf file" in told
 
@@ -140,11 +143,6 @@ def test_half_a_target_is_said_to_be_cut_off(failing, embedded, tmp_path):
     assert "download the checkpoint again" in told
 
 
-def test_no_folder_is_suggested_for_llama_cpp(failing):
-    words = ["--target", "gone.gguf", "--drafts", "ngram", "--engine", "llama.cpp"]
-    assert failing(2, "sweep", *words, *TRAFFIC).endswith("hint: give a .gguf file")
-
-
 def test_a_context_that_nobody_tells_is_in_the_targets_configuration(
     failing, engine, embedded, tmp_path
 ):
@@ -156,12 +154,6 @@ def test_a_context_that_nobody_tells_is_in_the_targets_configuration(
     assert "give --tokenizer a folder of the target that holds config.json too" in told
 
 
-@pytest.mark.parametrize("name", ["llamacpp", "llama-cpp", "LLAMA.CPP"])
-def test_an_engine_is_known_however_its_name_is_written(failing, embedded, name):
-    words = ["--engine", name, "--target", embedded / "target", "--drafts", "ngram"]
-    assert "llama.cpp serves .gguf files" in failing(2, "sweep", *words, *TRAFFIC)
-
-
 def test_replays_alone_can_be_of_a_mode_in_which_the_engine_does_not_draft(command, embedded):
     models = ["--target", embedded / "target", "--drafts", embedded / "draft"]
     words = [*models, "--engine", "sglang", "--mode", "sampled", "--dry-run", *TRAFFIC]
@@ -170,12 +162,17 @@ def test_replays_alone_can_be_of_a_mode_in_which_the_engine_does_not_draft(comma
     assert command("sweep", *words, "--measure", "replay").code == 0
 
 
-def test_a_server_that_does_not_answer(failing, monkeypatch):
-    def refused(url, engine, **_):
-        raise EngineError("cannot reach http://spec", hint="see whether the server runs")
+@pytest.fixture
+def serving(monkeypatch):
+    """serving(spec, plain) puts servers of this process at the two addresses."""
 
-    monkeypatch.setattr(engine_prepare, "connect", refused)
-    assert "cannot reach" in failing(2, "sweep", *SERVER, "--drafts", "ngram", *TRAFFIC)
+    def put(spec, plain=None):
+        servers = {"http://spec": spec, "http://plain": plain}
+        monkeypatch.setattr(engine_prepare, "connect", lambda url, engine, **_: servers[url])
+        for module in (engine_check, engine_ask):
+            monkeypatch.setattr(module, "drive", fake_drive)
+
+    return put
 
 
 @pytest.mark.parametrize(
@@ -188,62 +185,62 @@ def test_a_server_that_does_not_answer(failing, monkeypatch):
         (FakeServer(), FakeServer(), "does not draft"),
     ],
 )
-def test_servers_that_are_no_pair(failing, monkeypatch, embedded, spec, plain, complaint):
-    servers = {"http://spec": spec, "http://plain": plain}
-    monkeypatch.setattr(engine_prepare, "connect", lambda url, engine, **_: servers[url])
-    monkeypatch.setattr(engine_check, "drive", fake_drive)
+def test_servers_that_are_no_pair(failing, serving, embedded, spec, plain, complaint):
+    serving(spec, plain)
     words = ["--baseline-server", "http://plain", "--tokenizer", embedded / "target"]
     assert re.search(complaint, failing(2, "sweep", *SERVER, *words, *TRAFFIC))
 
 
-def test_a_server_set_to_draft_that_drafts_nothing(failing, monkeypatch, embedded):
+def test_a_server_set_to_draft_that_drafts_nothing(failing, serving, embedded):
     class Silent(FakeServer):
         def counters(self):
             return RoundCounts(rounds=0, drafted=0, accepted=0)
 
-    served = Silent(method="draft-simple")
-    monkeypatch.setattr(engine_prepare, "connect", lambda url, engine, **_: served)
-    monkeypatch.setattr(engine_check, "drive", fake_drive)
+    serving(Silent(method="draft-simple"))
     words = ["--tokenizer", embedded / "target"]
     assert "set to draft (draft-simple) and drafts nothing" in failing(
         2, "sweep", *SERVER, *words, *TRAFFIC
     )
 
 
-def test_another_tokenizer_than_the_servers(failing, monkeypatch, embedded):
+def test_another_tokenizer_than_the_servers(failing, serving, embedded):
     class Telling(FakeServer):
         def tokenize(self, text):
             return [1, 2, 3]
 
-    monkeypatch.setattr(engine_prepare, "connect", lambda url, engine, **_: Telling(k=4))
+    serving(Telling(k=4))
     words = ["--tokenizer", embedded / "target"]
     assert "is not the server's" in failing(2, "sweep", *SERVER, *words, *TRAFFIC)
 
 
 def test_a_server_whose_model_has_another_name_is_said_to_be_taken_for_the_target(
-    command, monkeypatch, embedded, tmp_path
+    command, serving, embedded, tmp_path
 ):
-    for module in (engine_check, engine_ask):
-        monkeypatch.setattr(module, "drive", fake_drive)
     words = ["--target", embedded / "target", "--drafts", "ngram", *TRAFFIC, "--temperature", 0]
     said = "the server calls its model other: it is taken to be target"
     for model, expected in (("org/other", True), ("org/target", False)):
-        served = FakeServer(model=model)
-        monkeypatch.setattr(engine_prepare, "connect", lambda url, engine, **_: served)  # noqa: B023
+        serving(FakeServer(model=model))
         outcome = command("sweep", *SERVER, *words, "--out", tmp_path / model.replace("/", "-"))
         assert outcome.code == 0, outcome.err
         assert (said in outcome.err) is expected
 
 
-def test_a_folder_with_a_tokenizer_and_no_more_is_enough(command, monkeypatch, embedded, tmp_path):
+def test_a_folder_with_a_tokenizer_and_no_more_is_enough_for_prompt_lookup(
+    command, failing, serving, embedded, tmp_path
+):
     for name in ("tokenizer.json", "tokenizer_config.json"):
         shutil.copy(embedded / "target" / name, tmp_path / name)
-    monkeypatch.setattr(engine_prepare, "connect", lambda url, engine, **_: FakeServer(k=4))
-    for module in (engine_check, engine_ask):
-        monkeypatch.setattr(module, "drive", fake_drive)
-    words = ["--tokenizer", tmp_path, "--drafts", "ngram", "--out", tmp_path / "run"]
-    outcome = command("sweep", *SERVER, *words, *TRAFFIC, "--temperature", 0)
+    serving(FakeServer(k=4))
+    words = [*SERVER, "--tokenizer", tmp_path, "--out", tmp_path / "run", *TRAFFIC]
+    outcome = command("sweep", *words, "--drafts", "ngram", "--temperature", 0)
     assert outcome.code == 0, outcome.err
+    told = failing(2, "sweep", *words, "--drafts", embedded / "draft")
+    assert "cannot be replayed: the served model is not named" in told
+
+
+def lookup(embedded):
+    """A sweep of prompt lookup at k = 2 on an engine."""
+    return [*("--target", embedded / "target", "--drafts", "ngram"), *TRAFFIC, *ENGINE, "--k", 2]
 
 
 @pytest.fixture
@@ -272,7 +269,7 @@ def test_a_server_that_dies_leaves_exit_code_1_and_the_command_to_resume(
     command, engine, embedded, tmp_path
 ):
     engine.make = lambda start, n: FakeServer(lives=3 if start.speculation else 10**6)
-    words = ["--target", embedded / "target", "--drafts", "ngram", *TRAFFIC, *ENGINE, "--k", 2]
+    words = lookup(embedded)
     outcome = command("sweep", *words, "--sample", 6, "--out", tmp_path / "run")
     assert outcome.code == 1
     assert "stopped answering" in outcome.err
@@ -285,7 +282,7 @@ def test_a_plain_server_that_dies_at_the_end_is_named_and_asked_again(
     """The third server is the plain one that closes the repeat."""
     engine.make = lambda start, n: FakeServer(lives=lives[n - 1])
     lives = [10**6, 10**6, 3]
-    words = ["--target", embedded / "target", "--drafts", "ngram", *TRAFFIC, *ENGINE, "--k", 2]
+    words = lookup(embedded)
     words += ["--sample", 6, "--out", tmp_path / "run"]
     outcome = command("sweep", *words)
     assert outcome.code == 1, outcome.err
@@ -346,25 +343,6 @@ def test_a_dry_run_counts_starts_at_least_and_at_most(
     assert engine.starts == []
 
 
-@pytest.mark.parametrize(
-    ("more", "slots", "shown"),
-    [
-        ((), None, "arrivals poisson:6, as many as the engine takes answered at once"),
-        (("--concurrency", 3), 3, "arrivals poisson:6, 3 answered at once"),
-    ],
-)
-def test_a_dry_run_counts_each_start_once_at_the_times_of_arrival(
-    command, engine, embedded, more, slots, shown
-):
-    """The plain server, the drafting one, and the plain one at the end."""
-    words = ["--target", embedded / "target", "--drafts", "ngram", *TRAFFIC, *ENGINE, "--k", 2]
-    words += ["--arrivals", "poisson:6", *more]
-    plan = json.loads(command("sweep", *words, "--dry-run", "--format", "json").out)
-    assert plan["least_starts"] == 3
-    assert plan["manifest"]["question"]["max_concurrency"] == slots
-    assert shown in " ".join(command("sweep", *words, "--dry-run").out.split())
-
-
 def test_a_dry_run_at_the_logs_times_takes_as_long_as_the_log(command, engine, embedded, tmp_path):
     """An hour of it, twice as fast, three times."""
     log = tmp_path / "log.jsonl"
@@ -383,15 +361,13 @@ def test_a_dry_run_at_the_logs_times_takes_as_long_as_the_log(command, engine, e
 
 @pytest.mark.parametrize(("baseline", "visits"), [(False, 1), (True, 2)])
 def test_a_dry_run_on_servers_that_run_takes_what_arrivals_take_at_least(
-    command, monkeypatch, embedded, tmp_path, baseline, visits
+    command, serving, embedded, tmp_path, baseline, visits
 ):
     """Ten minutes of a log, sent as logged once to each server."""
     log = tmp_path / "log.jsonl"
     rows = ({"prompt": f"one two {at}", "timestamp": at} for at in (0, 60, 600))
     log.write_text("".join(json.dumps(row) + "\n" for row in rows))
-    servers = {"http://spec": FakeServer(k=4), "http://plain": FakeServer()}
-    monkeypatch.setattr(engine_prepare, "connect", lambda url, engine, **_: servers[url])
-    monkeypatch.setattr(engine_check, "drive", fake_drive)
+    serving(FakeServer(k=4), FakeServer())
     words = ["--tokenizer", embedded / "target", "--traffic", log, "--max-new-tokens", 4]
     words += ["--arrivals", "log", "--dry-run", *(["--baseline-server", "http://plain"] * baseline)]
     plan = json.loads(command("sweep", *SERVER, *words, "--format", "json").out)
@@ -403,23 +379,33 @@ def test_a_dry_run_on_servers_that_run_takes_what_arrivals_take_at_least(
 
 
 def test_a_dry_run_of_replay_alone_waits_for_no_arrivals(command, engine, embedded):
-    words = ["--target", embedded / "target", "--drafts", "ngram", *TRAFFIC, *ENGINE, "--k", 2]
+    words = lookup(embedded)
     words += ["--arrivals", "poisson:0.001", "--measure", "replay", "--dry-run", "--format", "json"]
     plan = json.loads(command("sweep", *words).out)
     assert plan["least_starts"] == 1
     assert plan["least_seconds"] < 60
 
 
-@pytest.mark.parametrize(("more", "limit", "room"), [((), None, 16), (("--concurrency", 3), 3, 3)])
+@pytest.mark.parametrize(
+    ("more", "limit", "room", "shown"),
+    [
+        ((), None, 16, "arrivals poisson:6, as many as the engine takes answered at once"),
+        (("--concurrency", 3), 3, 3, "arrivals poisson:6, 3 answered at once"),
+    ],
+)
 def test_servers_have_room_for_requests_that_arrive_together(
-    command, engine, embedded, tmp_path, more, limit, room
+    command, engine, embedded, tmp_path, more, limit, room, shown
 ):
-    words = ["--target", embedded / "target", "--drafts", "ngram", *TRAFFIC, *ENGINE, "--k", 2]
-    outcome = command("sweep", *words, "--arrivals", "poisson:6", *more, "--out", tmp_path / "run")
+    """And a dry run counts the plain server, the drafting one, and the plain one at the end."""
+    words = [*lookup(embedded), "--arrivals", "poisson:6", *more]
+    plan = json.loads(command("sweep", *words, "--dry-run", "--format", "json").out)
+    assert plan["least_starts"] == 3
+    assert plan["manifest"]["question"]["max_concurrency"] == limit
+    assert shown in " ".join(command("sweep", *words, "--dry-run").out.split())
+    outcome = command("sweep", *words, "--out", tmp_path / "run")
     assert outcome.code == 0, outcome.err
-    assert {(start.max_concurrency, start.concurrency) for start in engine.starts} == {
-        (limit, room)
-    }
+    starts = {(start.max_concurrency, start.concurrency) for start in engine.starts}
+    assert starts == {(limit, room)}
     assert read_run(RunFolder(tmp_path / "run")).manifest.question.concurrency == (1,)
 
 

@@ -44,8 +44,7 @@ def told(load):
         manifest=manifest,
         traffic=traffic,
         failures=[failure],
-        caveats={"draft": ("slow",)},
-        serving=SimpleNamespace(configured=False),
+        caveats={"mtp": ("slow",)},
     )
     describe(prepared, SimpleNamespace(note=notes.append))
     return notes
@@ -75,7 +74,7 @@ def test_what_was_left_out_refused_or_doubtful_is_said():
         + " ".join(["its vocabulary differs"] * 3)
         + " its vocabulary\n  differs its vocabulary "
         "differs",
-        "note on draft: slow",
+        "note on mtp: slow",
     ]
 
 

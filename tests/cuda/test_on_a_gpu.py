@@ -1,5 +1,6 @@
 """What only a GPU can show. Skipped where there is none."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -9,13 +10,16 @@ import draftbench
 from draftbench.cli import main
 from draftbench.decoder.device import default_dtype
 from draftbench.decoder.drafters import ModelDrafter, ProposalRequest
+from draftbench.decoder.eagle import HeadDrafter
 from draftbench.decoder.quantized_linear import Int4CudaLinear
-from draftbench.decoder.runner import Task
+from draftbench.decoder.runner import HiddenStates, Task
 from draftbench.decoder.sampling import Uniforms
+from draftbench.models.eagle import build_head
 from draftbench.models.quantize import Build, build_runner
 from draftbench.models.source import ModelSource
 from draftbench.records import DraftingMode, Sampling
 
+DEVICE = "cuda"
 pytestmark = pytest.mark.skipif(
     not torch.cuda.is_available(), reason="PyTorch finds no NVIDIA GPU on this machine"
 )
@@ -29,22 +33,49 @@ def test_everything_that_selfcheck_tries_works(capsys):
     assert "more launches than they could" not in out
 
 
-@pytest.mark.parametrize("sampling", [Sampling(), Sampling(temperature=0.8, top_p=0.9)])
-def test_a_draft_waits_for_nothing_while_it_proposes(sampling):
-    """PyTorch raises where the host waits for the device, in what it knows to wait."""
-    source = ModelSource(str(Path(draftbench.__file__).parent / "embedded" / "draft"))
-    runner, _ = build_runner(source, Build(default_dtype("cuda"), "none", "cuda"), "draft")
-    drafter, prompt = ModelDrafter(runner, DraftingMode.SAMPLED), [5, 6, 7]
+def embedded(name):
+    return ModelSource(str(Path(draftbench.__file__).parent / "embedded" / name))
+
+
+@pytest.fixture(params=["a greedy draft", "a draft that samples", "a head"])
+def drafting(request):
+    """A drafter that has begun with two rows of three tokens."""
+    build, sampling = Build(default_dtype(DEVICE), "none", DEVICE), Sampling()
+    tasks = [
+        Task([5, 6, 7], 31, sampling, Uniforms(str(row), 0, 32), lambda output: False)
+        for row in range(2)
+    ]
+    states = None
+    if request.param == "a head":
+        target, _ = build_runner(embedded("target"), build, None)
+        head, _ = build_head(embedded("head"), build, "eagle3:head", target, layers=8)
+        drafter, hidden = HeadDrafter(head), HiddenStates(head.reads)
+        prompt = torch.tensor([5, 6, 7], device=DEVICE)
+        target.forward(prompt, target.new_cache(8), every=False, hidden=hidden)
+        states = hidden.joined()
+    else:
+        if request.param == "a draft that samples":
+            sampling = Sampling(temperature=0.8, top_p=0.9)
+            tasks = [replace(task, sampling=sampling) for task in tasks]
+        runner, _ = build_runner(embedded("draft"), build, "draft")
+        drafter = ModelDrafter(runner, DraftingMode.SAMPLED)
     drafter.open(rows=2, capacity=64)
-    for row in range(2):
-        uniforms = Uniforms(str(row), 0, 32)
-        drafter.begin(row, Task(prompt, 31, sampling, uniforms, lambda output: False))
+    for row, task in enumerate(tasks):
+        drafter.begin(row, task, states)
+    return drafter
+
+
+def test_nothing_is_waited_for_while_a_proposal_is_made(drafting):
+    """PyTorch raises where the host waits for the device, in what it knows to wait. Of one row
+    fewer tokens are asked for.
+    """
     torch.cuda.set_sync_debug_mode("error")
     try:
-        proposals = drafter.propose([ProposalRequest(row, [*prompt, 8], 4) for row in range(2)])
+        asks = [ProposalRequest(row, [5, 6, 7, 8], 4 - row) for row in range(2)]
+        proposals = drafting.propose(asks)
     finally:
         torch.cuda.set_sync_debug_mode("default")
-    assert [len(proposal.tokens) for proposal in proposals] == [4, 4]
+    assert [len(proposal.tokens) for proposal in proposals] == [4, 3]
 
 
 @pytest.mark.parametrize("inputs", [4096, 576, 96])

@@ -6,15 +6,21 @@ with, and knows nothing of the Python that led to them.
 import gc
 import re
 import weakref
+from functools import partial
 
 import pytest
+import random_heads
 import torch
 from torch.fx.experimental.proxy_tensor import make_fx
 from transformers import LlamaConfig
 
 from draftbench.decoder import attention
 from draftbench.decoder.cuda_graphs import STRIDE
+from draftbench.decoder.eagle import HeadDrafter
+from draftbench.decoder.runner import HiddenStates, HostClock
+from draftbench.decoder.speculate import decode
 from draftbench.errors import ModelError
+from tests.decoder.test_eagle import head_of, task
 from tests.decoder.test_runners import (
     LLAMA,
     SIZES,
@@ -50,7 +56,7 @@ class Frozen:
     """A recorder that does not read its inputs anew."""
 
     def __call__(self, work):
-        result = work().clone()
+        result = [each.clone() for each in work()]
         return lambda: result
 
 
@@ -89,6 +95,44 @@ def test_a_recorded_pass_gives_the_logits_of_transformers(name, recorder):
     # Five of the seven passes bring no row more than five tokens.
     assert recorder.launched - recorder.recorded == before + 5
     assert runner.name == "draftbench (float32, cpu)"
+
+
+def assert_takes_down_what_enters_layers(runner, model, width):
+    """As passes that are launched call by call do, of rows that bring as many tokens or not."""
+    plain = runner_of(model)
+    caches = [plain.new_cache(40, 2), runner.new_cache(40, 2, (width,), (2, 0))]
+    for counts in ([width, 1], [2, 2], [0, width]):
+        tokens = torch.arange(5, 5 + sum(counts))
+        found = []
+        for one, cache in zip((plain, runner), caches, strict=True):
+            hidden = HiddenStates((2, 0))
+            logits = one.forward(tokens, cache, every=False, counts=counts, hidden=hidden)
+            found.append((logits, hidden.joined()))
+        for expected, got in zip(*found, strict=True):
+            assert_close(got, expected)
+
+
+def test_a_recorded_pass_takes_down_what_enters_layers(llama, recorder):
+    runner = recorded_runner(llama, recorder)
+    assert_takes_down_what_enters_layers(runner, llama, width=3)
+    # At the beginning widths of 1 and 2 with one row and with two; then 3, without and with states.
+    assert recorder.launched == (4 + 2) + 3
+
+
+def test_a_head_drafts_along_recorded_passes_alone(recorder):
+    """All rounds of two texts, of which each pass of the target is a recording."""
+    config = random_heads.config()
+    found = []
+    for make in (runner_of, partial(recorded_runner, recorder=recorder)):
+        target = make(random_heads.target())
+        head = head_of(config, random_heads.tensors(config), target)
+        tasks = [task(prompt) for prompt in ([1, 2, 3, 4, 5, 6, 7], [2, 2, 9, 0, 4, 1, 8, 3])]
+        before = recorder.launched - recorder.recorded
+        responses = [decode(each, target, HeadDrafter(head), 3, HostClock()) for each in tasks]
+        found.append([(each.tokens, each.accepted) for each in responses])
+    assert found[0] == found[1]
+    rounds = sum(len(accepted) for _, accepted in found[1])
+    assert recorder.launched - recorder.recorded == before + rounds
 
 
 @pytest.mark.parametrize(
@@ -170,7 +214,7 @@ def test_slabs_with_wider_passes_than_fit_behind_the_capacity_are_not_lent(llama
     assert runner.new_cache(STRIDE - 9, widths=(1,)).slabs.shape[4] == STRIDE
     # One row's full length, and nine tokens of surplus behind it.
     cache = runner.new_cache(STRIDE - 1, widths=(1,))
-    assert cache.graphs.capacity >= STRIDE - 1 + cache.graphs.widest
+    assert cache.graphs.capacity >= STRIDE - 1 + cache.graphs.widths[()][-1]
 
 
 def test_what_a_run_asks_for_is_recorded_once_at_its_longest(recorder, llama):

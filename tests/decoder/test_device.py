@@ -89,9 +89,7 @@ def test_bfloat16_is_taken_only_where_a_gpu_multiplies_it(machine, capability, e
     machine(usable=True, capability=capability)
     assert default_dtype("cuda") is expected
     if expected is torch.float16:
-        with pytest.raises(
-            UsageError, match=r"compute capability 8\.0, and this GPU has 7\.5"
-        ):
+        with pytest.raises(UsageError, match=r"compute capability 8\.0, and this GPU has 7\.5"):
             dtype_of("bfloat16", "cuda")
 
 

@@ -15,7 +15,7 @@ from draftbench.decoder.attention import EvenRows
 from draftbench.decoder.linear import Matrix
 from draftbench.decoder.llama import swiglu
 from draftbench.decoder.quantized_linear import fp8_rows
-from tests.decoder.test_cuda_graphs import Traced
+from tests.decoder.test_cuda_graphs import Traced, assert_takes_down_what_enters_layers
 from tests.decoder.test_runners import (
     LLAMA,
     assert_agrees_with_full_pass,
@@ -202,6 +202,8 @@ def test_a_recorded_pass_of_these_kernels_gives_the_logits_of_transformers(fused
     assert runner.record_with(Traced) is None
     assert_agrees_with_full_pass(runner, expected, ids, widths=(1, 2, 5))
     assert_rows_do_not_meet(runner, model, widths=(2, 5))
+    for few_or_many in (3, 4):
+        assert_takes_down_what_enters_layers(runner, model, few_or_many)
     assert runner.name == "draftbench (float32, cpu, fused kernels)"
 
 

@@ -48,7 +48,7 @@ class Watched:
         with Operations() as operations:
             result = work()
         self.recordings.append(operations)
-        assert result.device.type == "cuda"
+        assert all(each.device.type == "cuda" for each in result)
         return lambda: result
 
 
@@ -103,6 +103,7 @@ def on_gpu(monkeypatch):
         layers=2,
         rows=1,
         widths=(1, 2, 5),
+        reads=(),
         capacity=300,
         card=(9, 0),
         then=lambda runner, cache: None,
@@ -121,7 +122,7 @@ def on_gpu(monkeypatch):
             watched = Watched()
             assert runner.record_with(lambda: watched) is None
             del watched.recordings[:]
-            then(runner, runner.new_cache(capacity, rows, widths))
+            then(runner, runner.new_cache(capacity, rows, widths, reads))
         return runner, watched.recordings
 
     return made
@@ -150,9 +151,9 @@ def kernels(request, monkeypatch, on_gpu):
 def test_a_recorded_pass_holds_nothing_that_a_graph_cannot_repeat(
     on_gpu, kernels, name, level, rows
 ):
-    runner, recordings = on_gpu(name, level, rows=rows)
-    # Three widths, each with a reach of 256 and of 512 keys.
-    assert len(recordings) == 6
+    runner, recordings = on_gpu(name, level, rows=rows, reads=(0, 1))
+    # Three widths, each with a reach of 256 and of 512 keys, without and with what layers read.
+    assert len(recordings) == 12
     assert [found for one in recordings for found in one.illegal] == []
     assert all(tensor.device.type == "cuda" for tensor in runner.tensors())
 

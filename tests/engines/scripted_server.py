@@ -2,9 +2,9 @@
 
 It writes for each prompt the tokens that `write` says, in rounds of `k` drafted tokens of which
 `accepts` (in turn) are accepted. `faults` names what goes wrong with which request for text,
-counted from 0: "die" (nothing answers from then on), "hang", "refuse", "busy", "garbage", "deep"
-(nested without end), "half" (the connection breaks), "early" (the stream ends without an end),
-"wrong ids" (it read another prompt), "redirect", "giant", "too many" (tokens), "failed".
+counted from 0: "die" (nothing answers from then on), "hang", "refuse", "garbage", "half" (the
+connection breaks), "early" (the stream ends without an end), "wrong ids" (it read another prompt),
+"giant", "too many" (tokens), "failed".
 
     with ScriptedServer("vllm", k=4, faults={3: "half"}) as server:
         for answer in drive(connect(server.url), asks, concurrency=1): …
@@ -49,7 +49,6 @@ class ScriptedServer:
     token: str | None = None  # the bearer token that it wants
     bodies: list[dict[str, Any]] = field(default_factory=list)  # of requests for text
     headers: list[dict[str, str]] = field(default_factory=list)  # of all requests
-    most_in_flight: int = 0
 
     def __enter__(self) -> ScriptedServer:
         outer = self
@@ -58,8 +57,7 @@ class ScriptedServer:
             play = outer
 
         self._lock = threading.Lock()
-        self._in_flight = 0
-        self._counts = {"rounds": 0, "drafted": 0, "kept": 0, "generated": 0, "prompt": 0}
+        self._counts = {"rounds": 0, "drafted": 0, "kept": 0}
         self._positions = [0] * self.k
         self._released = threading.Event()  # ends what hangs
         self._http = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
@@ -123,14 +121,11 @@ class ScriptedServer:
             "rounds": "spec_decode_num_drafts",
             "drafted": "spec_decode_num_draft_tokens",
             "kept": "spec_decode_num_accepted_tokens",
-            "prompt": "prompt_tokens",
-            "generated": "tokens_predicted" if prefix == "llamacpp" else "generation_tokens",
         }
         with self._lock:
             lines = [
                 f'{prefix}:{names[name]}_total{{model_name="m"}} {value}.0'
-                for name, value in self._counts.items()
-                if self.k or name in ("generated", "prompt")
+                for name, value in (self._counts if self.k else {}).items()
             ]
             lines += [
                 f'{prefix}:spec_decode_num_accepted_tokens_per_pos_total{{position="{i}"}} {count}'
@@ -167,8 +162,6 @@ class ScriptedServer:
             self._counts["rounds"] += len(rounds)
             self._counts["drafted"] += sum(drafted for drafted, _ in rounds)
             self._counts["kept"] += sum(accepted for _, accepted in rounds)
-            self._counts["generated"] += len(tokens)
-            self._counts["prompt"] += len(prompt)
             for _, accepted in rounds:
                 for position in range(accepted):
                     self._positions[position] += 1
@@ -337,13 +330,7 @@ class _Handler(BaseHTTPRequestHandler):
         with play._lock:
             fault = play.faults.get(len(play.bodies))
             play.bodies.append(body)
-            play._in_flight += 1
-            play.most_in_flight = max(play.most_in_flight, play._in_flight)
-        try:
-            self._misbehave(fault, body) if fault else self._well(body)
-        finally:
-            with play._lock:
-                play._in_flight -= 1
+        self._misbehave(fault, body) if fault else self._well(body)
 
     def _well(self, body: dict[str, Any], *, wrong: bool = False) -> None:
         play = self.play
@@ -369,10 +356,6 @@ class _Handler(BaseHTTPRequestHandler):
                 self._well({**body, **many(body)})
             case "refuse":
                 self._json({"error": {"message": "not\x1b[31m this"}}, 400)
-            case "busy":
-                self._json({"detail": "come later"}, 503)
-            case "redirect":
-                self._whole(b"", 302, ("Location", "http://127.0.0.1:9/elsewhere"))
             case "die":
                 threading.Thread(target=self.play.die).start()
                 self._break()
@@ -382,7 +365,7 @@ class _Handler(BaseHTTPRequestHandler):
     def _break_off(self, fault: str, events: list[Any]) -> None:
         """Begin a stream that ends badly."""
         half = events[: max(1, len(events) // 2)]
-        raw = {"garbage": b"<html>\xff\x00</html>", "deep": b'{"error":' * 100_000}.get(fault)
+        raw = b"<html>\xff\x00</html>" if fault == "garbage" else None
         if fault == "failed":
             half = [{"error": {"message": "out of \x1b[31mmemory", "code": 500}}]
         elif fault == "giant":
@@ -423,10 +406,8 @@ class _Handler(BaseHTTPRequestHandler):
     def _json(self, value: Any, status: int = 200) -> None:
         self._whole(json.dumps(value).encode(), status)
 
-    def _whole(self, raw: bytes, status: int, *headers: tuple[str, str]) -> None:
+    def _whole(self, raw: bytes, status: int) -> None:
         self.send_response(status)
-        for header in headers:
-            self.send_header(*header)
         self.send_header("Content-Length", str(len(raw)))
         self.end_headers()
         self.wfile.write(raw)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import subprocess
-from pathlib import Path
 
 import pytest
 
@@ -66,21 +65,6 @@ def test_how_to_serve_is_broken_at_88_columns_and_can_be_pasted(command, make_ru
     assert ran.stdout.split("\0")[:-1] == [
         "serve", name, "--speculative-config", path.read_text().rstrip("\n"),
     ]  # fmt: skip
-
-
-def test_what_makes_the_answer_provisional_is_among_what_is_printed_first(command, make_run):
-    run = Path(__file__).parents[2] / "results" / "reference" / "tinyllama-gsm8k"
-    words = "note: the run's answer is provisional: only 10 requests; "
-    assert words in " ".join(command("export", run, *VLLM).err.split())
-    assert "provisional" not in command("export", make_run(), *VLLM, "--all").err
-
-
-def test_a_model_that_was_not_measured_as_gguf_is_to_be_converted_for_lookup_too(command, make_run):
-    run = make_run(draft="ngram", drafts=("ngram",))
-    words = ("export", run, "--engine", "llamacpp", "--anyway", "--all")
-    assert "convert `org/target` to GGUF files of these names" in " ".join(
-        command(*words).err.split()
-    )
 
 
 def test_three_things_to_do_are_printed_and_every_note_with_all(command, make_run):
@@ -154,11 +138,6 @@ def test_with_an_engines_costs_it_is_what_recommend_says_with_them(export, make_
     # on, which six rows reach at k = 2.
     assert found["num_speculative_tokens_per_batch_size"] == [[1, 5, 2], [6, 8, 1]]
     assert "note: costs come from vLLM 0.26" in err
-
-
-def test_another_runs_costs_are_taken_too(export, make_run):
-    run = make_run()
-    assert export(run, "--costs", run)[0]["num_speculative_tokens"] == 2
 
 
 def test_acceptance_by_position_is_that_of_the_run_and_said_to_be_for_timing(export, make_run):

@@ -57,16 +57,8 @@ def test_given_limits_replace_the_defaults_of_their_name_and_join_the_others():
 @pytest.mark.parametrize("k", [1, 4, 8])
 def test_a_drop_of_alpha_by_its_default_limit_lowers_the_length_by_two_percent(k):
     *lengths, alpha = default_limits(0.85, k)
-    assert [(each.metric, each.value, each.relative) for each in lengths] == [
-        ("mean_accepted_length", 0.02, True),
-        ("tokens_per_round", 0.02, True),
-    ]
+    names = ("mean_accepted_length", "tokens_per_round")
+    assert lengths == [Limit(metric=name, value=0.02, relative=True) for name in names]
+    assert list(default_limits(None, k)) == lengths
     before, after = ((1 - a ** (k + 1)) / (1 - a) for a in (0.85, 0.85 - alpha.value))
     assert after / before == pytest.approx(0.98, abs=2e-4)
-
-
-def test_without_an_alpha_there_is_no_limit_on_it():
-    assert [each.metric for each in default_limits(None, 4)] == [
-        "mean_accepted_length",
-        "tokens_per_round",
-    ]

@@ -34,20 +34,39 @@ def baseline(*records, k=2, candidate=SMALL, texts=(), manifest=MANIFEST, concur
     return make_baseline(run_of(manifest, records), candidate, k, texts, concurrency)
 
 
-def test_expected_rounds_of_a_response_are_those_worked_out_by_hand():
-    # k = 2, limit 5. The round at 1 has both tokens accepted and adds one; at 4 the limit leaves
-    # nothing to draft: one plain step.
-    counts = baseline(*FOUR).requests[0]
-    assert (counts.rounds, counts.accepted, counts.passes, counts.tokens) == (1, 2, 2, 4)
-    assert (counts.alpha_sum, counts.positions) == (3, 4)
+NGRAM = Candidate(draft="ngram")
+# At 1 one of two accepted; at 3 and 4 nothing found.
+LOOKUP = scenes.lookup((2, 0, 0, 0), (1, 0, 0, 0), window=2)
+
+
+@pytest.mark.parametrize(
+    ("records", "candidate", "counted"),
+    [
+        # k = 2, limit 5. The round at 1 has both tokens accepted and adds one; at 4 the limit
+        # leaves nothing to draft: one plain step.
+        (FOUR, SMALL, (1, 2, 2, 4, 3, 4)),
+        # Several responses count as their mean. The second: rounds at 1, 2, 3 accept nothing, at 4
+        # a plain step.
+        ((*FOUR, *response(0, 0, 0, 0, sample=1)), SMALL, (2, 1, 3, 4, 1.5, 4)),
+        # Prompt lookup has rounds but no α.
+        ((FOUR[0], LOOKUP), NGRAM, (1, 1, 3, 4, None, 0)),
+    ],
+)
+def test_counts_of_a_request_are_those_worked_out_by_hand(records, candidate, counted):
+    counts = baseline(*records, candidate=candidate).requests[0]
+    rounds = (counts.rounds, counts.accepted, counts.passes, counts.tokens)
+    assert (*rounds, counts.alpha_sum, counts.positions) == counted
     assert (counts.weight, counts.segment, counts.sampling) == (2.0, "chat", "greedy")
+    assert (counts.prompt_tokens, counts.looping) == (3, 0.0)
 
 
-def test_several_responses_of_a_request_count_as_their_mean():
-    counts = baseline(*FOUR, *response(0, 0, 0, 0, sample=1)).requests[0]
-    # The second response: rounds at 1, 2, 3 accept nothing, at 4 a plain step.
-    assert (counts.rounds, counts.accepted, counts.passes) == (2, 1, 3)
-    assert (counts.alpha_sum, counts.positions) == (1.5, 4)
+def test_a_response_of_one_token_counts_with_nothing_drafted_and_a_longer_one_without_replay_not():
+    silent = scenes.trajectory("s", 1, segment="code", weight=3.0)
+    counts = baseline(*FOUR, silent, scenes.trajectory("t", 5)).requests
+    assert [c.id for c in counts] == ["r", "s"]
+    nothing = (counts[1].tokens, counts[1].rounds, counts[1].accepted, counts[1].alpha_sum)
+    assert nothing == (0, 0, 0, 0)
+    assert (counts[1].weight, counts[1].segment) == (3.0, "code")
 
 
 def test_survival_is_pooled_over_rounds():
@@ -73,17 +92,11 @@ def test_a_target_that_moved_to_another_directory_is_the_same_target():
     assert moved.tested["target"] == "large"
 
 
-def test_prompt_lookup_has_rounds_but_no_alpha():
-    ngram = Candidate(draft="ngram")
-    records = (FOUR[0], scenes.lookup((2, 0, 0, 0), (1, 0, 0, 0), window=2))
-    found = baseline(*records, candidate=ngram)
-    # At 1 one of two accepted; at 3 and 4 nothing found.
-    counts = found.requests[0]
-    assert (counts.rounds, counts.accepted, counts.passes) == (1, 1, 3)
-    assert (counts.alpha_sum, found.alpha_definition) == (None, None)
-    assert found.tested["lookup window"] == "3 to 1"
+def test_prompt_lookup_names_its_window_and_is_judged_within_it():
+    found = baseline(FOUR[0], LOOKUP, candidate=NGRAM)
+    assert (found.tested["lookup window"], found.alpha_definition) == ("3 to 1", None)
     with pytest.raises(UsageError, match="k = 3 cannot be judged"):
-        baseline(*records, candidate=ngram, k=3)
+        baseline(FOUR[0], LOOKUP, candidate=NGRAM, k=3)
 
 
 def test_speed_sums_repeats_of_the_block_and_process_that_also_ran_the_baseline():
@@ -156,27 +169,13 @@ def test_the_sampling_label_names_the_distribution_and_not_the_seed(sampling, la
     assert sampling_label(sampling) == label
 
 
-def test_a_response_of_one_token_counts_with_nothing_drafted():
-    silent = scenes.trajectory("s", 1, segment="code", weight=3.0)
-    counts = baseline(*FOUR, silent).requests
-    assert [c.id for c in counts] == ["r", "s"]
-    nothing = (counts[1].tokens, counts[1].rounds, counts[1].accepted, counts[1].alpha_sum)
-    assert nothing == (0, 0, 0, 0)
-    assert (counts[1].weight, counts[1].segment) == (3.0, "code")
-
-
-def test_a_longer_response_without_a_replay_is_left_out():
-    assert [c.id for c in baseline(*FOUR, scenes.trajectory("s", 5)).requests] == ["r"]
-
-
-def test_prompt_length_loops_and_a_hash_of_the_response_are_kept():
+def test_loops_and_a_hash_of_the_response_are_kept():
     one, other = (
         baseline(*response(1, 1, 0, 1, digest=digest, looping=3)).requests[0]
         for digest in ("aa", "bb")
     )
-    assert (one.prompt_tokens, one.looping) == (3, 3.0)
-    assert one.output is not None
-    assert one.output != other.output
+    assert one.looping == 3.0
+    assert one.output not in (None, other.output)
 
 
 @pytest.mark.parametrize(

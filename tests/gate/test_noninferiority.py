@@ -60,11 +60,10 @@ def test_few_requests_get_a_wider_interval_than_the_plain_bootstrap():
     assert widened.low < plain.low < plain.high < widened.high
 
 
-def test_equal_samples_have_an_interval_without_width_however_few():
-    assert gain_of(ratio([20]), ratio([20]), relative=True).interval == Estimate(0.0, 0.0, 0.0)
-
-
-def test_under_five_requests_that_differ_nothing_is_decided():
+def test_equal_samples_have_an_interval_without_width_and_under_five_others_none():
+    nothing = Estimate(0.0, 0.0, 0.0)
+    assert gain_of(ratio([20]), ratio([20]), relative=True).interval == nothing
+    assert rise([0.3], [0.3], relative=True).interval == nothing
     assert gain_of(ratio([20] * 4), ratio([10] * 4), relative=True).interval is None
 
 
@@ -92,15 +91,12 @@ def test_holm_never_lowers_a_p_value_nor_exceeds_bonferroni(values):
         assert raw <= adjusted <= min(1, len(values) * raw) + 1e-12
 
 
-def test_the_p_value_is_that_of_the_one_sided_t_test():
+def test_the_p_value_is_that_of_the_one_sided_t_test_and_sure_without_spread():
     # Deviations squared 60 of 9, over 10 requests: the error is √(60 / 90) / 10 = 0.0816.
     drops = [1, 2, 3, 4, 5, 5, 6, 7, 8, 9]
     gain = gain_of(ratio([30] * 10), ratio([30.0 - d for d in drops]), relative=False)
     assert gain.error == pytest.approx(0.0816, abs=1e-4)
     assert gain.p_fail(0.5 - 2.262 * 0.08165) == pytest.approx(0.025, abs=5e-4)
-
-
-def test_the_p_value_is_sure_without_spread():
     sure = Gain(Estimate(-0.5, -0.5, -0.5), 0.0, 20)
     assert (sure.p_fail(0.02), sure.p_fail(0.6)) == (0.0, 1.0)
 
@@ -113,16 +109,16 @@ def test_the_advised_number_brings_the_limit_to_3_24_standard_errors():
     assert gain.smallest_detectable_drop(0.02) == pytest.approx(0.02 + 3.2415 * 0.02, rel=1e-3)
 
 
-def test_near_the_limit_more_requests_than_advised_are_needed():
-    # Half a limit's distance to the limit: four times the advised 200 · 10.507 / 16.
-    gain = Gain(Estimate(-0.01, -0.021, 0.0), 0.005, 200)
+@pytest.mark.parametrize(
+    ("value", "needed"),
+    # Half a limit's distance to the limit: four times the advised 200 · 10.507 / 16; exactly at the
+    # limit no number is named.
+    [(-0.01, 526), (-0.02, None)],
+)
+def test_near_the_limit_more_requests_than_advised_are_needed(value, needed):
+    gain = Gain(Estimate(value, value - 0.01, value + 0.01), 0.005, 200)
     assert gain.advised_requests(0.02) == 132
-    assert gain.requests_to_settle(0.02) == 526
-
-
-def test_exactly_at_the_limit_no_number_of_requests_is_named():
-    gain = Gain(Estimate(-0.02, -0.03, -0.01), 0.005, 200)
-    assert gain.requests_to_settle(0.02) is None
+    assert gain.requests_to_settle(0.02) == needed
 
 
 def test_without_an_interval_nothing_is_decided_or_advised():
@@ -152,22 +148,15 @@ OLD = [0.9, 0.9, 1.0, 1.0, 1.0, 1.0, 1.0, 1.2, 1.2]
 NEW = [1.8, 1.8, 2.0, 2.0, 2.0, 2.0, 2.0, 2.3, 2.3]
 
 
-def test_a_difference_joins_the_distances_in_quadrature():
+def test_two_medians_join_the_distances_in_quadrature_and_a_ratio_on_the_logarithm():
     interval = rise(OLD, NEW, relative=False).interval
     assert interval.value == pytest.approx(1.0)
     assert interval.low == pytest.approx(1 - (0.2**2 + 0.2**2) ** 0.5)
     assert interval.high == pytest.approx(1 + (0.3**2 + 0.1**2) ** 0.5)
-
-
-def test_a_ratio_joins_them_on_the_logarithm():
     interval = rise(OLD, NEW, relative=True).interval
     assert interval.value == pytest.approx(1.0)
     # ln(2/1.8) = 0.10536, ln 1.2 = 0.18232: exp(0.69315 - 0.21058) - 1.
     assert interval.low == pytest.approx(0.6202, abs=1e-3)
-
-
-def test_the_same_repeats_have_risen_by_nothing():
-    assert rise([0.3], [0.3], relative=True).interval == Estimate(0.0, 0.0, 0.0)
 
 
 def test_the_p_value_of_a_time_knows_that_few_processes_tell_little():

@@ -1,79 +1,167 @@
 """Every reason why two baselines cannot be compared."""
 
-import msgspec
 import pytest
+from msgspec.structs import replace
 
 from draftbench.errors import IncomparableError
 from draftbench.gate.limits import parse_limit
-from draftbench.gate.pair_requests import by_segment, pair_up, refusal
-
-
-@pytest.mark.parametrize(
-    ("field", "value", "name"),
-    [
-        ("key_id", "other", "key of the hashes"),
-        ("metric_version", 2, "metric version"),
-        ("mode", "sampled", "--mode"),
-        ("k", 5, "--k"),
-        ("responses", "log", "--responses"),
-        ("samples", 2, "--samples"),
-        ("max_new_tokens", None, "--max-new-tokens"),
-    ],
-)
-def test_another_question_is_refused_with_its_name(run, field, value, name):
-    with pytest.raises(IncomparableError, match=f"compared: {name} was .*, is {value}") as caught:
-        pair_up(run(), run(**{field: value}), ())
-    assert caught.value.exit_code == 4
-
+from draftbench.gate.pair_requests import pair_up, refusal
 
 TARGET = "gate a run of the target as in the baseline, or save a new baseline if it changed on"
-TRAFFIC = (
-    "run the same traffic and sample, or save a new baseline if the traffic changed on purpose"
-)
+CLOSED = {"arrivals": "closed", "concurrency": 4}
+# At times of arrival the number in flight counts as one.
+OPEN = {"arrivals": "log", "concurrency": 1, "time_scale": 1.0}
+
+
+def held(fact, kind):
+    return {"tested": {f"target {fact}": kind}}
+
+
+def warm(count):
+    return {"rows": lambda at: {"sampling": "temperature=0.7"} if at < count else {}}
+
+
+def others(count):
+    """Requests of which the first `count` are other ones."""
+    return {"rows": lambda at: {"id": f"x{at}"} if at < count else {}}
 
 
 @pytest.mark.parametrize(
-    ("changed", "told", "hint"),
+    ("old", "new", "message", "hint"),
     [
+        ({}, {"key_id": "other"}, "key of the hashes was cafe0123, is other", "DRAFTBENCH_KEY"),
+        ({}, {"metric_version": 2}, "metric version was 1, is 2", "save the baseline again"),
+        ({}, {"mode": "sampled"}, "--mode was greedy, is sampled", "baseline's setting, or save a"),
+        ({}, {"k": 5}, "--k was 4, is 5", "setting,"),
+        ({}, {"responses": "log"}, "--responses was target, is log", "setting,"),
+        ({}, {"samples": 2}, "--samples was 1, is 2", "setting,"),
+        ({}, {"max_new_tokens": None}, "--max-new-tokens was 128, is None", "setting,"),
+        ({}, {"alpha_definition": "overlap"}, "definition of α was acceptance", "setting,"),
         (
+            {},
+            warm(3),
+            "the sampling of 3 of 40 requests differs (one was greedy, is temp",
+            "temper",
+        ),
+        (
+            {},
+            {"requests": 12},
+            "other traffic: only 12 of the baseline's 40 requests",
+            "the same traffic",
+        ),
+        (
+            {"requests": 10},
+            others(3),
+            "other traffic: only 7 of the baseline's 10 requests",
+            "the same traffic",
+        ),
+        *[
+            (held(fact, "Q8_0"), held(fact, "Q4_K"), f"target {fact} was Q8_0, is Q4_K", TARGET)
+            for fact in ("quant", "dtype", "quantization", "ftype")
+        ],
+        # Another load of an engine.
+        (CLOSED, CLOSED | {"concurrency": 1}, "--concurrency was 4, is 1", "setting,"),
+        (CLOSED, OPEN, "--arrivals was closed, is log; --concurrency", "settings,"),
+        (OPEN, OPEN | {"time_scale": 2.0}, "--time-scale was 1.0, is 2.0", "setting,"),
+        (
+            {"max_concurrency": 16},
+            {"max_concurrency": 4},
+            "requests answered at once was 16, is 4",
+            "setting,",
+        ),
+        # All that differs is named, the most important first.
+        (
+            {},
             {"max_new_tokens": 64, "mode": "sampled"},
             "--mode was greedy, is sampled; --max-new-tokens was 128, is 64",
             "run with the baseline's settings, or save a new baseline",
         ),
         (
-            {"max_new_tokens": 64, "tested": {"target": "b"}},
+            {"tested": {"target": "a"}},
+            {"tested": {"target": "b"}, "max_new_tokens": 64},
             "target was a, is b; --max-new-tokens was 128, is 64",
             TARGET,
         ),
         (
+            {},
             {"requests": 20, "candidate": "big", "max_new_tokens": 64},
             "the draft was small, is big; other traffic: only 20 of the baseline's 40 requests are "
             "among the 20 of this run; --max-new-tokens was 128, is 64",
-            TRAFFIC,
+            "run the same traffic and sample, or save a new baseline if the traffic changed",
         ),
         (
-            {"rows": lambda at: {"sampling": "temperature=0.7"}, "tested": {"target quant": "Q4"},
-             "samples": 2},
+            held("quant", "Q8"),
+            held("quant", "Q4") | warm(40) | {"samples": 2},
             "target quant was Q8, is Q4; the sampling of 40 of 40 requests differs (one was greedy,"
             " is temperature=0.7); --samples was 1, is 2",
             TARGET,
         ),
     ],
-)  # fmt: skip
-def test_all_that_differs_is_named_in_one_refusal_the_most_important_first(
-    run, changed, told, hint
-):
-    tested = {"target": "a", "target quant": "Q8"}
-    other = changed | {"tested": tested | changed.get("tested", {})}
+)
+def test_another_question_is_refused_with_all_that_differs(run, old, new, message, hint):
     with pytest.raises(IncomparableError) as caught:
-        pair_up(run(tested=tested), run(**other), ())
-    assert caught.value.message == f"the baseline cannot be compared: {told}"
-    assert caught.value.hint.startswith(hint)
+        pair_up(run(**old), run(**new), ())
+    assert caught.value.exit_code == 4
+    assert caught.value.message.startswith(f"the baseline cannot be compared: {message}")
+    assert hint in caught.value.hint
 
 
-def test_another_target_or_draft_alone_is_compared(run):
-    old = run(tested={"target": "a"})
-    assert len(pair_up(old, run(tested={"target": "b"}, candidate="big"), ())) == 40
+@pytest.mark.parametrize(
+    ("old", "new", "pairs"),
+    [
+        # Another target or draft alone.
+        ({"tested": {"target": "a"}}, {"tested": {"target": "b"}, "candidate": "big"}, 40),
+        # What one of the two does not know; a replay has no load.
+        (held("quant", "Q8_0"), {}, 40),
+        *[(one, two, 40) for each in (CLOSED, OPEN) for one, two in ((each, {}), ({}, each))],
+        ({"max_concurrency": 16}, {}, 40),
+        # Without limits on times: at another load or machine, or at other times of arrival.
+        ({}, {"timed_at": 4}, 40),
+        ({}, {"tested": {"draft": "small", "machine": "x", "target runner": "y"}}, 40),
+        (OPEN | {"arrivals_digest": "a"}, OPEN | {"arrivals_digest": "b"}, 40),
+        # Requests of one run alone are left out.
+        ({}, {"requests": 60} | others(5), 35),
+    ],
+)
+def test_what_may_differ_is_paired(timed_run, old, new, pairs):
+    assert len(pair_up(timed_run(**old), timed_run(**new), ())) == pairs
+
+
+@pytest.fixture
+def timed_run(run):
+    """timed_run(concurrency of its times, **fields)"""
+    return lambda timed_at=1, **fields: replace(run(**fields), concurrency=timed_at)
+
+
+@pytest.mark.parametrize("limit", ["speedup:5%", "draft_cost_ratio:5%"])
+@pytest.mark.parametrize(
+    ("old", "new", "message", "hint"),
+    [
+        *[
+            (
+                {},
+                {"tested": {"machine": "here", "target runner": "lean"} | {fact: "x"}},
+                f"was measured elsewhere: {fact} was ",
+                "compare times on one machine",
+            )
+            for fact in ("machine", "target runner")
+        ],
+        ({}, {"timed_at": 4}, "was measured at concurrency 1, and now at 4", "--concurrency"),
+        # Known fault: another seed, or another log at the same pace, counted as the same load.
+        (
+            OPEN | {"arrivals_digest": "a"},
+            OPEN | {"arrivals_digest": "b"},
+            "while requests came at other times",
+            "--seed",
+        ),
+    ],
+)
+def test_times_are_of_one_machine_and_load(timed_run, limit, old, new, message, hint):
+    with pytest.raises(IncomparableError, match=f"{limit[:-3]} was measured") as caught:
+        pair_up(timed_run(**old), timed_run(**new), [parse_limit(limit)])
+    assert message in caught.value.message
+    assert hint in caught.value.hint
+    assert len(pair_up(timed_run(**old), timed_run(**old), [parse_limit(limit)])) == 40
 
 
 def test_a_draft_that_was_not_measured_is_refused_beside_what_else_differs(run):
@@ -87,101 +175,5 @@ def test_a_draft_that_was_not_measured_is_refused_beside_what_else_differs(run):
 
 
 def test_under_another_key_nothing_is_said_of_the_requests(run):
-    with pytest.raises(IncomparableError) as caught:
-        pair_up(run(), run(key_id="other", rows=lambda at: {"id": f"x{at}"}), ())
-    assert "traffic" not in caught.value.message
-    assert "DRAFTBENCH_KEY" in caught.value.hint
-
-
-@pytest.mark.parametrize(
-    ("field", "before", "now", "name"),
-    [
-        ("concurrency", 4, 1, "--concurrency"),
-        ("arrivals", "closed", "poisson:2", "--arrivals"),
-        ("max_concurrency", 16, 4, "requests answered at once"),
-    ],
-)
-def test_another_load_of_an_engine_is_refused_and_none_is_known_of_a_replay(
-    run, field, before, now, name
-):
-    with pytest.raises(IncomparableError, match=f"compared: {name} was {before}, is {now}"):
-        pair_up(run(**{field: before}), run(**{field: now}), ())
-    assert len(pair_up(run(**{field: before}), run(), ())) == 40
-    assert len(pair_up(run(), run(**{field: now}), ())) == 40
-
-
-def test_a_closed_loop_and_arrivals_differ_whatever_was_in_flight(run):
-    """At times of arrival the number in flight counts as one."""
-    closed, opened = {"arrivals": "closed", "concurrency": 4}, {"arrivals": "log", "concurrency": 1}
-    with pytest.raises(IncomparableError, match="arrivals was closed, is log"):
-        pair_up(run(**closed), run(**opened, time_scale=1.0), ())
-
-
-def test_a_log_at_another_pace_is_another_load(run):
-    with pytest.raises(IncomparableError, match=r"was 1\.0, is 2\.0"):
-        pair_up(run(arrivals="log", time_scale=1.0), run(arrivals="log", time_scale=2.0), ())
-    assert len(pair_up(run(arrivals="log", time_scale=1.0), run(), ())) == 40
-
-
-def test_times_at_another_concurrency_are_refused(run):
-    at_four = msgspec.structs.replace(run(), concurrency=4)
-    with pytest.raises(IncomparableError, match="at concurrency 1, and now at 4"):
-        pair_up(run(), at_four, [parse_limit("speedup:5%")])
-    assert len(pair_up(run(), at_four, ())) == 40
-
-
-def test_times_of_requests_that_came_at_other_moments_are_refused(run):
-    """Known fault: another seed, or another log at the same pace, counted as the same load."""
-    old, new = (run(arrivals="poisson:2", arrivals_digest=digest) for digest in ("a", "b"))
-    with pytest.raises(IncomparableError, match="requests came at other times") as caught:
-        pair_up(old, new, [parse_limit("speedup:5%")])
-    assert "--seed" in caught.value.hint
-    for limits, later in [([], new), ([parse_limit("speedup:5%")], old)]:
-        assert len(pair_up(old, later, limits)) == 40
-
-
-def test_another_definition_of_alpha_is_refused(run):
-    with pytest.raises(IncomparableError, match="definition of α was"):
-        pair_up(run(), run(alpha_definition="acceptance rate (overlap)"), ())
-
-
-def test_another_temperature_is_refused_with_the_count(run):
-    new = run(rows=lambda at: {"sampling": "temperature=0.7"} if at < 3 else {})
-    with pytest.raises(IncomparableError, match=r"3 of 40 requests differs.*is temperature=0\.7"):
-        pair_up(run(), new, ())
-
-
-@pytest.mark.parametrize("common", [0, 7])
-def test_other_traffic_is_refused_with_the_overlap(run, common):
-    new = run(requests=12, rows=lambda at: {} if at < common else {"id": f"x{at}"})
-    with pytest.raises(IncomparableError, match=f"only {common} of the baseline's 10 requests"):
-        pair_up(run(requests=10), new, ())
-
-
-def test_requests_of_one_run_alone_are_left_out(run):
-    new = run(requests=60, rows=lambda at: {"id": f"x{at}"} if at < 5 else {})
-    assert len(pair_up(run(), new, ())) == 35
-
-
-@pytest.mark.parametrize("metric", ["speedup", "draft_cost_ratio"])
-@pytest.mark.parametrize("fact", ["machine", "target runner"])
-def test_times_of_different_machines_are_refused(run, metric, fact):
-    there = run(tested={"draft": "small", "machine": "here", "target runner": "lean"} | {fact: "x"})
-    with pytest.raises(IncomparableError, match=f"{metric} was measured elsewhere: {fact}"):
-        pair_up(run(), there, [parse_limit(f"{metric}:5%")])
-    assert len(pair_up(run(), there, [])) == 40
-
-
-def test_a_single_segment_is_no_segment(run):
-    one = run(rows=lambda at: {"segment": "chat"})
-    assert by_segment(pair_up(one, one, ())) == {}
-
-
-@pytest.mark.parametrize("fact", ["quant", "dtype", "quantization", "ftype"])
-def test_a_target_in_another_number_type_is_refused(run, fact):
-    def held(kind):
-        return run(tested={f"target {fact}": kind} if kind else {})
-
-    with pytest.raises(IncomparableError, match=f"target {fact} was Q8_0, is Q4_K"):
-        pair_up(held("Q8_0"), held("Q4_K"), ())
-    pair_up(held("Q8_0"), held(None), ())
+    refused = refusal(run(), run(key_id="other", **others(40)))
+    assert "traffic" not in refused.message

@@ -77,7 +77,7 @@ def commands(place):
     yield ["runs", "list", str(place)]
     base = ["gate", "--save", f"{place}/base.json", run, "--candidate", "draft", "--k", "2"]
     yield base
-    ci = ["--junit", f"{place}/junit.xml", "--history", f"{place}/past.jsonl"]
+    ci = ["--junit", f"{place}/junit.xml"]
     for style in ("table", "json", "markdown"):
         judge = ["gate", "--baseline", f"{place}/base.json", run, "--format", style]
         yield [*judge, *ci, "--annotations", "github"]

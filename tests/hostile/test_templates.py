@@ -37,11 +37,8 @@ ENDLESS = {
 HUGE = {
     "a constant, multiplied when it is compiled": "{{ ('a' * 10**10) | length }}",
     "the chat, multiplied": "{{ (messages[0].content * 10**10) | length }}",
-    "a list, multiplied": "{{ ([0] * 10**10) | length }}",
     "doubled over and over": "{% set n = namespace(x='12345678') %}"
     "{% for i in range(40) %}{% set n.x = n.x ~ n.x %}{% endfor %}",
-    "padded": "{{ messages[0].content | center(10**10) }}",
-    "formatted": "{{ '%10000000000d' | format(1) }}",
     "written piece by piece": "{% for a in range(99999) %}{% for b in range(10) %}"
     "{{ messages[0].content * 9999 }}{% endfor %}{% endfor %}",
 }

@@ -17,7 +17,6 @@ from draftbench.measure.replay import (
     replay_model,
     stepping_disagreement,
 )
-from draftbench.models.translation import widened
 from draftbench.records import Candidate, DraftingMode, Sampling
 
 DRAFT = Candidate(draft="d")
@@ -69,7 +68,10 @@ def test_rows_that_only_one_of_both_models_has(make, mode):
     q = TranslatedRunner(q, 2, {0: 0, 1: 1}, unknown=0)
     record = replayed(q, p, make.unscored((0, 1, 0), sampling=SAMPLED), mode)
     assert record.accept == ((1.0, 0.0) if mode is DraftingMode.GREEDY else (1.0, 1.0))
-    p, q = make.constant(0.2, 0.3, 0.5), widened(make.constant(0.5, 0.5), 3)
+    p, q = (
+        make.constant(0.2, 0.3, 0.5),
+        TranslatedRunner(make.constant(0.5, 0.5), 3, {0: 0, 1: 1}, 0),
+    )
     record = replayed(q, p, make.unscored((0, 2, 0), sampling=SAMPLED), mode)
     assert (record.accept[0], record.rank[0]) == (0.0, 2)
 
@@ -117,7 +119,7 @@ def test_over_draws_a_greedy_draft_is_accepted_as_often_as_the_target_draws_its_
 
 
 def test_a_token_that_only_the_served_target_has_is_never_accepted(make):
-    q = widened(make.constant(0.5, 0.5), 3)
+    q = TranslatedRunner(make.constant(0.5, 0.5), 3, {0: 0, 1: 1}, 0)
     response = replace(make.unscored((0, 2), sampling=SAMPLED), log_p=(0.0, math.log(0.5)))
     assert replayed(q, ServedTarget(64), response, DraftingMode.SAMPLED).accept == (0.0,)
 

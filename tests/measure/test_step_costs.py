@@ -78,7 +78,7 @@ def test_all_contexts_are_timed_in_one_cache_that_is_filled_once(measurement, sm
     """20 tokens, and room for the widest pass behind them; a prompt has a cache of its own."""
     made, new_cache = [], TimedRunner.new_cache
 
-    def watched(self, capacity, rows=1, widths=()):
+    def watched(self, capacity, rows=1, widths=(), reads=()):
         made.append((self is measurement.target, capacity, tuple(widths)))
         return new_cache(self, capacity, rows, widths)
 

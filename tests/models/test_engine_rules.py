@@ -131,7 +131,6 @@ def test_every_engine_says_what_it_does_with_a_shorter_context():
             '"num_speculative_tokens":1}\'',
         ),
         ({}, "SGLang", "--speculative-algorithm STANDALONE"),
-        ({}, "SGLang", "--speculative-draft-model-quantization unquant"),
         ({}, "llama.cpp", "-md d.gguf --spec-type draft-simple"),
         (
             {},

@@ -15,7 +15,6 @@ from draftbench.models.translation import (
     needs_translation,
     shared_tokens,
     translated,
-    widened,
 )
 from tests.models.conftest import SIZES, WORDS
 
@@ -82,5 +81,3 @@ def test_what_the_draft_lacks_is_read_as_its_unknown_token_or_its_end(
 def test_a_draft_of_the_same_ids_stays_as_it_is(workshop):
     runner = ScriptedRunner(lambda tokens: torch.zeros(300), 300)
     assert translated(runner, workshop.source("t"), workshop.source("d")) is runner
-    assert widened(runner, 300) is runner
-    assert widened(runner, 302).vocab_size == 302

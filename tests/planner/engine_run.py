@@ -31,7 +31,7 @@ def run(*rows, **question):
     return run_of(manifest(**{"engine": "vllm", "ks": (1, 2)} | question), [*responses, *rows])
 
 
-def in_pieces(k: int, first: float, each: float, pieces: tuple[int, ...], accepted=None, **changes):
+def in_pieces(k, first, each, pieces, accepted=None, **changes):
     """Five requests answered in pieces, `each` seconds after the last; if `accepted` does not say
     otherwise, all drafted tokens are.
     """

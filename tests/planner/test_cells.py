@@ -8,13 +8,7 @@ import numpy as np
 import pytest
 from scenes import ALL, CHEAP, INT4, NGRAM, NONE, SMALL, TARGET
 
-from draftbench.planner.cells import (
-    Drift,
-    baseline_drift,
-    beyond_timed,
-    measurements,
-    steady,
-)
+from draftbench.planner.cells import Drift, baseline_drift, beyond_timed, measurements, steady
 from draftbench.planner.decide import Evaluator
 from draftbench.planner.options import DecisionOptions
 from draftbench.records import Decode
@@ -39,8 +33,7 @@ def speedup(scene, k, candidate=SMALL, concurrency=1):
 @pytest.fixture
 def timed(scene):
     """Two requests that accept everything, timed with one row and with two."""
-    scene.requests(2, ALL)
-    scene.times(TARGET, CHEAP)
+    scene.timed(2)
     scene.times(TWO, DRAFT_TWO, concurrency=2)
     return scene
 
@@ -106,29 +99,19 @@ def test_end_to_end_adds_both_prefills(timed):
     assert found == pytest.approx((8 + 2) / (4.1 + 2.5))
 
 
-def test_without_costs_the_rounds_are_still_known(scene):
-    scene.requests(2, ALL)
-    found = alternative(scene, 2)
-    assert (found.log(), found.log("end_to_end")) == (None, None)
-    assert found.along.at(2).accepted.tolist() == [5, 5]
-
-
 def test_costs_asked_beyond_the_timed_points_are_named(scene):
+    def beyond(largest_k):
+        found = alternative(scene, 2)
+        return beyond_timed(found.along, found.block, largest_k)
+
     scene.requests(2, ALL)
     scene.times(TARGET, CHEAP, contexts=(0, 14))
-    rest = (
-        "were not timed at the size or context of 2 of 2 responses; the nearest timed ones are used"
+    rest = "at the size or context of 2 of 2 responses; the nearest timed ones are used"
+    assert beyond(3) == tuple(
+        f"{what} were not timed {rest}" for what in ("target passes", "draft steps")
     )
-    found = beyond(scene, 3)
-    assert found == (f"target passes {rest}", f"draft steps {rest}")
     scene.times(TARGET, CHEAP, contexts=(15,))
-    assert beyond(scene, 2) == ()
-    assert len(beyond(scene, 3)) == 1
-
-
-def beyond(scene, largest_k):
-    found = alternative(scene, 2)
-    return beyond_timed(found.along, found.block, largest_k)
+    assert [len(beyond(k)) for k in (2, 3)] == [0, 1]
 
 
 def test_rows_of_a_batch_go_through_rounds_of_their_mean_width(timed):
@@ -199,10 +182,6 @@ def played(tracks, rows, k):
                 row[:] = [fresh, 0, False]
 
 
-def found_in(scene):
-    return measurements(scene.observed(1, 2))
-
-
 def test_tokens_per_second_are_compared_and_requests_pooled_as_ratios_of_sums(scene):
     # 8 tokens in 8 s against 4 in 2 s at k = 1: the shorter output does not make it faster than
     # 2 ×. At k = 2 16 tokens in 8 + 12 s against 16 in 3 + 2 s.
@@ -213,56 +192,35 @@ def test_tokens_per_second_are_compared_and_requests_pooled_as_ratios_of_sums(sc
     scene.decode("a", 2, 3.0)
     scene.decode("b", 0, 12.0)
     scene.decode("b", 2, 2.0)
-    found = found_in(scene)
+    found = measurements(scene.observed(1, 2))
     assert found[SMALL, 1].speedup.value == pytest.approx(2.0)
     assert found[SMALL, 2].speedup.value == pytest.approx((16 / 5) / (16 / 20))
 
 
-def test_only_requests_with_a_baseline_of_the_same_block_count(scene):
+def test_only_requests_with_a_baseline_of_the_same_block_count_and_repeats_are_averaged(scene):
+    # The baseline of "a" took 3 and 5 s, that of "b" belongs to another block.
     for name in ("a", "b"):
         scene.request(name)
         scene.decode(name, 1, 2.0)
-    scene.decode("a", 0, 4.0)
-    scene.decode("b", 0, 400.0, INT4)
-    found = found_in(scene)
-    assert set(found) == {(SMALL, 1)}
-    assert found[SMALL, 1].speedup.requests == ("a",)
-    assert found[SMALL, 1].keys == {("a", 0)}
-    assert found[SMALL, 1].speedup.value == pytest.approx(2.0)
-
-
-def test_repeats_of_a_request_are_averaged(scene):
-    # Baseline 6 and 10 s: 8 on average; k = 1 ran once.
-    scene.request("a")
-    for repeat, seconds in enumerate((6.0, 10.0)):
+    for repeat, seconds in enumerate((3.0, 5.0)):
         scene.decode("a", 0, seconds, repeat=repeat)
-    scene.decode("a", 1, 4.0)
-    assert found_in(scene)[SMALL, 1].speedup.value == pytest.approx(2.0)
-
-
-def test_without_speculative_runs_nothing_is_measured(scene):
-    scene.request("a")
-    scene.decode("a", 0, 1.0)
-    assert found_in(scene) == {}
+    scene.decode("b", 0, 400.0, INT4)
+    ((at, found),) = measurements(scene.observed(1, 2)).items()
+    assert (at, found.speedup.requests, found.keys) == ((SMALL, 1), ("a",), {("a", 0)})
+    assert found.speedup.value == pytest.approx(2.0)
 
 
 def test_batches_are_measured_apart_and_by_their_steady_rounds(scene):
     # 2 + 2 tokens in 3 s against 4 in 4 s; the rounds that one row ran alone took 99 s.
     scene.request("a")
-    scene.batch_run("a", 0, (0,) * 5, (1.0,) * 4 + (99.0,), active=(2,) * 4 + (1,))
+    scene.decode("a", 0, 8.0)
     scene.batch_run("a", 1, (1, 1, 1), (1.5, 1.5, 99.0), active=(2, 2, 1))
-    run = scene.observed(1)
-    assert measurements(run) == {}
-    (found,) = measurements(run, 2).values()
+    assert measurements(scene.observed(1), 2) == {}  # its baseline ran alone
+    scene.batch_run("a", 0, (0,) * 5, (1.0,) * 4 + (99.0,), active=(2,) * 4 + (1,))
+    assert measurements(scene.observed(1)) == {}
+    (found,) = measurements(scene.observed(1), 2).values()
     assert found.speedup.value == pytest.approx((4 / 3) / (4 / 4))
     assert [each.row.k for each in found.baseline] == [0]
-
-
-def test_a_batch_without_a_baseline_of_its_own_is_not_measured(scene):
-    scene.request("a")
-    scene.decode("a", 0, 8.0)
-    scene.batch_run("a", 1, (1,), (1.5,))
-    assert measurements(scene.observed(1), 2) == {}
 
 
 def test_end_to_end_counts_the_prefills_by_the_steady_share(scene):
@@ -270,7 +228,8 @@ def test_end_to_end_counts_the_prefills_by_the_steady_share(scene):
     scene.request("a")
     scene.decode("a", 0, 8.0)
     scene.decode("a", 2, 4.0)
-    assert found_in(scene)[SMALL, 2].end_to_end.value == pytest.approx(9 / 6)
+    found = measurements(scene.observed(1, 2))
+    assert found[SMALL, 2].end_to_end.value == pytest.approx(9 / 6)
     # Of 4 tokens 2 are steady: half of the prefills beside 1.5 s, the baseline all steady.
     scene.batch_run("a", 0, (0,) * 4, (1.0,) * 4)
     scene.batch_run("a", 1, (1, 1), (1.5, 99.0), active=(2, 1))
@@ -278,39 +237,30 @@ def test_end_to_end_counts_the_prefills_by_the_steady_share(scene):
     assert whole.value == pytest.approx((2 / (1.5 + 1)) / (4 / 5))
 
 
-def only(scene):
-    (row,) = [record for record in scene.records if isinstance(record, Decode)]
-    return row
+@pytest.mark.parametrize(
+    ("accepted", "cut", "active", "kept", "tokens"),
+    [
+        ((2, 0, 1), (0, 0, 0), (2, 2, 1), (2, 0), 4),  # of 3 + 1 + 2 tokens; the last round alone
+        # The last round proposed two tokens, of which the first ended the response: 3 + 1 tokens.
+        ((2, 1), (0, 1), (2, 2), (2, 1), 4),
+        ((2, 1), (0, 1), (1, 2), (1,), 1),
+        ((2,), (0,), (1,), None, 0),  # never full
+    ],
+)
+def test_only_rounds_without_an_empty_row_are_steady(scene, accepted, cut, active, kept, tokens):
+    seconds = (1.5, 1.4, 1.1)[: len(accepted)]
+    length = 1 + sum(accepted) + cut.count(0)
+    scene.batch_run("r", 2, accepted, seconds, cut=cut, active=active, output_tokens=length)
+    found = steady(scene.records[-1])
+    assert (found and found.accepted) == kept
+    if found:
+        assert found.output_tokens - 1 == tokens
+        assert found.decode_seconds == pytest.approx(sum(found.verify_seconds))
 
 
 def test_a_run_alone_is_all_steady(scene):
     scene.decode("r", 2, 4.0, concurrency=1)
-    assert steady(only(scene)) is only(scene)
-
-
-def test_rounds_with_an_empty_row_do_not_count(scene):
-    # 3 + 1 + 2 tokens; the last round ran alone.
-    scene.batch_run("r", 2, (2, 0, 1), (1.5, 1.4, 1.1), active=(2, 2, 1))
-    found = steady(only(scene))
-    assert (found.accepted, found.verify_seconds) == ((2, 0), (1.5, 1.4))
-    assert found.output_tokens - 1 == 4
-    assert found.decode_seconds == pytest.approx(2.9)
-
-
-def test_a_response_that_ended_inside_its_proposal_has_no_token_of_the_targets_there(scene):
-    # The second round proposed two tokens, of which the first ended the response: 3 + 1 tokens.
-    scene.batch_run("r", 2, (2, 1), (1.5, 1.4), cut=(0, 1), output_tokens=5)
-    found = steady(only(scene))
-    assert found.output_tokens - 1 == 4
-    scene.records.clear()
-    scene.batch_run("r", 2, (2, 1), (1.5, 1.4), cut=(0, 1), output_tokens=5, active=(1, 2))
-    found = steady(only(scene))
-    assert found.output_tokens - 1 == 1
-
-
-def test_a_batch_that_was_never_full_has_nothing_steady(scene):
-    scene.batch_run("r", 2, (2,), (1.5,), active=(1,))
-    assert steady(only(scene)) is None
+    assert steady(scene.records[-1]) is scene.records[-1]
 
 
 def drift(scene, *paces):
@@ -320,28 +270,25 @@ def drift(scene, *paces):
     return baseline_drift([record for record in scene.records if isinstance(record, Decode)])
 
 
-def test_a_constant_machine_does_not_drift_however_requests_differ(scene):
+DISTURBED = [("a", 20.0 if at == 3 else 1.0) for at in range(10)]
+
+
+@pytest.mark.parametrize(
+    ("paces", "change", "doubt"),
+    [
+        ([("a", 1.0), ("b", 3.0)] * 4, 0.0, 0.0),  # requests differ, the machine does not
+        ([("a" if i % 2 else "b", 1.01**i) for i in range(11)], 1.01**10 - 1, 0.0),
+        (DISTURBED, 0.0, 0.0),  # one run is no trend
+        # Logarithms ± .095 about the middle: 1.4826 · .095 · √(40 / 39) over √(Σ(x - 19.5)²), which
+        # is √5330, twice that, over 39 runs.
+        ([("a", 1.0), ("a", 1.21)] * 20, 0.0, math.expm1(2 * 39 * 0.1427 / 5330**0.5)),
+    ],
+)
+def test_the_drift_is_the_trend_of_each_request_with_its_doubt(scene, paces, change, doubt):
     scene.decode("a", 2, 100.0)
-    assert drift(scene, *[("a", 1.0), ("b", 3.0)] * 4) == Drift(0.0, 0.0)
-
-
-def test_one_percent_a_run_is_ten_percent_after_ten(scene):
-    found = drift(scene, *(("a" if i % 2 else "b", 1.01**i) for i in range(11)))
-    assert found == pytest.approx((1.01**10 - 1, 0.0))
-
-
-def test_one_run_that_was_disturbed_is_no_trend(scene):
-    paces = [("a", 1.0)] * 10
-    paces[3] = ("a", 20.0)
-    assert drift(scene, *paces).change == 0.0
-
-
-def test_an_uneven_machine_has_no_trend_beyond_doubt(scene):
-    found = drift(scene, *[("a", 1.0), ("a", 1.21)] * 20)
-    assert abs(found.change) < found.doubt
-    # Logarithms ± .095 about the middle: 1.4826 · .095 · √(40 / 39) over √(Σ(x - 19.5)²), which
-    # is √5330, twice that, over 39 runs.
-    assert found.doubt == pytest.approx(math.expm1(2 * 39 * 0.1427 / 5330**0.5), rel=0.02)
+    found = drift(scene, *paces)
+    assert abs(found.change - change) <= doubt + 1e-9
+    assert found.doubt == pytest.approx(doubt, rel=0.02, abs=1e-9)
 
 
 def test_many_runs_show_a_drift_that_is_smaller_than_the_scatter_of_one(scene):

@@ -23,9 +23,8 @@ from scenes import (
 
 from draftbench.acceptance.intervals import Estimate
 from draftbench.errors import UsageError
-from draftbench.planner.decide import Evaluator, decide
+from draftbench.planner.decide import Evaluator, decide, memory_needed
 from draftbench.planner.latency import tail_ratio
-from draftbench.planner.limits import memory_needed
 from draftbench.planner.options import DecisionOptions
 from draftbench.planner.recommend import recommend
 from draftbench.planner.recommendation import Configuration
@@ -99,8 +98,7 @@ def test_latency_counts_what_the_drafts_prefill_takes(scene):
 
 
 def test_latency_is_unknown_where_prefills_were_not_timed(scene):
-    scene.requests(5, ALL)
-    scene.times(TARGET, DRAFT)
+    scene.timed(5, DRAFT)
     found = recommend(scene.observed(2), DecisionOptions(objective="latency"))
     assert (found.decision, found.leader) == ("inconclusive", None)
     assert found.evaluations[0].reason == "its speed is unknown: its prefill was not timed"
@@ -116,8 +114,7 @@ def test_a_cost_without_a_price_is_refused():
 def test_a_draft_that_does_not_fit_is_not_chosen_and_says_by_how_much(scene):
     # Both models 100 bytes, one byte of cache a token, 19 tokens a row; at k = 2 a verify pass
     # has 3 · 100 logits of 4 bytes a row.
-    scene.requests(5, ALL)
-    scene.times(TARGET, DRAFT)
+    scene.timed(5, DRAFT)
     scene.facts(None)
     scene.facts("small")
     run = scene.observed(2)
@@ -144,21 +141,33 @@ def test_memory_counts_both_models_their_caches_and_the_logits(scene):
 
 
 def test_what_cannot_be_shown_to_keep_a_limit_does_not_compete(scene):
-    scene.requests(5, ALL)
-    scene.times(TARGET, DRAFT)
+    scene.timed(5, DRAFT)
     found = recommend(scene.observed(2), DecisionOptions(max_memory=1e9))
     assert found.choice is None
     assert "its memory is unknown" in found.evaluations[0].reason
 
 
-def test_a_limit_on_the_tail_leaves_the_next_draft(scene):
-    # Of equal requests small accepts all of four (4.16 s) and nothing of the other: at k = 2
-    # six rounds of 1.2 + 0.24, one of 1.1 + 0.12 and a plain one, 10.86 s, 1.3575 times plain.
-    for name, accept in (*((f"r{at}", ALL) for at in range(4)), ("b", NONE)):
-        scene.request(name)
-        scene.replay(name, accept)
+@pytest.fixture
+def unequal(scene):
+    """unequal(4): so many requests whose every token is accepted, 4.16 s at k = 2, and one of whom
+    none is: six rounds of 1.2 + 0.24, one of 1.1 + 0.12 and a plain one, 10.86 s, 1.3575 times
+    plain.
+    """
+
+    def make(good):
+        scene.requests(good, ALL)
+        scene.request("b")
+        scene.replay("b", NONE)
+        scene.times(TARGET, {1: 0.12, 2: 0.15})
+        return scene
+
+    return make
+
+
+def test_a_limit_on_the_tail_leaves_the_next_draft(unequal):
+    scene = unequal(4)
+    for name in ("r0", "r1", "r2", "r3", "b"):
         scene.replay(name, ALL, BIG)
-    scene.times(TARGET, {1: 0.12, 2: 0.15})
     scene.times(TARGET, {1: 0.4, 2: 0.4}, BIG)
     found = recommend(scene.observed(2), DecisionOptions(max_p99_ratio=1.06))
     assert found.choice == Configuration("big", "none", 2)
@@ -167,25 +176,18 @@ def test_a_limit_on_the_tail_leaves_the_next_draft(scene):
     assert "28% over --max-p99-ratio (1.06)" in small.reason
 
 
-def test_an_expected_tail_is_that_of_the_requests_that_were_decoded(scene):
-    # At k = 2 four requests would take 4.16 s, the fifth, which was not decoded, 10.86 s.
-    for name, accept in (*((f"r{at}", ALL) for at in range(4)), ("b", NONE)):
-        scene.request(name)
-        scene.replay(name, accept)
-    scene.times(TARGET, {1: 0.12, 2: 0.15})
+def test_an_expected_tail_is_that_of_the_requests_that_were_decoded(unequal):
+    scene = unequal(4)
     scene.decodes(4, 1, 5.0)
     found = recommend(scene.observed(1, 2), DecisionOptions(max_p99_ratio=0.5))
-    (_, two) = found.evaluations
-    assert "0.52 times that of plain decoding (the largest of 4, predicted)" in two.reason
+    reason = evaluation(found, k=2).reason
+    assert "0.52 times that of plain decoding (the largest of 4, predicted)" in reason
 
 
-def test_an_expected_tail_is_as_much_longer_as_the_speed_up_is_smaller_than_predicted(scene):
-    # As above: 48 tokens in 5 · 4.16 + 10.86 = 31.66 s predicted at k = 2, while decoding at k = 1
-    # took about twice as long as its passes.
-    for name, accept in (*((f"r{at}", ALL) for at in range(5)), ("b", NONE)):
-        scene.request(name)
-        scene.replay(name, accept)
-    scene.times(TARGET, {1: 0.12, 2: 0.15})
+def test_an_expected_tail_is_as_much_longer_as_the_speed_up_is_smaller_than_predicted(unequal):
+    # 48 tokens in 5 · 4.16 + 10.86 = 31.66 s predicted at k = 2, while decoding at k = 1 took about
+    # twice as long as its passes.
+    scene = unequal(5)
     scene.decodes(5, 1, 10.0)
     at_one = Evaluator(scene.observed(1, 2), DecisionOptions()).at(1)
     (two,) = (each for each in at_one.alternatives if each.k == 2)
@@ -216,8 +218,7 @@ def test_a_measured_batch_is_judged_by_its_steady_rounds(loaded):
 
 def test_ranked_by_latency_a_measured_configuration_needs_no_timed_prefill(scene):
     # 1 + 8 s of a request without, 2 + 4 s with speculation, as decoded.
-    scene.requests(5, ALL)
-    scene.times(TARGET, DRAFT)
+    scene.timed(5, DRAFT)
     scene.decodes(5, 2, 4.0)
     found = recommend(scene.observed(2), DecisionOptions(objective="latency"))
     assert (found.decision, found.leader and found.leader.k) == ("speculate", 2)
@@ -262,16 +263,21 @@ def test_two_percent_more_than_was_asked_must_be_left_out(low, high, least, deci
     assert decide(None, least) == "inconclusive"
 
 
-def test_so_many_requests_are_asked_for_that_nine_of_ten_new_samples_settle_it(scene):
-    """Requests of two kinds, decoded as fast as their passes: the share of samples of the advised
-    size that are decided, drawn from what these 24 say of others.
-    """
-    for at in range(24):
+def two_kinds(scene, count):
+    """A third of so many requests accepts all, the others nothing, as fast as their passes."""
+    for at in range(count):
         scene.request(f"r{at}")
         scene.replay(f"r{at}", NONE if at % 3 else ALL)
     scene.times(TARGET, DRAFT)
-    scene.decodes(24, 1, 4.8, **OTHER_TEXT)
-    run = scene.observed(1)
+    scene.decodes(count, 1, 4.8, **OTHER_TEXT)
+    return scene.observed(1)
+
+
+def test_so_many_requests_are_asked_for_that_nine_of_ten_new_samples_settle_it(scene):
+    """The share of samples of the advised size that are decided, drawn from what these 24 requests
+    say of others.
+    """
+    run = two_kinds(scene, 24)
     now = recommend(run).speedup_deciding
     reach = math.log(now.value / now.low)
     # 2% more than what is asked for lies at four fifths of the way to the lower end.
@@ -290,15 +296,10 @@ def test_so_many_requests_are_asked_for_that_nine_of_ten_new_samples_settle_it(s
 @pytest.mark.parametrize("share", [0.6, 1.2, 2.0])
 @pytest.mark.parametrize("times", [2, 50])
 def test_an_answer_stays_as_often_as_the_rest_of_the_requests_leaves_it(scene, share, times):
-    """Requests of two kinds, decoded as fast as their passes. The mean of all the requests lies
-    around the present one by what the others are yet to show of it; what they leave open is less.
+    """The mean of all the requests lies around the present one by what the others are yet to show
+    of it; what they leave open is less.
     """
-    for at in range(240):
-        scene.request(f"r{at}")
-        scene.replay(f"r{at}", NONE if at % 3 else ALL)
-    scene.times(TARGET, DRAFT)
-    scene.decodes(240, 1, 4.8, **OTHER_TEXT)
-    run = scene.observed(1)
+    run = two_kinds(scene, 240)
     now = recommend(run).speedup_deciding
     sd = math.log(now.high / now.low) / 2 / 1.96
     # Break-even, with 2% more, lies so many times as far below the estimate as half the interval.

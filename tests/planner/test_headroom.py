@@ -2,12 +2,11 @@
 round of 1.2 s at k = 1 and 1.4 s at k = 2 beside steps of 1 s.
 """
 
-import msgspec
 import pytest
-from scenes import BIG, CHEAP, DRAFT, NGRAM, SELF_DRAFT, SMALL, TARGET, lookup
+from scenes import BIG, CHEAP, DRAFT, NGRAM, SELF_DRAFT, SMALL, TARGET
 
 from draftbench.planner.recommend import recommend
-from draftbench.records import Candidate, Sampling
+from draftbench.records import Sampling
 
 
 @pytest.fixture
@@ -96,34 +95,3 @@ def test_a_rule_cannot_be_trained_and_the_control_is_no_draft(answered, scene):
     scene.cost("ngram", NGRAM, 1, 0.01, what="proposal")
     answer = answered([0.0] * 8, (SELF_DRAFT, [1.0] * 8))
     assert [each.draft for each in answer.headroom] == ["small"]
-
-
-STACKED = Candidate(draft="ngram+small")
-
-
-@pytest.mark.parametrize("kind", ["model", "head", "of a target that samples"])
-def test_a_stack_keeps_what_lookup_is_accepted_and_its_draft_may_be_perfect(scene, kind):
-    """By hand, of eight tokens at k = 2: the draft's round brings 3, lookup's at token 4 brings 1,
-    the draft's 3 and the last 1: two a round, where the draft alone would reach 8 / 3.
-    """
-    sampled = kind == "of a target that samples"
-    for name in (f"r{at}" for at in range(5)):
-        scene.request(name, 9, limit=100, sampling=Sampling(temperature=float(sampled)))
-        scene.lookup(name, [0, 0, 0, 2, 0, 0, 0, 0], [0] * 8)
-        scene.replay(name, [0.0] * 8)
-        if sampled:  # two tokens are not the target's best: five rounds
-            scene.replay(name, [1.0] * 5 + [0.0] * 2 + [1.0], SELF_DRAFT)
-        if kind == "head":
-            head = lookup((2,) * 8, (0,) * 8, window=8, request=name)
-            scene.records[-1] = msgspec.structs.replace(head, candidate=SMALL)
-    for candidate in (SMALL, STACKED, *([SELF_DRAFT] if sampled else [])):
-        scene.times(TARGET, DRAFT, candidate)
-        for tokens in (1, 2, 3) if kind == "head" else ():
-            scene.cost(candidate.draft, candidate, tokens, 0.1, what="catch-up")
-    scene.cost(STACKED.draft, STACKED, 2, 0.01, what="proposal")
-    specs = {"small": "s", "ngram": "ngram", "ngram+small": "ngram+s"}
-    better = of(recommend(scene.observed(2, specs=specs)), STACKED)
-    assert better.alpha is None
-    assert better.most.tokens_per_round == pytest.approx(8 / 5 if sampled else 2.0)
-    assert better.most.speedup > better.speedup
-    assert better.best_of_others == 1.0

@@ -15,8 +15,7 @@ TARGET, DRAFT = {1: 1.0, 2: 1.1, 3: 1.2}, {1: 0.1, 2: 0.15}
 
 def waits(scene, requests, slowest=4.0):
     """Plain 1 s a token; speculation one round of 4 s for 8 tokens, on one request `slowest` s."""
-    scene.requests(requests, ALL)
-    scene.times(TARGET, DRAFT)
+    scene.timed(requests, DRAFT)
     for i in range(requests):
         scene.decode(f"r{i}", 0, 8.0)
         scene.decode(f"r{i}", 2, 4.0 if i else slowest, draft_prefill_seconds=0.5)
@@ -102,8 +101,7 @@ def test_gaps_of_an_engine_that_tells_no_rounds_are_unknown():
 
 
 def test_nothing_decoded_nothing_known(scene):
-    scene.requests(2, ALL)
-    scene.times(TARGET, DRAFT)
+    scene.timed(2, DRAFT)
     assert recommend(scene.observed(2)).latency is None
 
 

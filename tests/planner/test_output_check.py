@@ -1,13 +1,10 @@
 """Outputs with speculation compared with those without, by cause and by load."""
 
-import json
-
 import pytest
 from msgspec import structs
 from planner.engine_run import answers, run
 from scenes import SMALL
 
-from draftbench.cli.recommend import render
 from draftbench.planner.output_check import (
     audit,
     matches_with_draft,
@@ -17,7 +14,6 @@ from draftbench.planner.output_check import (
 from draftbench.planner.recommend import recommend
 from draftbench.planner.recommendation import Audit
 from draftbench.records import Sampling
-from draftbench.report.page import page
 from draftbench.run_folder.run import run_of
 
 
@@ -142,25 +138,11 @@ def test_answers_at_their_times_of_arrival_are_a_load_of_their_own():
     assert (found.load, found.differ, found.plain_differ) == ("open", 2, 1)
 
 
-SHARES = (
-    "3 of 5 answers with speculation and 1 of 5 without it differ from those to single requests "
-    "without speculation."
-)
-
-
-def test_the_shares_stand_in_every_form_of_the_whole_answer():
-    made = run(
-        *answers(0),
-        *answers(1),
-        *answers(0, "e", concurrency=4),
-        *answers(1, "abc", concurrency=4),
-        concurrency=(1, 4),
-    )
-    answer = recommend(made)
-    text = " ".join(render(answer, "table", 88, everything=True).split())
-    assert f"At temperature 0, with 4 requests in flight, {SHARES}" in text
-    (level,) = [
-        at for at in json.loads(render(answer, "json", 80))["by_concurrency"] if at["texts"]
-    ][1:]
-    assert (level["texts"]["differ"], level["texts"]["plain_differ"]) == (3, 1)
-    assert SHARES in page("run", made, answer)
+def test_the_shares_stand_among_the_checks_and_in_json():
+    rows = answers(0, "e", concurrency=4), answers(1, "abc", concurrency=4)
+    answer = recommend(run(*answers(0), *answers(1), *rows[0], *rows[1], concurrency=(1, 4)))
+    (said,) = [each for each in answer.checks if "requests in flight" in each]
+    assert said.startswith("At temperature 0, with 4 requests in flight, 3 of 5 answers with ")
+    assert "and 1 of 5 without it differ" in said
+    (one, four) = (at.texts for at in answer.by_concurrency)
+    assert (four.differ, four.plain_differ, one.differ) == (3, 1, 0)

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from scenes import NGRAM, SELF_DRAFT, SMALL, lookup
+from scenes import INT4, NGRAM, SELF_DRAFT, SMALL, lookup
 
 from draftbench.acceptance.candidate_rounds import candidate_rounds
 from draftbench.acceptance.rounds import StartLaw, expected_rounds
@@ -20,20 +20,13 @@ def at(passes, size, context):
     return passes.at(size, context)[0]
 
 
-def test_costs_are_interpolated_in_tokens_and_in_context(scene):
+def test_costs_are_interpolated_in_tokens_and_in_context_and_constant_beyond(scene):
     for context, seconds in ((100, 1.0), (300, 2.0)):
         scene.times({1: seconds, 5: seconds + 0.4}, {1: 0.1, 2: 0.1}, contexts=(context,))
-    costs = blocks_of(scene.observed(4), SMALL)[1]
-    assert at(costs.target, 1, 100) == pytest.approx(1.0)
-    assert at(costs.target, 3, 100) == pytest.approx(1.2)
-    assert at(costs.target, 3, 250) == pytest.approx(1.2 + 0.75)
-
-
-def test_beyond_the_timed_points_the_nearest_answers_and_says_so(scene):
-    scene.times({1: 1.0, 5: 1.4}, {1: 0.1, 2: 0.1}, contexts=(100, 300))
-    costs = blocks_of(scene.observed(4), SMALL)[1]
-    assert at(costs.target, 9, 500) == pytest.approx(1.4)
-    asked = costs.target.covers(np.array([5, 6, 5, 1]), np.array([300, 300, 301, 99]))
+    target = blocks_of(scene.observed(4), SMALL)[1].target
+    sizes, contexts = [1, 3, 3, 9], [100, 100, 250, 500]
+    assert at(target, sizes, contexts) == pytest.approx([1.0, 1.2, 1.2 + 0.75, 2.4])
+    asked = target.covers(np.array([5, 6, 5, 1]), np.array([300, 300, 301, 99]))
     assert asked.tolist() == [True, False, False, False]
 
 
@@ -93,39 +86,34 @@ def test_values_that_fall_are_half_way_between_the_curves_above_and_below():
     assert rising(rows) == pytest.approx(np.array(nearest))
 
 
-def test_points_of_other_blocks_do_not_count(scene):
-    scene.times({1: 1.0, 2: 1.0}, {1: 0.1, 2: 0.1})
-    scene.times({1: 7.0, 2: 7.0}, {1: 3.0, 2: 3.0}, Candidate(draft="small", quant="int4"))
-    costs = blocks_of(scene.observed(1), SMALL)[1]
-    ratio = costs.draft_cost_ratio(500.0)
-    assert (ratio.value, ratio.low, ratio.high) == pytest.approx((0.1, 0.1, 0.1))
+# A median of three visits is the lowest or the highest in 7 of 27 draws each. Such intervals are
+# √(3/2) · 4.30 wide where 1.96 stands for many (Student, two degrees of freedom).
+OF_THREE = 1.5**0.5 * 4.303 / 1.96
 
 
-def test_ratios_carry_the_spread_of_their_visits(scene):
-    visits = (1.0, 1.0, 1.5, 1.5, 2.0, 2.0)
-    scene.times({1: (1.0,) * 6, 3: visits}, {1: (0.1,) * 6, 2: (0.1,) * 6})
-    ratio = blocks_of(scene.observed(2), SMALL)[1].verify_ratio(3, 500.0)
-    # A median of three draws is 1 or 2 in 7 of 27 cases each. Intervals of three are √(3/2) · 4.30
-    # wide where 1.96 stands for many (Student, two degrees of freedom); v is never under 1.
-    high = 1.5 * (2 / 1.5) ** (1.5**0.5 * 4.303 / 1.96)
-    assert (ratio.value, ratio.low) == (1.5, 1.0)
-    assert ratio.high == pytest.approx(high, rel=0.05)
-
-
-def test_a_stalled_visit_is_not_in_the_interval_of_c(scene):
-    # One visit of three took 8 s: it counts as the longest of the others, 0.11, which is the
-    # median; 0.1 is one in 7 of 27 draws of three.
-    scene.times({1: (1.0,) * 6, 2: (1.1,) * 6}, {1: (0.1, 0.1, 0.11, 0.11, 8.0, 8.0)})
-    ratio = blocks_of(scene.observed(1), SMALL)[1].draft_cost_ratio(500.0)
-    assert (ratio.value, ratio.high) == pytest.approx((0.11, 0.11))
-    assert ratio.low == pytest.approx(0.11 * (0.1 / 0.11) ** (1.5**0.5 * 4.303 / 1.96), rel=0.05)
-
-
-def test_samples_of_one_visit_are_drawn_together(scene):
-    # 1 and 2 in every visit: what was drawn is always half of each.
-    scene.times({1: (1.0,) * 6, 3: (1.0, 2.0) * 3}, {1: (0.1,) * 6, 2: (0.1,) * 6})
-    ratio = blocks_of(scene.observed(2), SMALL)[1].verify_ratio(3, 500.0)
-    assert (ratio.low, ratio.high) == (1.5, 1.5)
+@pytest.mark.parametrize(
+    ("longer", "step", "v", "c"),
+    [
+        # v is never under 1.
+        ((1.0, 1.0, 1.5, 1.5, 2.0, 2.0), (0.1,) * 6, (1.5, 1.0, 1.5 * (2 / 1.5) ** OF_THREE), None),
+        # One visit of three took 8 s: it counts as the longest of the others, .11, the median.
+        (
+            (1.1,) * 6,
+            (0.1, 0.1, 0.11, 0.11, 8.0, 8.0),
+            None,
+            (0.11, 0.11 * (0.1 / 0.11) ** OF_THREE, 0.11),
+        ),
+        # 1 and 2 in every visit are drawn together: what was drawn is always half of each.
+        ((1.0, 2.0) * 3, (0.1,) * 6, (1.5, 1.5, 1.5), (0.1, 0.1, 0.1)),
+    ],
+)
+def test_ratios_carry_the_spread_of_their_visits(scene, longer, step, v, c):
+    scene.times({1: (1.0,) * 6, 3: longer}, {1: step, 2: step})
+    scene.times({1: 7.0, 3: 7.0}, {1: 3.0, 2: 3.0}, INT4)  # points of other blocks do not count
+    costs = blocks_of(scene.observed(2), SMALL)[1]
+    for wanted, found in ((v, costs.verify_ratio(3, 500.0)), (c, costs.draft_cost_ratio(500.0))):
+        if wanted:
+            assert (found.value, found.low, found.high) == pytest.approx(wanted, rel=0.05)
 
 
 @pytest.mark.parametrize(("processes", "differ"), [(2, False), (3, True)])
@@ -137,9 +125,8 @@ def test_from_three_processes_on_their_differences_are_in_the_interval(scene, pr
 
 
 def test_the_target_as_its_own_draft_costs_a_target_step(scene):
-    control = SELF_DRAFT
-    scene.times({1: 1.0, 2: 1.2}, None, control)
-    costs = blocks_of(scene.observed(1), control)[1]
+    scene.times({1: 1.0, 2: 1.2}, None, SELF_DRAFT)
+    costs = blocks_of(scene.observed(1), SELF_DRAFT)[1]
     assert at(costs.draft, 2, 0) == pytest.approx(1.2)
     assert costs.draft_cost_ratio(0.0).value == 1.0
 
@@ -155,32 +142,23 @@ def test_a_level_without_kernel_and_steps_that_nobody_timed_cost_nobody_knows_wh
 
 
 def test_each_batch_size_has_its_own_steps_and_all_share_the_prefill(scene):
-    scene.times({1: 1.0, 2: 1.1}, {1: 0.1, 2: 0.2})
+    # At two tokens two rows were timed faster than one, by noise: more rows never cost less.
+    scene.times({1: 1.0, 2: 1.4}, {1: 0.1, 2: 0.2})
+    scene.times({1: 1.2, 2: 1.3}, {1: 0.1, 2: 0.2}, concurrency=2)
     scene.times({1: 3.0, 2: 3.6}, {1: 0.4, 2: 0.5}, concurrency=4)
     scene.prefills(2.0, 0.5)
     found = blocks_of(scene.observed(1), SMALL)
-    assert list(found) == [1, 4]
-    one, four = found.values()
-    assert at(one.target, 2, 500) == pytest.approx(1.1)
-    assert at(four.target, 2, 500) == pytest.approx(3.6)
-    assert four.draft_cost_ratio(500.0).value == pytest.approx(0.4 / 3)
-    assert at(four.prefill, 10, 0) == pytest.approx(2.0)
-
-
-def test_more_rows_never_cost_less(scene):
-    # At two tokens the larger batch was timed faster than the smaller one, by noise.
-    scene.times({1: 1.0, 2: 1.4}, {1: 0.1, 2: 0.2})
-    scene.times({1: 1.2, 2: 1.3}, {1: 0.1, 2: 0.2}, concurrency=2)
-    costs = blocks_of(scene.observed(1), SMALL)[2]
-    assert at(costs.target, np.array([1, 2]), 0) == pytest.approx([1.2, 1.4])
+    seconds = {rows: at(block.target, [1, 2], 500).tolist() for rows, block in found.items()}
+    assert seconds == {1: [1.0, 1.4], 2: [1.2, 1.4], 4: [3.0, 3.6]}
+    assert found[4].draft_cost_ratio(500.0).value == pytest.approx(0.4 / 3)
+    assert at(found[4].prefill, 10, 0) == pytest.approx(2.0)
 
 
 def test_rows_are_looked_up_one_after_the_other(scene):
-    ngram = NGRAM
-    scene.times({1: 1.0, 2: 1.0}, None, ngram)
-    scene.times({1: 2.0, 2: 2.0}, None, ngram, concurrency=8)
-    scene.cost("ngram", ngram, 2, 0.01, what="proposal")
-    costs = blocks_of(scene.observed(1), ngram)[8]
+    scene.times({1: 1.0, 2: 1.0}, None, NGRAM)
+    scene.times({1: 2.0, 2: 2.0}, None, NGRAM, concurrency=8)
+    scene.cost("ngram", NGRAM, 2, 0.01, what="proposal")
+    costs = blocks_of(scene.observed(1), NGRAM)[8]
     assert at(costs.proposal, 1, 0) == pytest.approx(0.08)
 
 

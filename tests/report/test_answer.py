@@ -32,19 +32,51 @@ def section(answer, title):
     return found
 
 
-def test_where_no_draft_pays_the_best_one_is_named_with_the_speed_up_asked_for():
+def one_decoded():
+    every = hand.perfect()
+    return [r for r in every if getattr(r, "request", "r0") == "r0" or not hasattr(r, "k")]
+
+
+@pytest.mark.parametrize(
+    ("records", "asked", "begins", "ends"),
+    [
+        # Five requests are few.
+        (
+            hand.perfect(requests=5),
+            {"min_speedup": 3.0},
+            "Best: small, k = 2, 2.04× (95% interval 1.94–2.28), prefill excluded; 5 requests, all",
+            "3× is asked for",
+        ),
+        (
+            hand.undecoded(),
+            {},
+            "Speed-up 2.29× (95% interval 1.97–2.65), prefill excluded; ",
+            "predicted for 10 requests",
+        ),
+        (
+            one_decoded(),
+            {},
+            "Speed-up ",
+            "predicted for 10 requests (1 decoded: too few to correct it)",
+        ),
+        # 9 s without speculation, 6 s with it as decoded, 5.5 s by passes alone.
+        (
+            [*hand.perfect(requests=5), *hand.prefills()],
+            {"objective": "latency"},
+            "Speed-up 1.52× (95% interval 1.47–1.66), prefill included",
+            "all decoded",
+        ),
+    ],
+)
+def test_a_speed_up_is_said_with_what_it_rests_on(records, asked, begins, ends):
+    said = speed_up(hand.answer(records, asked=asked))
+    assert said.startswith(begins)
+    assert said.endswith(ends)
+
+
+def test_where_no_draft_pays_that_is_the_headline():
     answer = hand.answer(hand.perfect(requests=5), asked={"min_speedup": 3.0})
-    assert headline(answer) == "Do not speculate (provisional)"  # five requests
-    assert speed_up(answer) == (
-        "Best: small, k = 2, 2.04× (95% interval 1.94–2.28), prefill excluded; 5 requests, all "
-        "decoded; 3× is asked for"
-    )
-
-
-def test_what_was_never_decoded_is_called_predicted():
-    assert speed_up(hand.answer(hand.undecoded())) == (
-        "Speed-up 2.29× (95% interval 1.97–2.65), prefill excluded; predicted for 10 requests"
-    )
+    assert headline(answer) == "Do not speculate (provisional)"
 
 
 def test_costs_from_elsewhere_are_not_those_of_the_engine_that_served_the_run():
@@ -86,15 +118,6 @@ def test_requests_at_their_times_are_one_load_named_by_their_arrivals(question, 
     assert f"at {load}. A chunk" in waits
 
 
-def test_a_measured_part_of_the_requests_is_counted():
-    records = [
-        r for r in hand.perfect() if getattr(r, "request", "r0") == "r0" or not hasattr(r, "k")
-    ]
-    assert speed_up(hand.answer(records)).endswith(
-        "predicted for 10 requests (1 decoded: too few to correct it)"
-    )
-
-
 def test_beneath_alpha_it_is_said_that_replay_knew_no_grammar():
     answer = hand.answer(hand.perfect())
     caveat = Caveat("structured-output", "1 of 5 requests have structured output")
@@ -102,13 +125,6 @@ def test_beneath_alpha_it_is_said_that_replay_knew_no_grammar():
     for each, said in ((answer, False), (told, True)):
         (legend,) = candidates(each).notes
         assert ("α acceptance rate, replayed without grammars;" in legend) is said
-
-
-def test_ranked_by_latency_the_speed_up_includes_the_prefills():
-    records = [*hand.perfect(requests=5), *hand.prefills()]
-    answer = hand.answer(records, asked={"objective": "latency"})
-    # 9 s without speculation, 6 s with it as decoded, 5.5 s by passes alone.
-    assert speed_up(answer).startswith("Speed-up 1.52× (95% interval 1.47–1.66), prefill included")
 
 
 def test_each_speed_up_has_its_name_and_what_it_covers():
@@ -160,6 +176,8 @@ def test_every_caveat_and_failure_is_named():
 def test_loads_are_shown_where_several_were_asked_with_their_units():
     records = hand.loaded()
     assert loads(hand.answer(records)).rows == ()
+    (untimed,) = loads(hand.answer(records, asked={"concurrency": (8,)})).rows
+    assert untimed == ["8", "costs unknown", None, None, None]
     found = loads(hand.answer(records, concurrency=(1, 2)))
     # At one row 8 tokens in 8 s, or in 4, after a second of prefill and with the draft two.
     assert found.rows[0][:2] == ["1", "small, k = 2"]
@@ -171,11 +189,6 @@ def test_loads_are_shown_where_several_were_asked_with_their_units():
     )
     asked = {"objective": "cost", "price_per_hour": 3.6}
     assert "tokens/$" in loads(hand.answer(records, concurrency=(1, 2), asked=asked)).head[3]
-
-
-def test_a_load_that_was_not_timed_has_no_figures():
-    (row,) = loads(hand.answer(hand.perfect(), asked={"concurrency": (8,)})).rows
-    assert row == ["8", "costs unknown", None, None, None]
 
 
 def side(p99: float | None, largest: float) -> Side:
@@ -228,27 +241,6 @@ def test_a_worse_tail_is_named_with_its_percentile(speculative, words):
 
 
 @pytest.mark.parametrize(
-    ("chance", "said"),
-    [
-        (
-            0.66,
-            "Next: more traffic than these 42 rows: 100 requests (--sample 100 in another --out)",
-        ),
-        (0.91, "To settle it: more traffic than these 42 rows, and a sweep with --sample 100 in"),
-    ],
-)
-def test_more_requests_than_the_traffic_has_are_not_asked_for_without_a_word(chance, said):
-    larger = LargerSweep(requests=100, processes=1, chance=chance, rows=42)
-    answer = replace(
-        hand.answer(hand.perfect()),
-        decision="inconclusive",
-        settled_by="sample",
-        larger_sweep=larger,
-    )
-    assert reasons(answer)[-1].startswith(said)
-
-
-@pytest.mark.parametrize(
     ("processes", "said"), [(1, "about 60 requests"), (3, "about 60 requests in 3 processes")]
 )
 def test_the_headline_names_a_sweep_that_settles_it(processes, said):
@@ -273,6 +265,13 @@ def test_the_headline_names_a_sweep_that_settles_it(processes, said):
         ("sample", (120, 1, 0.93), 120, None,
          "To settle it: a sweep with --sample 120 in another --out.",
          "--target ./big --sample 120"),
+        # More requests than the traffic has are not asked for without a word.
+        ("sample", (100, 1, 0.66, 42), 42, None,
+         "Next: more traffic than these 42 rows: 100 requests (--sample 100 in another --out) have "
+         "a 66% chance of settling it; no realistic number reaches 90%.", None),
+        ("sample", (100, 1, 0.91, 42), 42, None,
+         "To settle it: more traffic than these 42 rows, and a sweep with --sample 100 in another "
+         "--out.", None),
         ("sample", (100, 3, 0.66), 100, None,
          "Next: 100 requests in 3 processes (--sample 100 --processes 3 in another --out) have a "
          "66% chance of settling it; no realistic number reaches 90%.",

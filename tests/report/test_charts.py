@@ -8,8 +8,12 @@ from scenes import trajectory
 from draftbench.errors import UsageError
 from draftbench.planner.recommend import recommend
 from draftbench.records import Sampling
-from draftbench.report.charts import charts_of
+from draftbench.report import charts as drawing
 from draftbench.report.text import shown
+
+
+def charts_of(run, answer):
+    return {chart.name: chart for chart in drawing.charts_of(run, answer)}
 
 
 @pytest.fixture(scope="module")
@@ -85,7 +89,7 @@ def test_over_k_what_is_expected_stands_beside_what_is_measured(reference, chart
     assert [line.get_ydata()[0] for line in hollow] == [e.speedup_expected.value for e in drafts]
     assert len(dots) - len(hollow) == len(measured)
     for name in ("tokens-per-round-by-k", "speedup-by-k"):
-        assert "its own draft (self) is in the numbers alone." in charts[name].caption
+        assert "its own draft (self) is only in the numbers." in charts[name].caption
 
 
 def test_the_control_is_a_candidate_to_compare_with_and_drawn_nowhere_else(charts):
@@ -117,13 +121,12 @@ def test_the_speed_ups_by_concurrency_are_those_that_decide_as_in_the_table(refe
     assert deciding in [list(line.get_ydata()) for line in lines]
 
 
-def test_the_leader_of_each_concurrency_is_named_by_its_k(drawn, whole):
-    assert "k = 2" in words(whole["speedup-by-concurrency"])
-    assert "concurrency (active decoding rows)" in words(whole["speedup-by-concurrency"])
+def test_the_leader_of_each_concurrency_is_named_by_its_k_and_its_load_by_the_runner(
+    reference, drawn, whole
+):
+    built_in = words(whole["speedup-by-concurrency"])
+    assert {"k = 2", "concurrency (active decoding rows)"} <= {*built_in}
     assert "speedup-by-concurrency" not in drawn(hand.perfect())
-
-
-def test_the_load_of_an_engine_is_its_requests_in_flight(reference):
     question = msgspec.structs.replace(reference.manifest.question, engine="vllm")
     manifest = msgspec.structs.replace(reference.manifest, question=question)
     chart = charts_of(replace(reference, manifest=manifest), recommend(reference))
@@ -172,18 +175,13 @@ def test_groups_are_sorted_and_counted_by_segment_and_temperature(drawn):
     assert "temperature 0.7 (7)" in words(chart)
 
 
-def test_traffic_of_one_segment_and_one_temperature_is_not_split(drawn):
-    assert "tokens-per-round-by-group" not in drawn(hand.one_request())
-
-
 @pytest.mark.parametrize(("most", "drawn_at_all"), [(4, False), (5, True)])
 def test_groups_of_too_few_requests_for_an_interval_are_not_drawn(drawn, most, drawn_at_all):
     records = []
     for at, segment in enumerate([*["chat"] * most, *["code"] * 4]):
         records += [trajectory(f"q{at}", segment=segment), hand.replay(f"q{at}", (1.0,) * 8)]
     assert ("tokens-per-round-by-group" in drawn(records)) is drawn_at_all
-
-
-def test_a_server_of_whose_draft_nothing_was_replayed_has_a_report(drawn):
-    records = [r for r in hand.perfect() if type(r).__name__ != "Replay"]
-    assert "tokens-per-round-by-group" not in drawn(records)
+    # Neither is traffic of one segment and one temperature, nor a draft that was not replayed.
+    unreplayed = [r for r in hand.perfect() if type(r).__name__ != "Replay"]
+    for other in (hand.one_request(), unreplayed):
+        assert "tokens-per-round-by-group" not in drawn(other)

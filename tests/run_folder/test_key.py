@@ -7,21 +7,30 @@ from draftbench.errors import UsageError
 from draftbench.run_folder.key import key_file, key_id, request_key
 
 
-def test_a_key_is_made_once_and_readable_by_its_user_alone(monkeypatch, tmp_path):
+@pytest.fixture
+def own(monkeypatch, tmp_path):
+    """A user without a variable."""
     monkeypatch.delenv("DRAFTBENCH_KEY")
     monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
+
+
+def test_a_key_is_made_once_for_its_user_alone_and_its_digits_are_the_key_elsewhere(
+    own, monkeypatch, tmp_path
+):
     first = request_key()
     assert request_key() == first
     assert stat.S_IMODE(key_file().stat().st_mode) == 0o600
-
-
-def test_the_digits_of_the_key_file_are_the_same_key_elsewhere(monkeypatch, tmp_path):
-    monkeypatch.delenv("DRAFTBENCH_KEY")
-    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
-    here = request_key()
     monkeypatch.setenv("DRAFTBENCH_KEY", f"hex:{key_file().read_text()}\n")
     monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "another machine"))
-    assert request_key() == here
+    assert request_key() == first
+
+
+@pytest.mark.parametrize("digits", ["", "ab", "no digits"])
+def test_a_key_file_that_lost_its_key_is_refused(own, digits):
+    request_key()
+    key_file().write_text(digits)
+    with pytest.raises(UsageError, match="cannot use the request key at"):
+        request_key()
 
 
 def test_a_key_that_could_be_guessed_is_refused(monkeypatch):
@@ -43,13 +52,3 @@ def test_a_guess_of_words_costs_scrypt_and_no_fast_hash(monkeypatch):
     monkeypatch.setenv("DRAFTBENCH_KEY", "sixteen letters!")
     slow = hashlib.scrypt(b"sixteen letters!", salt=b"draftbench", n=16384, r=8, p=1, dklen=32)
     assert request_key() == slow
-
-
-@pytest.mark.parametrize("digits", ["", "ab", "no digits"])
-def test_a_key_file_that_lost_its_key_is_refused(monkeypatch, tmp_path, digits):
-    monkeypatch.delenv("DRAFTBENCH_KEY")
-    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
-    request_key()
-    key_file().write_text(digits)
-    with pytest.raises(UsageError, match="cannot use the request key at"):
-        request_key()

@@ -1,6 +1,4 @@
-"""What holds when a run was interrupted, tried again, or measured something twice; and runs of
-every schema that was ever written.
-"""
+"""What holds when a run was interrupted, tried again, or measured something twice."""
 
 from __future__ import annotations
 
@@ -169,11 +167,10 @@ def test_a_measurement_must_fit_the_response_and_what_the_run_asked(folder, reco
 
 def test_at_temperature_0_no_draft_is_accepted_in_part(tmp_path):
     folder = RunFolder.create(tmp_path / "run", manifest(mode=DraftingMode.SAMPLED))
-    half = replay((0.5,), DRAFT)
+    warm, half = Sampling(temperature=0.7), replay((0.5,), DRAFT)
     with folder.writer() as writer:
-        writer.append([trajectory(length=2, sampling=Sampling(temperature=0.7)), half])
-    assert read_run(folder).replays == (half,)
-    with folder.writer() as writer:
+        writer.append([trajectory(length=2, sampling=warm), half])
+        assert read_run(folder).replays == (half,)
         writer.append([trajectory(length=2)])
     with pytest.raises(RunFolderError, match="in part, and its response is at temperature 0"):
         read_run(folder)
@@ -230,14 +227,7 @@ def test_a_run_shows_itself_in_three_lines():
 
 @pytest.mark.parametrize(
     ("requests", "sizes"),
-    [
-        (1, [1]),
-        (64, [64]),
-        (65, [64, 1]),
-        (128, [64, 64]),
-        (300, [64, 64, 128, 44]),
-        (512, [64, 64, 128, 256]),
-    ],
+    [(1, [1]), (64, [64]), (65, [64, 1]), (128, [64, 64]), (300, [64, 64, 128, 44])],
 )
 def test_every_wave_is_as_large_as_all_before_it(requests, sizes):
     names = [f"{at:03}" for at in range(requests)]

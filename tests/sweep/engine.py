@@ -32,7 +32,8 @@ def writes(prompt, limit):
 class FakeServer:
     """Answers at one token each hundredth second. Drafting, it accepts one of `k` tokens a round.
 
-    `odd` is the position at which its text leaves the others', `lives` how many answers it gives
+    `odd` is the position at which its text leaves the others', where its two best tokens are `gap`
+    apart; `lives` how many answers it gives
     before it is gone, `says` what it says of itself whatever is true.
     """
 
@@ -41,6 +42,7 @@ class FakeServer:
     version: str = "1.0"
     model: str = "served"
     odd: int | None = None
+    gap: float = 0.0005
     lives: int = 10**6
     returns_ids: bool = True
     cached: int = 0
@@ -106,7 +108,7 @@ class FakeServer:
 
     def margin(self, ids):
         self.questions.append(list(ids))
-        return 0.0005
+        return self.gap
 
     def counters(self):
         return RoundCounts()

@@ -136,44 +136,48 @@ def test_a_repeat_that_the_plain_server_closed_gets_no_other_k(served, monkeypat
     assert [len(rows_of(found.run, 4, repeat)) for repeat in (0, 1)] == [0, 2]
 
 
-def test_a_draft_that_no_server_starts_with_is_not_tried_again_in_the_next_repeat(served):
-    def make(start, number):
-        if start.speculation and start.speculation.method == "draft-model":
-            raise EngineError("vllm ended before it answered: no kernel image", hint="see its log")
-
-    sweep = TWO | {"serving": {"restarts": 2}}
-    found = served(on=FakeEngine(make), **sweep)
-    assert found.engine.ks == [0, 2, 4, 2, 4, 0, 4, 2, 0]
-    assert [failure.candidate for failure in found.run.failures] == [DRAFT]
-    again = served(**sweep)
-    assert again.engine.ks == [2, 4, 4, 2]
-    assert again.run.failures == ()
+def never(start):
+    raise EngineError("vllm ended before it answered", hint="see its log")
 
 
-def test_a_server_that_died_costs_the_start_of_its_repeat(served):
-    """What it did not answer is made up for by the next run, not by the next repeat."""
-    engine = FakeEngine(lambda start, number: FakeServer(lives=0) if number == 2 else None)
-    sweep = TWO | {"serving": {"restarts": 2}}
-    found = served("ngram", on=engine, **sweep)
-    assert engine.ks == [0, 2, 4, 0, 4, 2, 0]
-    assert {(row.candidate, row.k, row.repeat) for row in found.run.unanswered} == {(LOOKUP, 2, 0)}
-    again = served("ngram", **sweep)
-    assert again.engine.ks == [2]
-    assert again.run.unanswered == again.run.failures == ()
-
-
-def test_a_plain_server_that_does_not_start_again_ends_its_repeat_alone(served):
-    def make(start, number):
-        if number == 3:
-            raise EngineError("vllm ended before it answered", hint="see its log")
-
-    sweep = {"measure": "all", "ks": (2,), "serving": {"restarts": 2}, "controls": False}
-    found = served("ngram", on=FakeEngine(make), **sweep)
-    assert found.engine.ks == [0, 2, 0, 2, 0]
-    assert [failure.candidate for failure in found.run.failures] == [None]
-    again = served("ngram", **sweep)
-    assert again.engine.ks == [0]
-    assert again.run.failures == ()
+@pytest.mark.parametrize(
+    ("drafts", "fails", "how", "ks", "failed", "again"),
+    [
+        # A draft with which no server starts is not tried again in the next repeat.
+        (
+            ("draft", "ngram"),
+            lambda start, number: "draft-model" in str(start.speculation),
+            never,
+            [0, 2, 4, 2, 4, 0, 4, 2, 0],
+            [DRAFT],
+            [2, 4, 4, 2],
+        ),
+        # A plain server that does not start again ends its repeat alone.
+        (("ngram",), lambda start, number: number == 4, never, [0, 2, 4, 0, 4, 2, 0], [None], [0]),
+        # What a server that died did not answer is made up for by the next run, not by the next
+        # repeat.
+        (
+            ("ngram",),
+            lambda start, number: number == 2,
+            lambda start: FakeServer(lives=0),
+            [0, 2, 4, 0, 4, 2, 0],
+            [],
+            [2],
+        ),
+    ],
+)
+def test_a_fault_costs_what_hangs_on_it_until_the_next_run(
+    served, small, drafts, fails, how, ks, failed, again
+):
+    engine = FakeEngine(lambda start, number: how(start) if fails(start, number) else None)
+    drafts = [str(small.models / name) if name == "draft" else name for name in drafts]
+    sweep = TWO | {"serving": {"restarts": 2}, "controls": False}
+    found = served(*drafts, on=engine, **sweep)
+    assert engine.ks == ks
+    assert [failure.candidate for failure in found.run.failures] == failed
+    resumed = served(*drafts, **sweep)
+    assert resumed.engine.ks == again
+    assert resumed.run.unanswered == resumed.run.failures == ()
 
 
 def test_no_value_that_a_user_adds_to_a_start_is_kept_outside_of_the_private_part(served):
@@ -214,20 +218,15 @@ def test_a_text_that_differs_is_judged_by_the_plain_servers_margin(served):
     assert sorted(questions) == sorted([*prompt, *t[:3]] for prompt, t in texts.items())
 
 
-def test_where_the_plain_server_leaves_itself_is_the_measure_of_a_tie(served):
-    class Unsure(FakeServer):
-        def margin(self, ids):
-            return 0.4 if len(ids) % 1 == 0 else None
+@pytest.mark.parametrize("odd", [5, None])
+def test_where_the_plain_server_leaves_itself_is_the_measure_of_a_tie(served, odd):
+    """Without a difference of the plain server's own, 0.4 is no tie in float32."""
 
     def make(start, number):
-        return Unsure(odd=3 if start.speculation else 5 if number > 2 else None)
+        return FakeServer(odd=3 if start.speculation else odd if number > 2 else None, gap=0.4)
 
     run = served("ngram", on=FakeEngine(make), **ONE).run
-    assert {row.tie for row in rows_of(run, 2)} == {True}
-    # Without a difference of the plain server's, 0.4 is no tie in float32.
-    make_sure = FakeEngine(lambda start, n: Unsure(odd=3 if start.speculation else None))
-    run = served("ngram", on=make_sure, **ONE, out="sure").run
-    assert {row.tie for row in rows_of(run, 2)} == {False}
+    assert {row.tie for row in rows_of(run, 2)} == {odd is not None}
 
 
 @pytest.mark.parametrize(
@@ -245,13 +244,8 @@ def test_near_ties_of_servers_that_do_not_say_their_type_are_judged_by_dtype(
     """A margin of 0.4 is noise in bfloat16, which is assumed and said, and not in float32. A
     llama-server is as coarse as bfloat16, whatever the type of the replays.
     """
-
-    class Untold(FakeServer):
-        def margin(self, ids):
-            return 0.4
-
-    silent = {"engine": engine, "says": {"settings": {}}}
-    on = Untold(k=4, method="ngram", odd=3, **silent), Untold(**silent)
+    silent = {"engine": engine, "says": {"settings": {}}, "gap": 0.4}
+    on = FakeServer(k=4, method="ngram", odd=3, **silent), FakeServer(**silent)
     rows = rows_of(served("ngram", on=on, serving={"dtype": named}).run, 4)
     assert {row.tie for row in rows} == {tie}
     assert any("unless a sweep's --dtype names" in note for note in small.notes) is said
@@ -461,7 +455,6 @@ def test_an_open_loop_that_was_cut_is_asked_again_as_a_whole(served):
     kept = [row for row in before if row.k == 2]
     assert [row.error for row in kept] == [None, *["unreachable"] * engine_ask.MOST_LOST]
     assert rows_of(first.run, 2, load="open") == []
-    assert {row.k for row in first.run.partial} == {2}
     assert {row.k for row in first.run.decodes} == {0, 4}
     resumed = FakeEngine()
     again = served("ngram", on=resumed, **sweep)
