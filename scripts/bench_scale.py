@@ -66,7 +66,7 @@ def scripted_sweep(words: list[str]) -> int:
         agrees = torch.rand(VOCABULARY, generator=generator) < good
         table = torch.where(agrees, chosen, chosen.roll(1))
         runner = Chain(lambda tokens: table[tokens], VOCABULARY)
-        runner.new_cache = lambda capacity, rows=1, *_: Cache(rows)
+        runner.new_cache = lambda capacity, rows=1, widths=(), reads=(): Cache(rows)
         return runner, msgspec.structs.replace(facts, runner="scripted")
 
     worker.build_runner = scripted

@@ -161,8 +161,9 @@ def main(out: Path) -> None:
     if not (rows or speeds):
         sys.exit("error: nothing was timed")
     print("| figure | seen | wanted |\n|---|---|---|")
-    print("\n".join(f"| {' | '.join(row)} |" for row in rows), end="\n\n")
-    print("\n".join(table(read, speeds)))
+    print("\n".join(f"| {' | '.join(row)} |" for row in rows))
+    if speeds:
+        print("\n".join(["", *table(read, speeds)]))
     for name in ("built-in", "embedded"):
         if name in runs:
             print(f"\n{name}:")

@@ -393,7 +393,6 @@ ANSWERS: list[Case] = [
     ("A limit without its %", lambda: gated(nothing, "--max-drop", "mean_accepted_length:2")),
     ("Flags that do not go with `--save`", lambda: kept(
         nothing, "gate", "--save", "b.json", "run", "--max-drop", "alpha:0.02")),
-    ("A flag of the gate that is missing", lambda: ["gate", "--old", "run"]),
     ("A candidate that was not measured", lambda: kept(
         nothing, "gate", "--save", "b.json", "run", "--candidate", "other")),
     ("`--concurrency` that is not a number", lambda: kept(

@@ -149,7 +149,7 @@ def test_compare_says_what_it_said(run):
 
 @pytest.mark.parametrize("run", RUNS)
 def test_a_gate_of_a_run_against_itself_says_what_it_said_and_is_inconclusive(run):
-    words = ("gate", "--old", REFERENCE / run, "--new", REFERENCE / run, "--format", "json")
+    words = ("gate", "--baseline", REFERENCE / run, REFERENCE / run, "--format", "json")
     result = output(*words)
     check("gate-self", run, result)
     assert (result["verdict"], result["exit_code"]) == ("inconclusive", 3)

@@ -66,32 +66,26 @@ app = typer.Typer(
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command and return the exit code; every error ends here, as two lines on stderr."""
     words = list(sys.argv[1:] if arguments is None else arguments)
+    error: DraftbenchError
     try:
+        match words:
+            case []:
+                words = ["--help"]
+            case ["runs", *rest] if not rest or (rest[0].startswith("-") and rest[0] not in _HELP):
+                words = ["runs", "list", *rest]
+        called_with(words)
         try:
-            return _run(words)
+            code = app(args=words, prog_name=app.info.name, standalone_mode=False)
         finally:
-            # What is printed from here on needs no unwinding.
-            release_sigterm()
+            release_sigterm()  # what is printed from here on needs no unwinding
+        # No command returns 130: Typer does, for Control-C.
+        if code == InterruptedRunError.exit_code:
+            raise KeyboardInterrupt
+        return code if isinstance(code, int) else 0
     except (typer.Abort, KeyboardInterrupt):
-        error: DraftbenchError = InterruptedRunError("interrupted", hint=_AGAIN)
+        error = InterruptedRunError("interrupted", hint=_AGAIN)
     except TerminatedError:
         error = TerminatedRunError("ended by SIGTERM", hint=_AGAIN)
-    except Exception as caught:
-        # An unexpected error must not look like "the gate found a regression".
-        error = caught if isinstance(caught, DraftbenchError) else _explained(caught, words)
-    _print(error)
-    return error.exit_code
-
-
-def _run(words: list[str]) -> int:
-    match words:
-        case []:
-            words = ["--help"]
-        case ["runs", *rest] if not rest or (rest[0].startswith("-") and rest[0] not in _HELP):
-            words = ["runs", "list", *rest]
-    called_with(words)
-    try:
-        code = app(args=words, prog_name=app.info.name, standalone_mode=False)
     except SystemExit as left:
         # Typer exits like this when nobody reads: `--help | head` must still exit with 0, and a
         # closed stderr must not look like "the gate found a regression".
@@ -99,17 +93,21 @@ def _run(words: list[str]) -> int:
             raise
         if not _HELP.isdisjoint(words):
             return 0
-        raise cannot_write("stderr", closed) from left
-    # No command returns 130: Typer does, for Control-C.
-    if code == InterruptedRunError.exit_code:
-        raise KeyboardInterrupt
-    return code if isinstance(code, int) else 0
+        error = cannot_write("stderr", closed)
+    except DraftbenchError as known:
+        error = known
+    except typer.TyperException as refused:
+        error = _misused(refused, words)
+    except Exception as caught:
+        error = _unexpected(caught)
+    _print(error)
+    return error.exit_code
 
 
-def _explained(error: Exception, words: Sequence[str]) -> DraftbenchError:
-    """A library's exception as an error with a hint; an unexpected one is an internal error."""
-    if isinstance(error, typer.TyperException):
-        return _misused(error, words)
+def _unexpected(error: Exception) -> DraftbenchError:
+    """An internal error, which must not look like "the gate found a regression"; two errors of the
+    system are the user's to mend.
+    """
     if isinstance(error, OSError) and error.errno == errno.ENAMETOOLONG:
         name = f"{str(error.filename)[:40]}…"
         return UsageError(f"`{name}` is too long for a path or a name", hint="shorten it")
@@ -118,11 +116,6 @@ def _explained(error: Exception, words: Sequence[str]) -> DraftbenchError:
         return cannot_write("stdout", error)
     if os.environ.get(TRACEBACK):
         traceback.print_exception(error)
-    if isinstance(error, ModuleNotFoundError) and error.name:
-        return DraftbenchError(
-            f"the Python module `{error.name}` is missing",
-            hint="install draftbench again with all its dependencies",
-        )
     # The place without the message, which may quote a prompt.
     own = [
         (module, line)
@@ -174,27 +167,19 @@ def _print(error: DraftbenchError) -> None:
         console.print(f"hint: {without_controls(error.hint, lines=True)}", style="cyan")
 
 
-def _version(value: bool) -> None:
-    if value:
-        typer.echo(f"draftbench {draftbench.__version__}")
-        raise typer.Exit
-
-
 def _root(
-    version: Annotated[
-        bool,
-        typer.Option(
-            "--version", "-V", callback=_version, is_eager=True, help="Print the version."
-        ),
-    ] = False,
+    version: Annotated[bool, typer.Option("--version", "-V", help="Print the version.")] = False,
 ) -> None:
     """Does speculative decoding pay off on your traffic, and with which draft?
 
     draftbench sweep --target ./target --drafts ./draft --traffic prod.jsonl
     """
+    if version:
+        typer.echo(f"draftbench {draftbench.__version__}")
+        raise typer.Exit
 
 
-app.callback(help=help_of(_root))(_root)
+app.callback(help=help_of(_root), invoke_without_command=True)(_root)
 
 
 def entry() -> NoReturn:

@@ -78,7 +78,14 @@ def with_flags(command: Callable[..., int]) -> Callable[..., int]:
     @functools.wraps(command)
     def called(**values: Any) -> int:
         for name, declared in flags.items():
-            values[name] = _parsed(name, declared, values[name])
+            value, among = values[name], declared.metadata["among"]
+            if value is None:
+                values[name] = None if declared.default is MISSING else declared.default
+                continue
+            if among:
+                one_of(flag_name(declared, name), value, among)
+            if parse := declared.metadata["parse"]:
+                values[name] = parse(value)
         for name, (group, made) in groups.items():
             values[name] = made(**{each.name: values.pop(each.name) for each in flags_of(group)})
         return command(**values)
@@ -89,7 +96,7 @@ def with_flags(command: Callable[..., int]) -> Callable[..., int]:
 
 
 def _parameter(name: str, declared: Field[Any], kind: Any) -> inspect.Parameter:
-    """A flag as a parameter for typer, of type str if `_parsed` parses it."""
+    """A flag as a parameter for typer, of type str if its text is parsed later."""
     about = declared.metadata
     default = about["default"]
     if about["many"]:
@@ -115,15 +122,6 @@ def _parameter(name: str, declared: Field[Any], kind: Any) -> inspect.Parameter:
         default=inspect.Parameter.empty if default is ... else default,
         annotation=Annotated[kind | None if default is None else kind, option],
     )
-
-
-def _parsed(name: str, declared: Field[Any], value: Any) -> Any:
-    among, parse = declared.metadata["among"], declared.metadata["parse"]
-    if value is None:
-        return None if declared.default is MISSING else declared.default
-    if among:
-        one_of(flag_name(declared, name), value, among)
-    return parse(value) if parse else value
 
 
 def help_of(command: Callable[..., object]) -> str:
@@ -174,26 +172,18 @@ class Command(TyperCommand):
             if record is not None:
                 argument = parameter.param_type_name == "argument"
                 panel = getattr(parameter, "rich_help_panel", None) or "Options"
-                row = (_name(record[0], parameter), _words(record[1]))
-                headings.setdefault("Arguments" if argument else panel, []).append(row)
+                name, words = record
+                # `--on / --off` → the one that is not the default.
+                on, slash, off = name.partition(" / ")
+                if slash:
+                    name = off if parameter.default else on
+                # `--field <str>` → `--field TEXT`
+                name = re.sub(r" <(?:list\[)?\w+[^>]*>$", "" if argument else " TEXT", name)
+                # No default of a switch that is off; 900.0 → 900.
+                words = re.sub(r"\[default: no-[a-z-]+\]", "", words)
+                words = re.sub(r"(\[default: \d+)\.0\]", r"\1]", words).strip()
+                headings.setdefault("Arguments" if argument else panel, []).append((name, words))
         for heading in sorted(headings, key=lambda each: LAST.index(each) if each in LAST else -1):
             if headings[heading]:
                 with formatter.section(bold(heading)):
                     formatter.write_dl(headings[heading], col_max=_FLAGS_WIDTH)
-
-
-def _name(shown: str, parameter: Any) -> str:
-    """`--field <str>` → `--field TEXT`; `--on / --off` → the one that is not the default."""
-    on, slash, off = shown.partition(" / ")
-    if slash:
-        shown = off if parameter.default else on
-    kind_shown = re.search(r" <(?:list\[)?(\w+)[^>]*>$", shown)
-    if kind_shown is None:
-        return shown
-    return shown[: kind_shown.start()] + " TEXT" * (parameter.param_type_name != "argument")
-
-
-def _words(shown: str) -> str:
-    """Help without the default of a switch that is off; 900.0 → 900."""
-    shown = re.sub(r"\[default: no-[a-z-]+\]", "", shown)
-    return re.sub(r"(\[default: \d+)\.0\]", r"\1]", shown).strip()

@@ -37,9 +37,18 @@ def read_config(context: typer.Context, file: Path | None) -> Path | None:
             f"`{file}` is a folder, not a YAML file of flags",
             hint="separate several drafts by commas: `--drafts A,B`",
         )
+    try:
+        mapping = read_yaml(file)
+    except UnreadableError as error:
+        raise UsageError(
+            f"cannot read `{file}`: {error}",
+            hint="give a YAML file of `flag: value` lines; `--print-config` writes one",
+        ) from error
+    if not isinstance(mapping, dict):
+        raise UsageError(f"`{file}` holds no flags", hint="write one `flag: value` a line")
     flags = dict(_flags(context))
     values: dict[str, Any] = {}
-    for key, value in _mapping(file).items():
+    for key, value in mapping.items():
         flag = str(key).replace("_", "-")
         if flag not in flags:
             hint = did_you_mean(flag, flags, "keys are the long flags of `--help`")
@@ -86,19 +95,6 @@ def _flags(context: typer.Context) -> Iterator[tuple[str, Any]]:
             yield long[0].removeprefix("--"), parameter
 
 
-def _mapping(file: Path) -> dict[Any, Any]:
-    try:
-        values = read_yaml(file)
-    except UnreadableError as error:
-        raise UsageError(
-            f"cannot read `{file}`: {error}",
-            hint="give a YAML file of `flag: value` lines; `--print-config` writes one",
-        ) from error
-    if not isinstance(values, dict):
-        raise UsageError(f"`{file}` holds no flags", hint="write one `flag: value` a line")
-    return values
-
-
 def _checked(what: str, parameter: Any, value: Any) -> Any:
     """A value as text, as it would be typed: the flag's type then refuses 1.5 requests."""
     if parameter.is_flag:
@@ -106,17 +102,13 @@ def _checked(what: str, parameter: Any, value: Any) -> Any:
             raise UsageError(f"{what} must be true or false", hint="without quotes")
         return value
     parts = value if isinstance(value, list) else [value]
-    if not all(_is_plain(part) for part in parts):
-        raise UsageError(
-            f"{what} must be a value, not something nested",
-            hint="write text, a number or a list of these",
-        )
+    for part in parts:
+        # A number of thousands of digits cannot be written out.
+        long = isinstance(part, int) and part.bit_length() >= 64
+        if long or isinstance(part, bool) or not isinstance(part, (str, int, float, date)):
+            raise UsageError(
+                f"{what} must be a value, not something nested",
+                hint="write text, a number or a list of these",
+            )
     texts = [str(part) for part in parts]
     return texts if parameter.multiple else ",".join(texts)
-
-
-def _is_plain(part: Any) -> bool:
-    """Whether it is text, a date or a number short enough for Python to write out."""
-    if isinstance(part, int):
-        return not isinstance(part, bool) and part.bit_length() < 64
-    return isinstance(part, (str, float, date))

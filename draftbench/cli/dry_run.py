@@ -2,22 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+import textwrap
+from collections.abc import Iterable, Mapping
 from itertools import accumulate
 
 from draftbench.measure.teacher import TOKENS_AT_ONCE
 from draftbench.measure.trajectories import GROUP
 from draftbench.memory import format_size
 from draftbench.models.check_result import ModelSheet
-from draftbench.records import SELF, Candidate, Record, to_json
-from draftbench.report.text import (
-    SCREEN_COLUMNS,
-    Section,
-    counted,
-    duration,
-    render_sections,
-    shortened,
-)
+from draftbench.records import SELF, Candidate, Record
+from draftbench.report.text import Section, counted, duration, shortened
 from draftbench.run_folder.manifest import Manifest
 from draftbench.sweep.engine_servers import Serving
 from draftbench.sweep.preparation import Prepared
@@ -57,9 +51,15 @@ def of_decoder(
     prepared: Prepared, target: ModelSheet, drafts: Mapping[str, ModelSheet], speed: DeviceSpeed
 ) -> DryRun:
     """A dry run with the built-in decoder; `drafts` are by name."""
-    level, tokens = prepared.options.target_quant, _cache_tokens(prepared)
-    twice = not prepared.options.one_layout
     options, stages = prepared.options, list(stages_of_decoder(prepared, target, drafts, speed))
+    # The most positions that caches hold at once, for the longest requests. A candidate's
+    # configurations are decoded in turn, so all their caches are open together. Before that, timing
+    # steps takes caches at two contexts, and the target scores responses side by side.
+    longest, rows = max(map(sum, prepared.prompt_tokens)), max(options.concurrency)
+    caches = 1 + options.most_ks if options.most_ks else 2 * (options.measure != "replay")
+    rows = rows * caches if rows > 1 else 0
+    tokens = max(longest * max(rows, 1), min(GROUP * longest, max(TOKENS_AT_ONCE, longest)))
+    level, twice = options.target_quant, not options.one_layout
     later_waves = [at for at, stage in enumerate(stages) if stage.what == "responses"][1:]
     first_wave = stages[: later_waves[0]] if later_waves else stages
     sizes = wave_sizes(prepared)
@@ -90,8 +90,8 @@ def of_decoder(
         tasks=groups * (1 + replayed),
         looks=tuple(accumulate(sizes))[:-1],
         assumed=(
-            "If the machine stays as busy as it is now, every response reaches its limit, each "
-            "candidate is decoded at one k, and no draft gives a speed-up.",
+            "Assumed: the machine stays as busy as it is now, every response reaches its limit, "
+            "each candidate is decoded at one k, and no draft gives a speed-up.",
             f"Memory: weights, and a cache for at most {tokens} tokens held at once; activations "
             "are not counted.",
         ),
@@ -114,6 +114,10 @@ def of_engine(
         list(stages_on_engine(prepared, serving, step or 0.0, every_k=every_k))
         for every_k in (False, True)
     )
+    starts = [
+        0 if serving.server else len(list(servers_of(prepared, serving, every_k=every_k)))
+        for every_k in (False, True)
+    ]
     # No server is done before the last request has arrived.
     least = _seconds(few) if step or span else None
     most = _seconds(many) if step else None
@@ -141,26 +145,13 @@ def of_engine(
         manifest=prepared.manifest,
         candidates=tuple(map(str, prepared.candidates)),
         prompt_tokens=sum(tokens for tokens, _ in prepared.prompt_tokens),
-        least_starts=_starts(prepared, serving, every_k=False),
-        most_starts=_starts(prepared, serving, every_k=True),
+        least_starts=starts[0],
+        most_starts=starts[1],
         least_seconds=least,
         most_seconds=most,
         memory=memory,
         assumed=tuple(assumed),
     )
-
-
-def _cache_tokens(prepared: Prepared) -> int:
-    """The most positions that caches hold at once, for the longest requests.
-
-    A candidate's configurations are decoded in turn, so all their caches are open together. Before
-    that, timing steps takes caches at two contexts, and the target scores responses side by side.
-    """
-    options, longest = prepared.options, max(map(sum, prepared.prompt_tokens))
-    concurrency = max(options.concurrency)
-    caches = 1 + options.most_ks if options.most_ks else 2 * (options.measure != "replay")
-    rows = concurrency * caches if concurrency > 1 else 0
-    return max(longest * max(rows, 1), min(GROUP * longest, max(TOKENS_AT_ONCE, longest)))
 
 
 def _memory(
@@ -190,12 +181,6 @@ def _seconds(stages: Iterable[Stage]) -> float:
     return sum(stage.start + stage.seconds for stage in stages)
 
 
-def _starts(prepared: Prepared, serving: Serving, *, every_k: bool) -> int:
-    """How many servers the sweep starts."""
-    servers = list(servers_of(prepared, serving, every_k=every_k))
-    return len(servers) if serving.server is None else 0
-
-
 class DryRun(Record, frozen=True):
     """What a sweep would measure, by arithmetic alone. `manifest` is the head of the run folder
     that it would write. Its time lies between `least_seconds` and `most_seconds`, None if unknown.
@@ -217,26 +202,8 @@ class DryRun(Record, frozen=True):
     looks: tuple[int, ...] = ()  # requests after which the sweep ends if its answer is settled
 
 
-def render(plan: DryRun, style: str, width: int) -> str:
-    """As table, json or markdown."""
-    if style == "json":
-        return to_json(plan)
-    section = Section(_title(plan), ("", ""), list(_grid(plan)), plan.assumed)
-    return render_sections([section], style, min(width, SCREEN_COLUMNS))
-
-
-def _title(plan: DryRun) -> str:
-    least, most = duration(plan.least_seconds), duration(plan.most_seconds)
-    # An engine's own buffers, which are unknown, can be most of its memory.
-    known = plan.memory is not None and not plan.manifest.question.engine
-    memory = f" and {format_size(plan.memory or 0)} of memory" if known else ""
-    if plan.most_seconds is None:
-        return "This sweep would measure"
-    return f"This sweep would take about {' to '.join(dict.fromkeys((least, most)))}{memory}"
-
-
-def _grid(plan: DryRun) -> Iterator[tuple[str, str]]:
-    """What is measured, on what and where."""
+def sections(plan: DryRun) -> list[Section]:
+    """What a sweep would take, and what it would measure, on what and where."""
     question, traffic = plan.manifest.question, plan.manifest.traffic
     target = shortened(question.target, 40)
     ks = ", ".join(map(str, question.ks))
@@ -244,47 +211,42 @@ def _grid(plan: DryRun) -> Iterator[tuple[str, str]]:
         ks = f"{question.ks[0]}–{question.ks[-1]}"
     load = f"concurrency {', '.join(map(str, question.concurrency))}"
     if question.arrivals != "closed":
-        max_concurrency = (
-            f"{question.max_concurrency}"
-            if question.max_concurrency
-            else "as many as the engine takes"
-        )
-        load = f"arrivals {question.arrivals}, {max_concurrency} answered at once"
-    tokens = counted(plan.prompt_tokens, "prompt token")
-    requests = f"{counted(traffic.requests, 'request')} with {tokens}"
+        at_once = question.max_concurrency or "as many as the engine takes"
+        load = f"arrivals {question.arrivals}, {at_once} answered at once"
+    requests = f"{counted(traffic.requests, 'request')} with "
+    requests += counted(plan.prompt_tokens, "prompt token")
     if question.samples > 1:
         requests += f", {question.samples} responses each"
-    if question.engine:
-        yield "engine", question.engine
-        yield "target", target
-    else:
-        yield "target", f"{target}, quantization {question.target_quant}, {question.dtype}"
-    yield "drafts", _names(plan.candidates)
-    yield "grid", f"k = {ks}; {load}; {question.mode} drafting"
-    yield "traffic", requests
+    drafts = ", ".join(shortened(name, _NAMES // 2) for name in plan.candidates)
+    rows = {
+        "target": f"{target}, quantization {question.target_quant}, {question.dtype}",
+        "drafts": textwrap.shorten(drafts, _NAMES, placeholder=" …", break_on_hyphens=False),
+        "grid": f"k = {ks}; {load}; {question.mode} drafting",
+        "traffic": requests,
+    }
+    memory = ""
     if question.engine:
         starts = dict.fromkeys((plan.least_starts, plan.most_starts))
-        yield "servers", f"{' to '.join(map(str, starts))} started"
+        rows = {"engine": question.engine, **rows, "target": target}
+        rows["servers"] = f"{' to '.join(map(str, starts))} started"
+        # An engine's own buffers, which are unknown, can be most of its memory.
         if plan.memory is not None:
-            yield "memory", f"{format_size(plan.memory)} or more"
+            rows["memory"] = f"{format_size(plan.memory)} or more"
     else:
         threads = counted(plan.manifest.environment.threads, "CPU thread")
-        yield "device", f"{question.device}; {threads}"
+        rows["device"] = f"{question.device}; {threads}"
+        memory = f" and {format_size(plan.memory or 0)} of memory"
     if plan.workers > 1:
         tasks = f"{plan.tasks} tasks of at most {GROUP} requests"
-        yield "workers", f"{plan.workers}, which share {tasks}; one of them times and decodes"
+        rows["workers"] = f"{plan.workers}, which share {tasks}; one of them times and decodes"
     if plan.card_seconds is not None:
-        yield "cards", f"{plan.cards}, for {plan.card_seconds / 3600:.2g} hours of a card in all"
+        hours = f"{plan.card_seconds / 3600:.2g} hours of a card in all"
+        rows["cards"] = f"{plan.cards}, for {hours}"
     if plan.looks:
         first = ", ".join(map(str, plan.looks[:3])) + (" …" if len(plan.looks) > 3 else "")
-        yield "ends", f"where the answer is settled, looked at after {first} requests"
-
-
-def _names(candidates: tuple[str, ...]) -> str:
-    """As many names as fit, at least one."""
-    for most in range(len(candidates), 0, -1):
-        rest = len(candidates) - most
-        names = ", ".join(candidates[:most]) + (f" and {rest} more" if rest else "")
-        if len(names) <= _NAMES:
-            return names
-    return shortened(", ".join(candidates), _NAMES)
+        rows["ends"] = f"where the answer is settled, looked at after {first} requests"
+    title = "This sweep would measure"
+    if plan.most_seconds is not None:
+        times = dict.fromkeys((duration(plan.least_seconds), duration(plan.most_seconds)))
+        title = f"This sweep would take about {' to '.join(times)}{memory}"
+    return [Section(title, ("", ""), list(rows.items()), plan.assumed)]

@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-from functools import partial
-from itertools import pairwise
 from typing import TYPE_CHECKING
 
 import msgspec
 
-from draftbench.cli.output import TextOutput, width
+from draftbench.cli.output import TextOutput
 from draftbench.errors import UsageError
 from draftbench.flags import draft_lengths, flag
-from draftbench.records import to_json
-from draftbench.report.text import Section, render_sections
+from draftbench.report.text import Section
 
 if TYPE_CHECKING:
     from draftbench.planner.formula import FormulaTable
@@ -20,25 +17,15 @@ if TYPE_CHECKING:
 _BASIS = "closed form, positions alike (Leviathan et al. 2023); not measured"
 
 
-def _ratios(name: str, text: str) -> tuple[float, ...]:
-    try:
-        return tuple(float(part) for part in text.split(","))
-    except ValueError as error:
-        raise UsageError(
-            f"{name} {text}: not numbers between commas", hint=f"for example {name} 1.1,1.2,1.4"
-        ) from error
-
-
 def estimate(
     *,
     alpha: float = flag(..., "α: the acceptance rate, 0 to 1."),
     draft_cost: float = flag(..., "c: the time of a draft step divided by that of a target step."),
-    verify_ratio: tuple[float, ...] = flag(
+    verify_ratio: str = flag(
         "1",
         "v: the time of a target pass over k + 1 tokens divided by that over one token, for each "
         "of --k, the shortest first, or one for every k.",
         "V,…",
-        parse=partial(_ratios, "--verify-ratio"),
     ),
     k: tuple[int, ...] = flag("1-16", "The draft lengths, e.g. 1-10.", "K,…", parse=draft_lengths),
     output: TextOutput,
@@ -50,15 +37,20 @@ def estimate(
     """
     from draftbench.planner.formula import formula_table
 
-    table = formula_table(alpha, draft_cost, k, verify_ratio)
-    output.write(render(table, output.style, width()))
+    try:
+        ratios = tuple(map(float, verify_ratio.split(",")))
+    except ValueError as error:
+        raise UsageError(
+            f"--verify-ratio {verify_ratio}: not numbers between commas",
+            hint="for example --verify-ratio 1.1,1.2,1.4",
+        ) from error
+    table = formula_table(alpha, draft_cost, k, ratios)
+    output.show({"basis": _BASIS, **msgspec.to_builtins(table)}, [section(table)])
     return 0
 
 
-def render(table: FormulaTable, style: str, width: int) -> str:
-    """The table as table, json or markdown."""
-    if style == "json":
-        return to_json({"basis": _BASIS, **msgspec.to_builtins(table)})
+def section(table: FormulaTable) -> Section:
+    """The speed-up at every k, the best one first."""
     rows = [
         [
             "→" if row.k == table.best_k else "",
@@ -71,13 +63,8 @@ def render(table: FormulaTable, style: str, width: int) -> str:
         for row in table.rows
     ]
     given = f"α = {table.alpha:g}, c = {table.draft_cost_ratio:g}"
-    given += (
-        ""
-        if table.verify_ratio == 1
-        else f", v = {table.verify_ratio:g}"
-        if table.verify_ratio
-        else ", v by k"
-    )
+    if table.verify_ratio != 1:
+        given += f", v = {table.verify_ratio:g}" if table.verify_ratio else ", v by k"
     none = "None of these k is" if table.faster_k else "Do not speculate: no k is"
     title = f"{none} faster than decoding without a draft ({given})"
     if table.best_k:
@@ -99,14 +86,8 @@ def render(table: FormulaTable, style: str, width: int) -> str:
             "experts, so long drafts look better than they are: give a v for each k, "
             "--verify-ratio V,…"
         )
-    notes += [
-        f"v falls from {short.verify_ratio:g} at k = {short.k} to {long.verify_ratio:g} at k = "
-        f"{long.k}, though the longer pass does more: check that the shortest k comes first, and "
-        "that timing was not disturbed."
-        for short, long in pairwise(table.rows)
-        if long.verify_ratio < short.verify_ratio
-    ][:1]
+    ratios = [row.verify_ratio for row in table.rows]
+    if ratios != sorted(ratios):
+        notes.append("v falls as k grows, though a longer pass does more: is the shortest first?")
     v = [] if table.verify_ratio else ["v(k+1)"]
-    head = ["", "k", *v, "tok/round", "speed-up ×", "break-even α"]
-    section = Section(title, head, rows, notes)
-    return render_sections([section], style, width)
+    return Section(title, ["", "k", *v, "tok/round", "speed-up ×", "break-even α"], rows, notes)

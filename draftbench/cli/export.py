@@ -7,6 +7,7 @@ from pathlib import Path
 
 from draftbench.cli.flags import COSTS, RunArgument, candidate_named, read, with_costs
 from draftbench.cli.output import ResultFile, note, width
+from draftbench.errors import UsageError
 from draftbench.export.configurations import configure, known_engine
 from draftbench.export.serve_plan import serve_plan
 from draftbench.flags import flag
@@ -20,7 +21,6 @@ from draftbench.report.text import (
     counted,
     paragraph,
     printable,
-    render_sections,
 )
 
 # How many notes are printed without --all.
@@ -77,7 +77,11 @@ def export(
     """
     engine = known_engine(engine)
     if about:
-        output.write(_about(engine))
+        rules = ENGINE_RULES[engine]
+        rows = [[x.rule, f"{rules.name} {x.read}", x.tried or "nothing"] for x in rules.sources]
+        head = ["rule", "read in", "run with"]
+        section = Section(f"What is known of {rules.name}", head, rows, [rules.form])
+        output.write(section.text(width()))
         return 0
     observed = read(run)
     options = with_costs(options, costs, observed)
@@ -92,6 +96,13 @@ def export(
         anyway=anyway,
         synthetic=synthetic,
     )
+    picked = answer.choice or answer.leader
+    exported = wanted or (picked and picked.candidate)
+    if exported and draft in {each.draft for each in observed.candidates} - {exported.draft}:
+        raise UsageError(
+            f"`{draft}` is a draft of the run, and what is exported is {exported}",
+            hint=f"export it with --candidate {draft}; --draft says how the engine names the draft",
+        )
     configuration = configure(plan, engine, engine_version)
     output.write(configuration.text)
     if configuration.command:
@@ -113,14 +124,3 @@ def export(
     if hidden := len(remarks) - len(shown):
         note(f"… {counted(hidden, 'more note')}: --all")
     return 0
-
-
-def _about(engine: str) -> str:
-
-    rules = ENGINE_RULES[engine]
-    rows = [
-        [each.rule, f"{rules.name} {each.read}", each.tried or "nothing"] for each in rules.sources
-    ]
-    head = ["rule", "read in", "run with"]
-    section = Section(f"What is known of {rules.name}", head, rows, [rules.form])
-    return render_sections([section], "table", width())

@@ -6,8 +6,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Iterator, Sequence
-from contextlib import suppress
+from collections.abc import Sequence
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
 
@@ -21,7 +20,14 @@ from draftbench.cli.flags import (
     require_measured,
     with_costs,
 )
-from draftbench.cli.output import TextOutput, check_output, note, width, write_result
+from draftbench.cli.output import (
+    TextOutput,
+    check_output,
+    note,
+    rendered,
+    width,
+    write_result,
+)
 from draftbench.errors import IncomparableError, UsageError
 from draftbench.flags import LARGEST_K, flag, in_output
 from draftbench.gate import ci
@@ -33,12 +39,10 @@ from draftbench.gate.make_baseline import make_baseline
 from draftbench.gate.noninferiority import Verdict
 from draftbench.gate.notes import SAME_RUN
 from draftbench.gate.pair_requests import refusal
-from draftbench.gate.result import Check, FigureValue, GateResult
+from draftbench.gate.result import Check, FigureValue
 from draftbench.planner.options import DecisionOptions
 from draftbench.planner.recommend import recommend
-from draftbench.planner.recommendation import Configuration
-from draftbench.records import Candidate, to_json
-from draftbench.report.text import Section, counted, render_sections
+from draftbench.report.text import Section, counted, filled, render_sections
 from draftbench.run_folder.folder import PrivateText, RunFolder
 from draftbench.run_folder.key import VARIABLE, key_file, key_id, request_key
 from draftbench.run_folder.run import Run
@@ -77,17 +81,9 @@ def _names(*groups: type[DecisionOptions | ForCI | TextOutput]) -> set[str]:
     return {field.name for group in groups for field in fields(group)}
 
 
-_VERDICT = {"max_drop", "inconclusive", "exit_zero", "force"} | _names(ForCI, TextOutput)
-# The three ways to call the gate: its usage, the flags that it needs, and those that it may have.
-_WAYS = {
-    "save": (
-        "--save FILE RUN",
-        {"save"},
-        {"run", "candidate", "k", "force"} | _names(DecisionOptions),
-    ),
-    "baseline": ("--baseline FILE RUN", {"baseline"}, {"run", "candidate"} | _VERDICT),
-    "old": ("--old RUN --new RUN", {"old", "new"}, {"candidate", "k"} | _VERDICT),
-}
+# Flags of one way to call the gate that make no sense in the other.
+_SAVING = {"save", "k"} | _names(DecisionOptions)
+_JUDGING = {"baseline", "max_drop", "inconclusive", "exit_zero"} | _names(ForCI, TextOutput)
 
 
 def gate(
@@ -95,9 +91,9 @@ def gate(
     context: typer.Context,
     run: RunArgument = None,
     save: Path | None = flag(None, "Save RUN as a baseline in this file.", "FILE"),
-    baseline: Path | None = flag(None, "Judge RUN against this baseline.", "FILE"),
-    old: Path | None = flag(None, "Judge --new against this run folder.", "RUN"),
-    new: Path | None = flag(None, "The run folder to judge against --old.", "RUN"),
+    baseline: Path | None = flag(
+        None, "Judge RUN against this baseline, or against an earlier run folder.", "FILE"
+    ),
     max_drop: list[str] | None = flag(
         None,
         "How much a metric may fall, e.g. mean_accepted_length:2% of the baseline's value, or "
@@ -131,9 +127,24 @@ def gate(
 
     draftbench gate --save baselines/prod.json results/runs/RUN
     draftbench gate --baseline baselines/prod.json results/runs/RUN
-    draftbench gate --old results/runs/A --new results/runs/B
+    draftbench gate --baseline results/runs/A results/runs/B
     """
-    _check_together(context)
+    if not (save or baseline):
+        raise UsageError(
+            "say what to do with the run: save it as a baseline, or judge it against one",
+            hint="`draftbench gate --save FILE RUN`, then `draftbench gate --baseline FILE RUN`",
+        )
+    way, others = ("save", _JUDGING) if save else ("baseline", _SAVING)
+    clashing = sorted(
+        f"--{'format' if name == 'style' else name.replace('_', '-')}"
+        for name in others & context.params.keys()
+        if (source := context.get_parameter_source(name)) and source.name != "DEFAULT"
+    )
+    if clashing:
+        raise UsageError(
+            f"--{way} cannot be combined with {', '.join(clashing)}",
+            hint=f"`draftbench gate --{way} FILE RUN`; see `draftbench gate --help`",
+        )
     for file in filter(None, (save, for_ci.junit)):
         check_output(file, force)
     if save:
@@ -141,7 +152,11 @@ def gate(
         if None in (candidate, k):
             options = with_costs(options, costs, observed)
         saved = baseline_of(observed, candidate, k, options)
-        save_baseline(saved, save)
+        write_baseline(saved, save)
+        requests = counted(len(saved.requests), "request")
+        note(f"saved {saved.candidate} at k = {saved.question.k} on {requests} to {save}")
+        for fault in saved.faults:
+            note(f"suspected fault in this baseline: {fault.message}; {fault.advice}")
         if options.costs:
             note(f"note: {options.costs.caveats[0]}")
         if not os.environ.get(VARIABLE) and saved.question.key_id == key_id(request_key()):
@@ -151,15 +166,14 @@ def gate(
             )
         return 0
 
+    assert baseline
     limits_of(max_drop or (), ())  # a misspelt limit is refused before anything is read
+    if baseline.is_dir():
+        first = baseline_of(read(baseline), candidate, None)
+    else:
+        first = read_baseline(baseline)
     try:
-        if old and new:
-            first = baseline_of(read(old), candidate, k)
-            second = _successor(new, candidate, first)
-        else:
-            assert baseline
-            first = read_baseline(baseline)
-            second = _successor(run, candidate, first)
+        second = _successor(read(run), candidate, first)
         defaults = default_limits(first.alpha, first.question.k)
         result = judge(first, second, limits_of(max_drop or (), defaults))
     except IncomparableError as error:
@@ -174,46 +188,6 @@ def gate(
     if result.exit_code == 3 and inconclusive != "report":
         return 0 if inconclusive == "pass" else 1
     return result.exit_code
-
-
-def _check_together(context: typer.Context) -> None:
-    """Refuse flags that cannot be combined, and name missing ones."""
-    given = {
-        name
-        for name in context.params
-        if (source := context.get_parameter_source(name)) and source.name != "DEFAULT"
-    }
-    way = next((way for way in _WAYS if way in given), "old" if "new" in given else None)
-    if way is None:
-        raise UsageError(
-            "say what to do with the run: save it as a baseline, or judge it against one",
-            hint="`draftbench gate --save FILE RUN`, then `draftbench gate --baseline FILE RUN`",
-        )
-    usage, needed, allowed = _WAYS[way]
-    hint = f"`draftbench gate {usage}`; see `draftbench gate --help`"
-    others, missing = given - needed - allowed, needed - given
-    if others:
-        raise UsageError(f"--{way} cannot be combined with {_written(others)}", hint=hint)
-    if missing:
-        raise UsageError(f"missing: {_written(missing)}", hint=hint)
-
-
-def _written(parameters: set[str]) -> str:
-    """The flags of parameters, as a user writes them."""
-    others = {"run": "RUN", "style": "--format"}
-    flags = (others.get(name, f"--{name.replace('_', '-')}") for name in parameters)
-    return ", ".join(sorted(flags))
-
-
-def save_baseline(baseline: Baseline, file: Path) -> None:
-    """Write a baseline, and name the suspected faults of its run on stderr."""
-    write_baseline(baseline, file)
-    note(
-        f"saved {baseline.candidate} at k = {baseline.question.k} on "
-        f"{counted(len(baseline.requests), 'request')} to {file}"
-    )
-    for fault in baseline.faults:
-        note(f"suspected fault in this baseline: {fault.message}; {fault.advice}")
 
 
 def baseline_of(
@@ -233,77 +207,60 @@ def baseline_of(
     if chosen:
         concurrency = chosen[0]
     if candidate is None or k is None:
-        picked = _picked(run, candidate, options or DecisionOptions())
+        answer = recommend(require_measured(run), options or DecisionOptions())
+        if answer.decision == "inconclusive":
+            note(f"note: `{run.path}` is inconclusive: the best draft may be another one")
+        elif answer.provisional:
+            note(f"note: the answer of `{run.path}` is provisional: {answer.provisional}")
+        picked = answer.best_of(candidate) if candidate else answer.choice or answer.leader
+        served = [each for each in answer.evaluations if each.requests_served]
+        # If no speed is known, the only configuration that the server drafts with.
+        if picked is None and len(served) == 1 and candidate in (None, served[0].candidate):
+            picked = served[0]
+        if picked is None:
+            unknown = f"the best k of `{candidate}` is unknown"
+            raise UsageError(
+                unknown if candidate else "this run has no best draft",
+                hint="name one with --candidate and --k",
+            )
+        # On an engine the best k need not have been served: then the best of those that were.
+        own = {each.k: each for each in served if each.candidate == picked.candidate}
+        if own and picked.k not in own and answer.costs_from is None:
+            speeds = {k: answer.ranked_by(each) for k, each in own.items()}
+            picked = own[max(speeds, key=lambda k: speed.value if (speed := speeds[k]) else 0.0)]
         candidate, k = picked.candidate, k or picked.k
         if options is not None:
             concurrency = picked.concurrency
     assert run.path  # `read` sets it
     texts = RunFolder(run.path).records(PrivateText)
     baseline = make_baseline(run, candidate, k, texts, concurrency)
-    served = baseline.question.concurrency
-    if chosen and served not in (None, concurrency):
-        measured = sorted(
-            {r.concurrency for r in run.decodes if (r.candidate, r.k) == (candidate, k)}
-        )
+    at = baseline.question.concurrency
+    if chosen and at not in (None, concurrency):
+        loads = {r.concurrency for r in run.decodes if (r.candidate, r.k) == (candidate, k)}
         raise UsageError(
             f"{candidate} at k = {k} was not measured at concurrency {concurrency}",
-            hint=f"it was at {', '.join(map(str, measured))}: give one of these with --concurrency",
+            hint=f"it was at {', '.join(map(str, sorted(loads)))}: give one of these with "
+            "--concurrency",
         )
     timed = baseline.concurrency
-    if chosen and served is None and baseline.processes and timed != concurrency:
+    if chosen and at is None and baseline.processes and timed != concurrency:
         note(f"note: times in this baseline are at concurrency {timed}, not {concurrency}")
     return baseline
 
 
-def _picked(run: Run, candidate: Candidate | None, options: DecisionOptions) -> Configuration:
-    """What the run recommends, or a candidate at its best k (on an engine, the best served one); if
-    no speed is known, the only configuration that the server drafts with.
-    """
-    answer = recommend(require_measured(run), options)
-    if answer.decision == "inconclusive":
-        note(f"note: `{run.path}` is inconclusive: the draft that ranks first may not be the best")
-    elif answer.provisional:
-        note(f"note: the answer of `{run.path}` is provisional: {answer.provisional}")
-    picked = answer.best_of(candidate) if candidate else answer.choice or answer.leader
-    served = [each for each in answer.evaluations if each.requests_served]
-    if picked is None and len(served) == 1 and candidate in (None, served[0].candidate):
-        picked = served[0]
-    own = {e.k: e for e in served if picked and e.candidate == picked.candidate}
-    if picked and own and picked.k not in own and answer.costs_from is None:
-        speeds = {k: speed.value if (speed := answer.ranked_by(e)) else 0.0 for k, e in own.items()}
-        picked = own[max(own, key=lambda k: speeds[k])]
-    if picked is None:
-        raise UsageError(
-            f"the best k of `{candidate}` is unknown"
-            if candidate
-            else "this run has no best draft",
-            hint="name one with --candidate and --k",
-        )
-    return picked
-
-
-def _successor(folder: Path | None, name: str | None, first: Baseline) -> Baseline:
-    """The run to judge: the named candidate, or the baseline's.
+def _successor(run: Run, name: str | None, first: Baseline) -> Baseline:
+    """What the named candidate, or else the baseline's, did in the run to judge: at the baseline's
+    k and load, or at the nearest that was served.
 
     Raises:
         IncomparableError: the run did not measure the baseline's candidate.
     """
-    run = read(folder)
     measured = list(map(str, run.candidates))
-    if name is not None or first.candidate in measured:
-        return _at_same(first, run, name or first.candidate)
-    another = first
-    for each in measured:  # any draft shows which other settings differ
-        with suppress(UsageError):
-            another = _at_same(first, run, each)
-            break
-    refused = refusal(first, another, measured=measured)
-    assert refused
-    raise refused
-
-
-def _at_same(first: Baseline, run: Run, name: str) -> Baseline:
-    """What a candidate did at the baseline's k and load, or at the nearest that was served."""
+    if name is None and first.candidate not in measured:
+        refused = refusal(first, first, measured=measured)
+        assert refused
+        raise refused
+    name = name or first.candidate
     k, judged = first.question.k, candidate_named(run, name)
     served = {row.k for row in run.decodes if row.candidate == judged}
     served |= {row.k for row in run.unanswered if row.candidate == judged}
@@ -319,36 +276,33 @@ def render(outcome: Outcome, style: str, width: int) -> str:
     if isinstance(outcome, IncomparableError):
         refused = Section("⛔ draftbench gate: incomparable", notes=[outcome.message, outcome.hint])
         return render_sections([refused], style, width)
-    if style == "json":
-        return to_json(outcome)
-    return render_sections(_sections(outcome, everything=style == "markdown"), style, width)
-
-
-def _sections(result: GateResult, *, everything: bool) -> Iterator[Section]:
-    marked = f"{_MARKS[result.verdict]} draftbench gate: {result.verdict}"
-    if SAME_RUN in result.notes:  # its checks say nothing
-        yield Section(f"{marked if everything else result.verdict.upper()}: {SAME_RUN}.")
-        return
-    names = f"{result.new} against the baseline {result.old}"
-    basis = f"{counted(result.requests, 'paired request')}, k = {result.k}, {result.mode} drafting"
-    if everything:
-        yield Section(marked, notes=[names, basis])
-    else:
-        yield Section(f"{result.verdict.upper()}: {names}", notes=[basis])
-    others = [words for _, _, words in other_checks(result)]
-    yield checked("All requests", result.pooled, others, everything=everything)
-    if result.segments:
-        failing = [check for check in result.segments if check.verdict is Verdict.FAIL]
-        open_ones = sum(check.verdict is Verdict.INCONCLUSIVE for check in result.segments)
-        counts = f"{len(result.segments)} checks, {len(failing)} fail, {open_ones} inconclusive"
-        title = f"By segment: {counts}"
-        shown = result.segments if everything else failing
-        yield replace(checked(title, shown, everything=everything), folded=not failing)
-    if result.notes:
-        yield Section("Notes", notes=result.notes)
-    if result.changes:
-        rows = [(change.fact, change.old, change.new) for change in result.changes]
-        yield Section("Changes", ["changed", "baseline", "this run"], rows)
+    everything = style == "markdown"
+    marked = f"{_MARKS[outcome.verdict]} draftbench gate: {outcome.verdict}"
+    title = marked if everything else outcome.verdict.upper()
+    if SAME_RUN in outcome.notes:  # its checks say nothing
+        return rendered(outcome, [Section(f"{title}: {SAME_RUN}.")], style, width)
+    names = f"{outcome.new} against the baseline {outcome.old}"
+    basis = f"{counted(outcome.requests, 'paired request')}, k = {outcome.k}"
+    basis += f", {outcome.mode} drafting"
+    others = [words for _, _, words in other_checks(outcome)]
+    sections = [
+        Section(title, notes=[names, basis])
+        if everything
+        else Section(f"{title}: {names}", notes=[basis]),
+        checked("All requests", outcome.pooled, others, everything=everything),
+    ]
+    if outcome.segments:
+        failing = [check for check in outcome.segments if check.verdict is Verdict.FAIL]
+        open_ones = sum(check.verdict is Verdict.INCONCLUSIVE for check in outcome.segments)
+        counts = f"{len(outcome.segments)} checks, {len(failing)} fail, {open_ones} inconclusive"
+        shown = outcome.segments if everything else failing
+        by_segment = checked(f"By segment: {counts}", shown, everything=everything)
+        sections.append(replace(by_segment, folded=not failing))
+    sections.append(Section("Notes", notes=outcome.notes))
+    changes = [(change.fact, change.old, change.new) for change in outcome.changes]
+    sections.append(Section("Changes", ["changed", "baseline", "this run"], changes))
+    # The title alone of segments says enough.
+    return rendered(outcome, [*sections[:-2], *filled(sections[-2:])], style, width)
 
 
 def checked(

@@ -8,14 +8,19 @@ import os
 import re
 import shutil
 import sys
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import typer
 
 from draftbench.errors import UsageError
 from draftbench.flags import in_output
 from draftbench.safe_files import is_other_work, write_whole
+
+if TYPE_CHECKING:
+    from draftbench.report.text import Section
 
 FORMATS = ("table", "json", "markdown", "csv")
 # The formats of results that are not a table of figures.
@@ -66,6 +71,10 @@ class TextOutput(ResultFile):
             text = bold(first) + end + rest
         super().write(text)
 
+    def show(self, answer: Any, sections: Iterable[Section], rest: str = "") -> None:
+        """Write an answer, see `rendered`, as wide as the terminal."""
+        self.write(rendered(answer, sections, self.style, width(), rest))
+
 
 @dataclass(frozen=True, kw_only=True)
 class Output(TextOutput):
@@ -84,6 +93,21 @@ def bold(text: str) -> str:
     if plain or not sys.stdout.isatty():
         return text
     return typer.style(text, bold=True, fg=_COLOURS.get(re.split(r"\W", text)[0].lower()))
+
+
+def rendered(
+    answer: Any, sections: Iterable[Section], style: str, width: int, rest: str = ""
+) -> str:
+    """A record as json, or as its sections in a table or in markdown; with `rest`, the flag that
+    shows everything, a table is one screen.
+    """
+    if style == "json":
+        from draftbench.records import to_json
+
+        return to_json(answer)
+    from draftbench.report.text import render_sections
+
+    return render_sections(sections, style, width, rest)
 
 
 def width() -> int:

@@ -126,11 +126,8 @@ class TerminalWatcher:
         late = not self._quiet and time.monotonic() > self._next_line
         if self._stage and not self._live and (self._verbose or late):
             words = [f"{self._stage}: {self._done} of {self._units}", *self._known_figures()]
-            if late and self._done < self._units and (left := self._left()) is not None:
-                words[0] += f", about {duration(left)} left"
-            if late and (overall := self._overall()):
-                words.append(overall)
-            self._print("   ".join(words))
+            words += [self._left()] if late else []
+            self._print("   ".join(filter(None, words)))
         self._draw()
 
     def note(self, text: str, *, always: bool = False) -> None:
@@ -146,10 +143,26 @@ class TerminalWatcher:
 
     def _draw(self, *, at_once: bool = False) -> None:
         now = time.monotonic()
-        if self._live and (at_once or now > self._next_draw):
-            self._view.update(self._drawing(), refresh=True)
-            after = time.monotonic()
-            self._next_draw = after + max(_SECONDS_BETWEEN_DRAWS, (after - now) / _SHARE_OF_TIME)
+        if not (self._live and (at_once or now > self._next_draw)):
+            return
+        view: RenderableType = Text("")
+        if self._stage:
+            row = Table.grid(padding=(0, 2, 0, 0))
+            row.add_row(
+                Text(printable(self._stage), no_wrap=True, overflow="ellipsis"),
+                ProgressBar(total=self._units, completed=self._done, width=20),
+                Text(f"{self._done}/{self._units}"),
+            )
+            left = self._left()
+            if self._candidate in self._candidates:
+                number = self._candidates.index(self._candidate) + 1
+                of_all = f"candidate {number} of {len(self._candidates)}"
+                left = f"{of_all}, {left}" if left else of_all
+            lines = filter(None, [*self._known_figures(), left])
+            view = Group(row, *(Text(line, no_wrap=True, overflow="ellipsis") for line in lines))
+        self._view.update(view, refresh=True)
+        after = time.monotonic()
+        self._next_draw = after + max(_SECONDS_BETWEEN_DRAWS, (after - now) / _SHARE_OF_TIME)
 
     def _finish_stage(self) -> None:
         """Print the stage's time, how much of it was done, and its new figures."""
@@ -181,62 +194,22 @@ class TerminalWatcher:
         speed = f"tokens/s{rows}: {rates}" if rates else ""
         return [line for line in ("   ".join(acceptance), speed) if line]
 
-    def _drawing(self) -> RenderableType:
-        if not self._stage:
-            return Text("")
-        left = self._left()
-        row = Table.grid(padding=(0, 2, 0, 0))
-        row.add_row(
-            Text(printable(self._stage), no_wrap=True, overflow="ellipsis"),
-            ProgressBar(total=self._units, completed=self._done, width=20),
-            Text(f"{self._done}/{self._units}"),
-            Text("" if left is None else f"{duration(left)} left"),
-        )
-        lines = [*self._known_figures(), self._overall()]
-        return Group(
-            row, *(Text(line, no_wrap=True, overflow="ellipsis") for line in lines if line)
-        )
-
-    def _overall(self) -> str:
-        """Progress over all candidates and the time left."""
-        words = []
-        if self._candidate in self._candidates:
-            number = self._candidates.index(self._candidate) + 1
-            words = [f"candidate {number} of {len(self._candidates)}"]
-        left = self._left_in_all()
-        return ", ".join(
-            words if left is None else [*words, f"{self._about} {duration(left)} left in all"]
-        )
-
-    def _left_in_all(self) -> float | None:
-        """Seconds until the sweep is done; None while nothing is known of how long it takes."""
-        return None if self._slowness() is None else self._left(self._seconds_to_come())
-
-    def _left(self, to_come: float = 0.0) -> float | None:
-        """Seconds until the stage at work is done, plus what is `to_come` by the plan.
-
-        The stage is expected to take its time so far and what is left of its plan, since its units
-        may end early; without a plan, the units left take as long as those done. This is judged
-        whenever a unit is done; from then on the clock counts down.
+    def _left(self) -> str:
+        """The time left: of the whole sweep by its plan, or else of the stage by its units; empty
+        while nothing is known. It is judged whenever a unit is done, and counted down from then on.
         """
-        share, took, slowness = (
-            self._done / self._units,
-            self._moved - self._begun,
-            self._slowness(),
-        )
-        if self._planned and slowness is not None:
-            left = (1 - share) * (took + (1 - share) * self._planned * slowness)
-        elif share:
-            left = (1 - share) * took / share
+        share = self._done / self._units
+        planned = (1 - share) * self._planned + self._seconds_to_come()
+        done = self._believed + self._planned_before + share * self._planned
+        if planned and done:
+            # What is left takes as many times its plan as what is done took.
+            seconds = planned * (self._believed + self._moved - self._all_begun) / done
+            of = f"{self._about} {{}} left in all"
+        elif 0 < share < 1 and not planned:
+            seconds, of = (1 - share) / share * (self._moved - self._begun), "about {} left"
         else:
-            return None
-        left += (slowness or 0.0) * to_come
-        return max(0.0, left - (time.monotonic() - self._moved))
-
-    def _slowness(self) -> float | None:
-        """The time of all that is done over its planned seconds, the believed part included."""
-        done = self._believed + self._planned_before + self._done / self._units * self._planned
-        return (self._believed + self._moved - self._all_begun) / done if done else None
+            return ""
+        return of.format(duration(max(0.0, seconds - (time.monotonic() - self._moved))))
 
     def _seconds_to_come(self) -> float:
         return sum(start + seconds for _, _, start, seconds in self._to_come)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from itertools import chain, product
 from pathlib import Path
 
 from draftbench.cli.flags import COSTS, RunArgument, read, with_costs
@@ -129,7 +128,17 @@ def render(
     if style == "json":
         return to_json(answer)
     if style == "csv":
-        return _csv(answer)
+        spread = [f"{name}{end}" for name in CSV_FIGURES for end in ("", "_low", "_high")]
+        head = ["draft", "quant", "k", "best", *spread, "prediction_error", "memory_bytes"]
+        rows = [
+            [
+                *(each.draft, each.quant, each.k, int(each.best)),
+                *(value for name in CSV_FIGURES for value in ends(getattr(each, name))),
+                *(each.prediction_error, each.memory_bytes),
+            ]
+            for each in answer.evaluations
+        ]
+        return csv_text(head, rows)
     top = [headline(answer), *reasons(answer)]
     if style == "markdown":
         title, *lines = map(markdown_escaped, top)
@@ -146,52 +155,45 @@ def render(
             rest.append("\n".join(below))
         return "\n\n".join([f"## {title}", *lines, *rest]).rstrip()
     if everything:
-        head = "\n".join(paragraph(line, width) for line in top)
-        return f"{head}\n\n{render_sections(every_section(answer), style, width)}"
+        first = "\n".join(paragraph(line, width) for line in top)
+        return f"{first}\n\n{render_sections(every_section(answer), style, width)}"
     return _screen(answer, top, min(width, SCREEN_COLUMNS), commands)
 
 
 def _screen(answer: Recommendation, top: list[str], width: int, commands: Sequence[str]) -> str:
-    def joined(*blocks: list[str]) -> str:
-        return "\n\n".join("\n".join(block) for block in blocks if block)
-
+    """The first lines, the first rows of the table, as many notes as fit, and what to run next."""
+    # Memory and c, which --all shows, are left out before names become hard to tell apart.
+    for without in ((), ("memory",), ("memory", "c")):
+        table = candidates(answer, LONGEST_NAME, without)
+        rows = table.rows[:_MOST_ROWS]
+        over = max(map(len, columns(table.head, rows).split("\n"))) - width
+        longest = max((len(str(row[1])) for row in rows), default=0) - max(over, 0)
+        if over <= 0 or longest >= _TELLING_NAME:
+            break
+    if over > 0:
+        table = candidates(answer, max(longest, _SHORTEST_NAME), without)
+    shown = [columns(table.head, table.rows[:_MOST_ROWS])]
+    if (left_out := len(table.rows) - _MOST_ROWS) > 0:
+        shown.append(f"   and {left_out} more: --all")
+    legend = [_HALF, *table.notes]
+    if narrow := [name for name in candidates(answer).head if name in without]:
+        legend.append(f"left out: {' and '.join(narrow)} (--all)")
+    notes = [paragraph(text, width) for text in _below(answer)]
+    for caveat in _urgent(answer):
+        # In its short form if the long one takes more than two lines.
+        long = paragraph(f"Caveat: {caveat.text}", width)
+        short = long.count("\n") > 1 and caveat.short
+        notes.append(paragraph(f"Caveat: {caveat.short}", width) if short else long)
     first = [paragraph(line, width) for line in top]
-    table, legend = _fitting_table(answer, width)
     following = command_lines(commands, width)
-    caveats = [_short(caveat, width) for caveat in _urgent(answer)]
-    notes = [paragraph(text, width) for text in [*_below(answer), *caveats]]
-    for shown in range(len(notes), -1, -1):
-        left_out = len(notes) - shown
-        more = [f"{counted(left_out, 'more note')} (--all)"] if left_out else []
+    for most in range(len(notes), -1, -1):
+        more = [f"{counted(len(notes) - most, 'more note')} (--all)"] if most < len(notes) else []
         below = paragraph("; ".join([*legend, *more]), width)
-        text = joined(first, [*table, below], notes[:shown], following)
+        blocks = (first, [*shown, below], notes[:most], following)
+        text = "\n\n".join("\n".join(block) for block in blocks if block)
         if text.count("\n") < SCREEN_LINES:
             break
     return text
-
-
-def _fitting_table(answer: Recommendation, width: int) -> tuple[list[str], list[str]]:
-    """The first rows, with names as long as the width allows, and the legend. Memory and c, which
-    --all shows, are left out before names become hard to tell apart, and the legend says so.
-    """
-    names = range(LONGEST_NAME, _SHORTEST_NAME - 1, -1)
-    for without, longest in chain(
-        product(((), ("memory",)), names[: LONGEST_NAME - _TELLING_NAME]),
-        product((("memory", "c"),), names),
-    ):
-        table = candidates(answer, longest, without)
-        text = columns(table.head, table.rows[:_MOST_ROWS])
-        if max(map(len, text.split("\n"))) <= width:
-            break
-    left_out = len(table.rows) - _MOST_ROWS
-    more = [f"   and {left_out} more: --all"] if left_out > 0 else []
-    narrow = [name for name in candidates(answer).head if name in without]
-    legend = [
-        _HALF,
-        *table.notes,
-        *([f"left out: {' and '.join(narrow)} (--all)"] if narrow else []),
-    ]
-    return [text, *more], legend
 
 
 def _below(answer: Recommendation) -> list[str]:
@@ -225,24 +227,3 @@ def _urgent(answer: Recommendation) -> list[Caveat]:
         if caveat.kind != "interval" or caveat.short
     ]
     return sorted(rest, key=lambda caveat: _URGENT.index(caveat.kind))[:_MOST_CAVEATS]
-
-
-def _short(caveat: Caveat, width: int) -> str:
-    """A caveat in its short form if the long one takes more than two lines."""
-    long = f"Caveat: {caveat.text}"
-    lines = paragraph(long, width).count("\n") + 1
-    return f"Caveat: {caveat.short}" if lines > 2 and caveat.short else long
-
-
-def _csv(answer: Recommendation) -> str:
-    spread = [f"{name}{end}" for name in CSV_FIGURES for end in ("", "_low", "_high")]
-    head = ["draft", "quant", "k", "best", *spread, "prediction_error", "memory_bytes"]
-    rows = [
-        [
-            *(each.draft, each.quant, each.k, int(each.best)),
-            *(value for name in CSV_FIGURES for value in ends(getattr(each, name))),
-            *(each.prediction_error, each.memory_bytes),
-        ]
-        for each in answer.evaluations
-    ]
-    return csv_text(head, rows)

@@ -11,11 +11,10 @@ import typer
 
 from draftbench.cli.commands import add_command
 from draftbench.cli.flags import read
-from draftbench.cli.output import TextOutput, note, width, write_result
+from draftbench.cli.output import TextOutput, note, write_result
 from draftbench.errors import RunFolderError, UsageError
 from draftbench.flags import flag
-from draftbench.records import to_json
-from draftbench.report.text import Section, counted, render_sections
+from draftbench.report.text import Section, counted
 from draftbench.run_folder.folder import MANIFEST, RunFolder
 
 FolderArgument = Annotated[
@@ -63,9 +62,6 @@ def list_runs(
     listed = _newest_first(folder)
     recent = [run for run in listed if not run.problem][:_ANSWERED]
     listed = [replace(run, answer=_answer(run)) if run in recent else run for run in listed]
-    if output.style == "json":
-        output.write(to_json(listed))
-        return 0
     head = ("run", "answer", "n", "target", "traffic")
     rows, notes = [], []
     for run in listed:
@@ -84,7 +80,7 @@ def list_runs(
             "RUN` deletes them"
         )
     section = Section(f"Runs in {folder}, the newest first", head, rows, notes)
-    output.write(render_sections([section], output.style, width()))
+    output.show(listed, [section])
     return 0
 
 

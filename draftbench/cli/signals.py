@@ -15,7 +15,7 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
-from draftbench.cli.invocation import resume_command
+from draftbench.cli.invocation import command, resume_command
 from draftbench.errors import (
     EngineError,
     InterruptedRunError,
@@ -74,6 +74,8 @@ def resumable(begun: Path) -> Iterator[None]:
             error.hint = f"{error.hint}; {how_to_resume(out)}"
         raise
     except RunFolderError as error:
+        # A run's record has the program's plain name.
+        error.hint = error.hint.replace("resumed by: draftbench ", f"resumed by: {command()} ")
         # The system refused to write, but not because another process holds the lock.
         refused = isinstance(error.__cause__, OSError)
         locked = isinstance(error.__cause__, BlockingIOError)

@@ -5,7 +5,8 @@ work.
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, get_args
 
@@ -14,10 +15,8 @@ from draftbench.cli.output import TextOutput, note, width
 from draftbench.errors import ModelError
 from draftbench.flags import target_flag
 from draftbench.hub import hub_answers, names_model
-from draftbench.models.check_result import OwnDraft
 from draftbench.models.drafting import Method
 from draftbench.models.known_pairs import (
-    KnownHead,
     KnownPairing,
     SuggestedDraft,
     Suggestion,
@@ -26,14 +25,7 @@ from draftbench.models.known_pairs import (
     pairings_of,
 )
 from draftbench.models.own_draft import own_draft_by_name, own_draft_of
-from draftbench.records import to_json
-from draftbench.report.text import (
-    SCREEN_COLUMNS,
-    Section,
-    paragraph,
-    parameters,
-    render_sections,
-)
+from draftbench.report.text import SCREEN_COLUMNS, Section, paragraph, parameters
 
 if TYPE_CHECKING:
     from draftbench.models.source import ModelSource
@@ -67,7 +59,7 @@ def suggest(
             hint="give a folder with config.json, a .gguf file, or a hub id like org/name",
         )
     answer = _checked(target, pairings_of(target))
-    output.write(render(answer, output.style, width()))
+    output.show(answer, sections(answer))
     return 0
 
 
@@ -79,12 +71,16 @@ def _checked(target: str, rows: tuple[KnownPairing, ...]) -> Suggestion:
     drafts = {row.draft: ModelSource(row.draft) for row in rows if row.draft is not None}
     remote = [model.spec for model in (source, *drafts.values()) if not model.local]
     if drafts and remote:
-        where = "hub" if hub_answers() else "cache, because the hub cannot be reached"
-        reading = f"note: reading configurations and tokenizers from the {where}: "
-        note(paragraph(reading + ", ".join(remote), min(width(), SCREEN_COLUMNS)))
+        reading = f"reading configurations and tokenizers from the hub: {', '.join(remote)}"
+        unreached = "the hub cannot be reached: only models that are in the cache are checked"
+        said = f"note: {reading if hub_answers() else unreached}"
+        note(paragraph(said, min(width(), SCREEN_COLUMNS)))
     # Nothing is fetched for a target without known drafts.
     reason = _unreadable(source) if drafts or source.local else None
-    own = _own_draft(source, read=bool(drafts) or source.local)
+    own = own_draft_by_name(source.spec)
+    if drafts or source.local:
+        with suppress(ModelError):
+            own = own_draft_of(source.raw_config)
     if drafts:
         from draftbench.models.check import check_models
     parameters: int | None = None
@@ -121,14 +117,6 @@ def _checked(target: str, rows: tuple[KnownPairing, ...]) -> Suggestion:
     return Suggestion(name, parameters, tuple(proposals), own, active, heads_of(target))
 
 
-def _own_draft(source: ModelSource, *, read: bool) -> OwnDraft | None:
-    """The draft that the target carries, by its configuration, or by its name if that is unread."""
-    try:
-        return own_draft_of(source.raw_config) if read else own_draft_by_name(source.spec)
-    except ModelError:
-        return own_draft_by_name(source.spec)
-
-
 def _unreadable(model: ModelSource) -> str | None:
     """Why a model's configuration or tokenizer cannot be read; None if they can. Every model that
     is not in the cache gets the same sentence.
@@ -141,76 +129,58 @@ def _unreadable(model: ModelSource) -> str | None:
     return None
 
 
-def render(answer: Suggestion, style: str, width: int) -> str:
-    """As table, json or markdown."""
-    if style == "json":
-        return to_json(answer)
-    kind = "draft model" if answer.heads else "draft"
-    section = Section(f"No known {kind} for {answer.target}", notes=[_UNKNOWN])
-    if answer.proposals:
-        size = "" if answer.parameters is None else f", {parameters(answer.parameters)}"
-        if answer.active_parameters != answer.parameters and answer.active_parameters:
-            size += f", {parameters(answer.active_parameters)} active"
-        head = ["draft", "parameters", "of the target", "same tokens", "vocabulary"]
-        rows = [_row(proposal) for proposal in answer.proposals if proposal.pairing.draft]
-        title = f"Drafts used with {answer.target}{size}"
-        section = Section(title, head, rows, [*_notes(answer), *([_IN_USE] if rows else [])])
-    sections = [
-        *own_draft_section(answer.target, answer.own_draft),
-        *_of_heads(answer.target, answer.heads),
-        section,
-    ]
-    return render_sections(sections, style, min(width, SCREEN_COLUMNS))
-
-
-def _of_heads(target: str, found: Sequence[KnownHead]) -> list[Section]:
-    """The heads, beginning with those that can be measured here."""
-    if not found:
-        return []
-    checked, _ = heads()
-    rows, sources = [], dict[str, None]()
-    for head in sorted(found, key=lambda head: head.method != "eagle3"):
-        named = head.method in get_args(Method)
-        how = "on an engine or none*" if head.method == "eagle3" else "on an engine"
-        rows.append(
-            [
-                f"{head.method}:{head.head}" if named else head.head,
-                how if named else f"on an engine, as {head.method} (spec:FILE.json)",
-                "–" if head.k is None else str(head.k),
-            ]
+def sections(answer: Suggestion) -> Iterator[Section]:
+    """What the target carries itself, heads for it, and draft models."""
+    yield from own_draft_section(answer.target, answer.own_draft)
+    if answer.heads:
+        checked, _ = heads()
+        rows, sources = [], dict[str, None]()
+        for head in sorted(answer.heads, key=lambda head: head.method != "eagle3"):
+            name, runs = f"{head.method}:{head.head}", "an engine"
+            if head.method not in get_args(Method):
+                name, runs = head.head, f"an engine, as {head.method} (spec:FILE.json)"
+            elif head.method == "eagle3":
+                runs = "draftbench*, or an engine"
+            rows.append([name, runs, "–" if head.k is None else str(head.k)])
+            sources[head.source + (f", {head.date}" if head.date else "")] = None
+        known = (
+            f"Published for a target of this name, as of {checked}. Those with METHOD: in front "
+            "are written as --drafts takes them; `sweep` shows whether one pays. * If `check` "
+            "agrees."
         )
-        sources[head.source + (f", {head.date}" if head.date else "")] = None
-    notes = [
-        f"Published for a target of this name, as of {checked}. Those with METHOD: in front are "
-        "written as --drafts takes them; `sweep` shows whether one pays. * The built-in decoder "
-        "drafts with it if `check` agrees."
-    ]
-    title = f"Heads for {target}"
-    return [Section(title, ["head", "measured", "k there"], rows, [*sources, *notes])]
-
-
-def _notes(answer: Suggestion) -> list[str]:
-    notes, unchecked = [], dict[str, list[str]]()
+        head_of_table = ["head", "runs in", "k there"]
+        yield Section(f"Heads for {answer.target}", head_of_table, rows, [*sources, known])
+    if not answer.proposals:
+        kind = "draft model" if answer.heads else "draft"
+        yield Section(f"No known {kind} for {answer.target}", notes=[_UNKNOWN])
+        return
+    size = "" if answer.parameters is None else f", {parameters(answer.parameters)}"
+    if answer.active_parameters != answer.parameters and answer.active_parameters:
+        size += f", {parameters(answer.active_parameters)} active"
+    rows, notes, unchecked = [], list[str](), dict[str, list[str]]()
     for proposal in answer.proposals:
         pairing, name = proposal.pairing, proposal.pairing.draft or "no draft"
         date = "" if pairing.date is None else f", {pairing.date}"
-        note = "" if pairing.note is None else f"{pairing.note}; "
-        notes.append(f"{name}: {note}{pairing.source}{date}")
+        remark = "" if pairing.note is None else f"{pairing.note}; "
+        notes.append(f"{name}: {remark}{pairing.source}{date}")
         notes += [f"{name}: {text}" for text in (*proposal.obstacles, *proposal.caveats)]
-        if proposal.unchecked and pairing.draft:
+        if pairing.draft is None:
+            continue
+        if proposal.unchecked:
             unchecked.setdefault(proposal.unchecked, []).append(pairing.draft)
+        billions = pairing.billions
+        count = proposal.parameters or (None if billions is None else round(billions * 1e9))
+        rows.append(
+            [
+                pairing.draft,
+                "unknown" if count is None else parameters(count),
+                "–" if proposal.share is None else f"{proposal.share:.1%}",
+                "–" if proposal.same_tokens is None else f"{proposal.same_tokens:.2%}",
+                CAN_WORK[proposal.works] if proposal.works else "not checked",
+            ]
+        )
     for reason, drafts in unchecked.items():
         notes.append(f"Size and vocabulary were not checked for {', '.join(drafts)}: {reason}")
-    return notes
-
-
-def _row(proposal: SuggestedDraft) -> list[str]:
-    known = proposal.pairing.billions
-    count = proposal.parameters or (None if known is None else round(known * 1e9))
-    return [
-        proposal.pairing.draft or "",
-        "unknown" if count is None else parameters(count),
-        "–" if proposal.share is None else f"{proposal.share:.1%}",
-        "–" if proposal.same_tokens is None else f"{proposal.same_tokens:.2%}",
-        CAN_WORK[proposal.works] if proposal.works else "not checked",
-    ]
+    notes += [_IN_USE] if rows else []
+    head_of_table = ["draft", "parameters", "of the target", "same tokens", "vocabulary"]
+    yield Section(f"Drafts used with {answer.target}{size}", head_of_table, rows, notes)

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from draftbench.cli.output import TextOutput, width
-from draftbench.records import to_json
-from draftbench.report.text import Section, render_sections
+from draftbench.cli.output import TextOutput
+from draftbench.report.text import Section
 from draftbench.traffic.suites import suites as built_in
 
 
@@ -15,14 +14,11 @@ def suites(output: TextOutput) -> int:
     draftbench suites --format json | jq -r '.[].name'
     """
     every = built_in()
-    if output.style == "json":
-        output.write(to_json(every))
-        return 0
     head = ["suite", "requests", "title"]
     rows = [[f"suite:{s.name}", str(s.requests), s.title] for s in every]
     section = Section("Built-in traffic", head, rows, ["Descriptions: --format markdown."])
     if output.style == "markdown":
         rows = [[*row, s.description] for row, s in zip(rows, every, strict=True)]
         section = Section("Built-in traffic", [*head, "description"], rows)
-    output.write(render_sections([section], output.style, width()))
+    output.show(every, [section])
     return 0

@@ -118,12 +118,13 @@ def sweep(
 
     watcher = TerminalWatcher(quiet=quiet, verbose=verbose)
     if dry_run:
-        from draftbench.cli.dry_run import dry_run_of, render
+        from draftbench.cli.dry_run import dry_run_of, sections
 
         with watcher:
             prepared = prepare(options, as_called(), watcher)
             describe(prepared, watcher)
-        output.write(render(dry_run_of(prepared), output.style, width()))
+        plan = dry_run_of(prepared)
+        output.show(plan, sections(plan))
         return 0
     code, answer = run_sweep(options, out, as_called(), watcher, output)
     again = next_sweep(answer, RunFolder(out).manifest, str(out))
@@ -167,7 +168,7 @@ def run_sweep(
         observed = read_run(folder)
         requests = len({trajectory.request for trajectory in observed.trajectories})
         candidates = counted(len(observed.candidates), "candidate")
-        watcher.note(f"measured {candidates} on {counted(requests, 'request')}; kept in `{out}`\n")
+        watcher.note(f"`{out}` holds {candidates} on {counted(requests, 'request')}\n")
         try:
             answer = recommend(require_measured(observed))
             output.write(render(answer, output.style, width()))
@@ -204,11 +205,10 @@ def _settled(observed: Run, answer: Recommendation, options: SweepOptions) -> st
         why = few if every <= WAVE else "no fewer settled the answer"
         needed = f"all {every} requests were measured: {why}"
         return needed if options.until == "settled" else None
-    if answer.decision == "inconclusive":
-        rest = "they were left out" if ended else "--until settled leaves them out"
-        return f"open after {after} of {every} requests, and the others would not settle it; {rest}"
+    inconclusive = answer.decision == "inconclusive"
     rest = "the others were left out" if ended else "--until settled leaves the others out"
-    return f"settled after {after} of {every} requests; {rest}"
+    settled = "open, and not to be settled by the others," if inconclusive else "settled"
+    return f"{settled} after {after} of {every} requests; {rest}"
 
 
 def _audited(checked: Audit | None) -> str:
@@ -232,10 +232,16 @@ def _audited(checked: Audit | None) -> str:
 
 
 def describe(prepared: Prepared, watcher: TerminalWatcher) -> None:
-    """Say what was read from the traffic and which drafts are refused, before weights load."""
+    """Say before weights load what was read from the traffic, which drafts are refused, and what is
+    certain of the others.
+    """
     from draftbench.cli.traffic import traffic_lines
+    from draftbench.models.check import reads_as_much
+    from draftbench.models.drafting import parsed
     from draftbench.planner.caveats import LOAD
     from draftbench.report.text import SCREEN_COLUMNS, paragraph
+    from draftbench.run_folder.run import WAVE
+    from draftbench.sweep.work import wave_sizes
 
     load = prepared.manifest.environment.load
     if load is not None and load > LOAD:  # a caveat of the answer says so too
@@ -245,27 +251,24 @@ def describe(prepared: Prepared, watcher: TerminalWatcher) -> None:
         )
     for line in traffic_lines(prepared.traffic):
         watcher.note(line)
+    if prepared.options.until == "settled" and len(wave_sizes(prepared)) == 1:
+        watcher.note(
+            f"--until settled changes nothing: the answer is first looked at after {WAVE} requests"
+        )
     refused: dict[str, list[str]] = {}
     for failure in prepared.failures:
         refused.setdefault(failure.reason, []).append(str(failure.candidate))
     for reason, names in refused.items():
         watcher.note(paragraph(f"refused {', '.join(names)}: {reason}", SCREEN_COLUMNS))
     for draft, caveats in prepared.caveats.items():
-        for caveat in (*_before_measuring(prepared, draft), *caveats):
+        known = list(caveats)
+        if parsed(draft)[0] == "draft-model":
+            levels = prepared.options.quants
+            with suppress(ModelError):  # an engine may serve what cannot be counted here
+                sized = prepared.target, prepared.drafts[draft], prepared.build
+                known = [*reads_as_much(*sized, levels), *known]
+        for caveat in known:
             watcher.note(paragraph(f"note on {draft}: {caveat}", SCREEN_COLUMNS))
-
-
-def _before_measuring(prepared: Prepared, draft: str) -> list[str]:
-    """What is certain about a draft of known size before the sweep measures it."""
-    from draftbench.models.check import reads_as_much
-    from draftbench.models.drafting import parsed
-
-    if parsed(draft)[0] != "draft-model":
-        return []
-    levels = prepared.options.quants
-    with suppress(ModelError):  # an engine may serve what cannot be counted here
-        return reads_as_much(prepared.target, prepared.drafts[draft], prepared.build, levels)
-    return []
 
 
 def next_commands(watcher: TerminalWatcher, *commands: str) -> None:

@@ -4,29 +4,17 @@ from __future__ import annotations
 
 import contextlib
 import tempfile
-from collections.abc import Iterator
 from pathlib import Path
-
-import msgspec
 
 from draftbench.acceptance.intervals import Estimate
 from draftbench.cli.flags import RunArgument, read
 from draftbench.cli.invocation import command
-from draftbench.cli.output import QUIET, TextOutput, width
+from draftbench.cli.output import QUIET, TextOutput
 from draftbench.cli.signals import resumable
 from draftbench.errors import UsageError
 from draftbench.flags import flag, in_models
 from draftbench.models.drafting import parsed
-from draftbench.records import to_json
-from draftbench.report.text import (
-    SCREEN_COLUMNS,
-    Cell,
-    Section,
-    counted,
-    duration,
-    render_sections,
-    with_ends,
-)
+from draftbench.report.text import Cell, Section, counted, duration, signed, with_ends
 from draftbench.run_folder.key import request_key
 from draftbench.training.outcome import Forecast, Proof, TrainingAnswer, Verdict, faster_than
 from draftbench.training.settings import TrainingSettings
@@ -75,7 +63,12 @@ def train(
 
     if out is not None:
         course.check_place(out)
-    with TerminalWatcher(quiet=quiet) as watcher, _work_folder(out) as work:
+    with TerminalWatcher(quiet=quiet) as watcher, contextlib.ExitStack() as stack:
+        if out is None:
+            work = Path(stack.enter_context(tempfile.TemporaryDirectory()))
+        else:
+            work = course.work_folder(out)  # where an interrupted training resumes
+            stack.enter_context(resumable(work / course.QUESTION))
         examples = examples_of(observed, key)
         watcher.note(
             f"{counted(len(examples.train), 'response')} to train on, {len(examples.stop)} to stop "
@@ -90,37 +83,19 @@ def train(
                 watcher.note(_forecast(draft, made).title if made else "no forecast: too few steps")
                 training = course.train(plan, made, work, out, key, watcher)
                 answer = TrainingAnswer(made, training, kept=training.proof.better)
-    output.write(render(answer, draft, out, output.style, width()))
+    output.show(answer, sections(answer, draft, out))
     if answer.training or made is None:
         return 0 if answer.kept else 1
     return 0 if made.expects_it else 3 if made.verdict == "cannot tell" else 1
 
 
-@contextlib.contextmanager
-def _work_folder(out: Path | None) -> Iterator[Path]:
-    """Where an interrupted training resumes; for a forecast alone, a temporary folder."""
-    from draftbench.training.course import QUESTION, work_folder
-
-    if out is None:
-        with tempfile.TemporaryDirectory() as folder:
-            yield Path(folder)
-    else:
-        work = work_folder(out)
-        with resumable(work / QUESTION):
-            yield work
-
-
-def render(answer: TrainingAnswer, draft: str, out: Path | None, style: str, width: int) -> str:
-    """As table, json or markdown."""
-    if style == "json":
-        return to_json(answer)
-    if answer.training is not None:
-        named = str(out) if parsed(draft)[0] == "draft-model" else f"eagle3:{out}"
-        section = _proof(draft, answer.training.proof, answer.forecast, named)
-    else:
+def sections(answer: TrainingAnswer, draft: str, out: Path | None) -> list[Section]:
+    """The forecast or, after the training, its proof."""
+    if answer.training is None:
         assert answer.forecast is not None
-        section = _forecast(draft, answer.forecast)
-    return render_sections([section], style, min(width, SCREEN_COLUMNS))
+        return [_forecast(draft, answer.forecast)]
+    named = str(out) if parsed(draft)[0] == "draft-model" else f"eagle3:{out}"
+    return [_proof(draft, answer.training.proof, answer.forecast, named)]
 
 
 def _rate(draft: str) -> str:
@@ -175,12 +150,13 @@ def _proof(draft: str, proof: Proof, forecast: Forecast | None, out: str) -> Sec
     title = f"The trained draft {verdict} on {proof.requests} requests that it never saw"
     of_round = f"tokens per round, k = {proof.k}"
     rows: list[list[Cell]] = [
-        [name, each.original, each.trained, _signed(each.difference)]
+        [name, each.original, each.trained, signed(each.difference)]
         for name, each in ((_rate(draft), proof.rate), (of_round, proof.tokens_per_round))
     ]
     notes = []
     if proof.before and proof.after and proof.faster:
-        value, low, high = (f"{e - 1:+.0%}" for e in msgspec.structs.astuple(proof.faster))
+        faster = proof.faster
+        value, low, high = (f"{e - 1:+.0%}" for e in (faster.value, faster.low, faster.high))
         speeds = proof.before.speedup, proof.after.speedup
         rows.append(["speed-up", *speeds, f"{value} ({low} to {high})"])
         if forecast and forecast.fastest:
@@ -194,7 +170,7 @@ def _proof(draft: str, proof: Proof, forecast: Forecast | None, out: str) -> Sec
     else:
         held = forecast.held(proof.rate.difference.value)
         came = {True: "held", False: "did not hold", None: "did not promise a gain"}[held]
-        notes.append(f"the forecast of {_signed(forecast.gain)} {came}")
+        notes.append(f"the forecast of {signed(forecast.gain)} {came}")
     again = command("sweep", "--target", "TARGET", "--drafts", out)
     if gained.low > 0:
         notes.append(f"a draft like any other: {again} …")
@@ -205,7 +181,3 @@ def _proof(draft: str, proof: Proof, forecast: Forecast | None, out: str) -> Sec
     else:
         notes.append("it is no better than the original, and was not kept")
     return Section(title, ["", "original", "trained", "difference"], rows, notes)
-
-
-def _signed(figure: Estimate) -> str:
-    return f"{figure.value:+.3f} ({figure.low:+.3f} to {figure.high:+.3f})"

@@ -61,6 +61,8 @@ def mtp_obstacles(target: ModelSource) -> Iterator[str]:
     known = {name.split(".layers.")[-1].split(".")[0] for name in filter(names.search, stored)}
     if None not in stored.values() and len(known) < layers:
         yield f"by the names in its files transformers knows {len(known)} of {layers} such layers"
+    elif None not in stored.values() and (name := target.trained_apart()):
+        yield f"its {name} is not the target's, and transformers would leave it out"
 
 
 def build_mtp(

@@ -112,8 +112,13 @@ def render_sections(sections: Iterable[Section], style: str, width: int, rest: s
         return "\n\n".join(section.text(width) for section in sections)
     lines = render_sections(sections, style, min(width, SCREEN_COLUMNS)).split("\n")
     if len(lines) > SCREEN_LINES:
-        left_out = len(lines) - SCREEN_LINES + 1
-        lines = [*lines[: SCREEN_LINES - 1], f"… {left_out} more lines: {rest}"]
+        last = SCREEN_LINES - 1
+        begun = last
+        while lines[begun].startswith("    "):
+            begun -= 1
+        if lines[begun].startswith("  "):  # a sentence stands whole or not at all
+            last = begun
+        lines = [*lines[:last], f"… {len(lines) - last} more lines: {rest}"]
     return "\n".join(lines)
 
 
@@ -250,6 +255,13 @@ def shown(cell: Cell) -> str:
 def with_ends(figure: Estimate, sign: str = "") -> str:
     """A figure with both ends of its interval."""
     return f"{figure.value:.2f}{sign} ({figure.low:.2f}–{figure.high:.2f})"
+
+
+def signed(change: Estimate | None) -> str:
+    """A difference with both ends of its interval."""
+    if change is None:
+        return "–"
+    return f"{change.value:+.3f} ({change.low:+.3f} to {change.high:+.3f})"
 
 
 def rounded(value: float | None) -> str:

@@ -33,6 +33,7 @@ _HINTS = {
     errno.EACCES: "you may not write there; take another --out",
     errno.ELOOP: "a run folder holds no links; take another --out",
     errno.ENOTDIR: "a part of this path is a file; take another --out",
+    errno.ENOENT: "no folder can be made there; take another --out",
 }
 
 

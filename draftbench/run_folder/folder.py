@@ -11,6 +11,7 @@ process, keeps a second writer out.
 
 from __future__ import annotations
 
+import contextlib
 import fcntl
 import os
 import shutil
@@ -163,6 +164,15 @@ class RunFolder:
         begun = (path / MANIFEST).exists() or not path.exists()
         if not begun and {entry.name for entry in path.iterdir()} - _PARTS:
             raise RunFolderError(f"`{path}` exists and is not a run folder", hint=hint)
+        made = [folder for folder in (path, *path.parents) if not folder.exists()]
+        try:
+            path.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise cannot_write(path, error) from error
+        finally:
+            for folder in made:
+                with contextlib.suppress(OSError):
+                    folder.rmdir()
 
     @staticmethod
     def holds(path: Path) -> bool:

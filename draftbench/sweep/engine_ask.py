@@ -46,7 +46,7 @@ from draftbench.models.check import engine_sheet, held_head
 from draftbench.models.drafting import parsed
 from draftbench.models.eagle import build_head
 from draftbench.models.engine_rules import ENGINE_RULES, too_short
-from draftbench.models.quantize import Build, build_runner
+from draftbench.models.quantize import build_runner
 from draftbench.models.source import ModelSource
 from draftbench.models.translation import keeps_ids, translated
 from draftbench.records import (
@@ -399,26 +399,27 @@ class EngineWorker:
         return error
 
     def _replay(self, candidate: Candidate) -> None:
-        """Replay a candidate over the responses, by one pass here or by the engine."""
+        """Replay a candidate over the responses that it still lacks."""
         step = next(self.state.steps(candidate), None)
         if not isinstance(step, Replaying):
             return
         if candidate.fallback:
             raise parts_missing(candidate)
         self.watcher.stage("replay", sum(map(len, step.groups)), candidate)
-        with closing(self._replays_here(candidate, step.groups)) as parts:
+        with closing(self._replays(candidate, step.groups)) as parts:
             for records in parts:
                 self._keep(records)
                 self.watcher.advance(sum(not isinstance(record, ModelFacts) for record in records))
 
-    def _replays_here(
+    def _replays(
         self, candidate: Candidate, groups: Sequence[Sequence[ScoredResponse]]
     ) -> Generator[Sequence[Observation], None, None]:
-        """The facts of a draft model, unless they are recorded already, then the replays of one
-        group of responses after the other.
+        """The facts of a draft, unless they are recorded already, then the replays of one group of
+        responses after the other.
         """
         prepared, serving, options = self.prepared, self.serving, self.options
-        if candidate.draft == LOOKUP:
+        name, window = candidate.draft, max(options.ks)
+        if name == LOOKUP:
             # vLLM looks up by another rule on a CPU, and in its older model runner.
             runners = [
                 facts.settings.get(MODEL_RUNNER) for facts in self.state.engines if facts.started
@@ -427,74 +428,53 @@ class EngineWorker:
             rule = VLLM_CPU if serving.engine == VLLM and older else serving.engine
             for group in groups:
                 yield [
-                    replay_lookup(
-                        response,
-                        candidate,
-                        lookup_index(rule, *options.lookup),
-                        max(options.ks),
-                    )
-                    for response in group
+                    replay_lookup(each, candidate, lookup_index(rule, *options.lookup), window)
+                    for each in group
                 ]
             return
-        source = prepared.drafts[candidate.draft]
+        source, caveats = prepared.drafts[name], prepared.caveats.get(name, ())
         least = self.state.least_rows(candidate)
         build = replace(prepared.build, level=candidate.quant, least_rows=least)
-        if parsed(candidate.draft)[0] == "eagle3":
-            yield from self._replays_of_head(candidate, source, build, groups)
-            return
-        runner, facts = build_runner(source, build, candidate.draft)
-        responses = list(chain(*groups))
-        runner = translated(runner, prepared.target, source)
-        longest = max(responses, key=lambda response: response.length)
-        held = engine_sheet(source, serving.dtype)
-        facts = msgspec.structs.replace(
-            facts,
-            weight_bytes=held.bytes_at(candidate.quant),
-            kv_bytes_per_token=held.kv_bytes_per_token,
-            translated=not keeps_ids(prepared.target, source),
-            replay_disagreement=stepping_disagreement(
-                runner, longest, NEAR_TIE_MARGIN[facts.dtype]
-            ),
-            caveats=(*prepared.caveats.get(candidate.draft, ()), *facts.caveats),
-        )
-        if facts not in self.state.facts.get(candidate, []):
-            yield [facts]
-        for group in groups:
-            yield replay_model(runner, serving.target, group, candidate, options.mode)
+        if parsed(name)[0] == "eagle3":  # the target passes over its own answers
+            of_target = ModelSource(options.target, options.trust)
+            target, _ = build_runner(of_target, prepared.build, None)
+            layers = of_target.config.get_text_config().num_hidden_layers
+            head, facts = build_head(source, build, name, target, layers, serving.engine)
+            weights, width = held_head(source, serving.dtype)
+            facts = msgspec.structs.replace(
+                facts,
+                weight_bytes=weights if candidate.quant == "none" else facts.weight_bytes,
+                kv_bytes_per_token=facts.kv_bytes_per_token * width // build.dtype.itemsize,
+                caveats=(
+                    *caveats,
+                    *facts.caveats,
+                    f"replayed over states of the target that were computed here in {facts.dtype} "
+                    f"({serving.engine} computes in {self._dtype() or 'the type of its files'})",
+                ),
+            )
 
-    def _replays_of_head(
-        self,
-        candidate: Candidate,
-        source: ModelSource,
-        build: Build,
-        groups: Sequence[Sequence[ScoredResponse]],
-    ) -> Generator[Sequence[Observation], None, None]:
-        """Like `_replays_here`; the target passes over its own answers, then is forgotten."""
-        of_target = ModelSource(self.options.target, self.options.trust)
-        target, _ = build_runner(of_target, self.prepared.build, None)
-        layers = of_target.config.get_text_config().num_hidden_layers
-        name, engine = candidate.draft, self.serving.engine
-        head, facts = build_head(source, build, name, target, layers, engine)
-        served = self._dtype() or "the type of its files"
-        weights, width = held_head(source, self.serving.dtype)
-        facts = msgspec.structs.replace(
-            facts,
-            weight_bytes=weights if candidate.quant == "none" else facts.weight_bytes,
-            kv_bytes_per_token=facts.kv_bytes_per_token * width // build.dtype.itemsize,
-            caveats=(
-                *self.prepared.caveats.get(name, ()),
-                *facts.caveats,
-                f"replayed over states of the target that were computed here in {facts.dtype} "
-                f"({engine} computes in {served})",
-            ),
-        )
+            def replayed(group: Sequence[ScoredResponse]) -> Sequence[Observation]:
+                return [replay_head(each, candidate, head, target, window) for each in group]
+        else:
+            runner, facts = build_runner(source, build, name)
+            runner = translated(runner, prepared.target, source)
+            longest = max(chain(*groups), key=lambda response: response.length)
+            held, near_tie = engine_sheet(source, serving.dtype), NEAR_TIE_MARGIN[facts.dtype]
+            facts = msgspec.structs.replace(
+                facts,
+                weight_bytes=held.bytes_at(candidate.quant),
+                kv_bytes_per_token=held.kv_bytes_per_token,
+                translated=not keeps_ids(prepared.target, source),
+                replay_disagreement=stepping_disagreement(runner, longest, near_tie),
+                caveats=(*caveats, *facts.caveats),
+            )
+
+            def replayed(group: Sequence[ScoredResponse]) -> Sequence[Observation]:
+                return replay_model(runner, serving.target, group, candidate, options.mode)
+
         if facts not in self.state.facts.get(candidate, []):
             yield [facts]
-        for group in groups:
-            yield [
-                replay_head(response, candidate, head, target, max(self.options.ks))
-                for response in group
-            ]
+        yield from map(replayed, groups)
 
     def _judge(self, plain: Server) -> None:
         """Record whether each answer that differs from its response does so at a near tie: there,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -124,7 +125,7 @@ def workers_named(text: str) -> int | RayCluster:
     """`4`, `ray` or `ray://HOST:PORT`."""
     if text == "ray":
         return RayCluster(None)
-    if text.startswith("ray://"):
+    if re.fullmatch(r"ray://.+:\d+", text):
         return RayCluster(text)
     if text.isdecimal() and int(text) >= 1:
         return int(text)

@@ -9,6 +9,7 @@ more tasks.
 
 from __future__ import annotations
 
+import math
 import time
 from collections import Counter, defaultdict, deque
 from collections.abc import Mapping, Sequence
@@ -31,6 +32,8 @@ from draftbench.sweep.worker import TURNS, Keep, Private, Task
 
 MOST_TRIES = 3
 _LOOK_SECONDS = 5.0
+# How long no worker of a cluster may be there before it is said that the sweep waits for one.
+_PATIENCE_SECONDS = 30.0
 
 Step = Answering | Replaying | Timing | Decoding
 
@@ -83,8 +86,9 @@ class Pool:
         self._loaded: set[Candidate | None] = set()  # by a worker of this sweep
         self._spent = defaultdict[Candidate, float](float)  # seconds of each candidate
         self._failed: dict[Candidate, Failure] = {}  # while they were replayed
-        # Who cannot load which draft, by the names of machines.
+        # The machines, by name, that could not load a candidate or that it ended a worker on.
         self._refused = defaultdict[Candidate | None, set[str]](set)
+        self._heard = time.monotonic()  # from any worker
         self._timed = False
         self._seats: list[_Seat] = []
         self._wheres: list[Any] = [*(self.options.cards or [None] * self.options.worker_count)]
@@ -181,6 +185,12 @@ class Pool:
     def _staff(self, tasks: int) -> None:
         """Have as many of the requested workers as this many tasks need."""
         most = max(1, tasks)
+        if self.options.cluster:
+            # Those stay that are there, on a machine like the one that times; one that is begun
+            # anew begins on that one.
+            self._seats.sort(key=lambda seat: (bool(self._unlike(seat)), seat.facts is None))
+            for seat, where in zip(self._seats, self._wheres, strict=False):
+                seat.where = where
         for seat in self._seats[most:]:
             seat.place.end()
         del self._seats[most:]
@@ -237,7 +247,7 @@ class Pool:
                 candidate
                 for candidate, jobs in left.items()
                 if jobs
-                and seat.node not in self._refused[candidate]
+                and not (seat.node in self._refused[candidate] and self._others(candidate))
                 and self._may_load(candidate, busy)
             ]
             if not seat.waits or not open_to:
@@ -248,12 +258,17 @@ class Pool:
             self._refuse_other_machine(seat)
             seat.place.answer(self._task(job))
 
+    def _unlike(self, seat: _Seat) -> list[str]:
+        """In what a worker's machine differs from the one whose times the run has."""
+        here = self.prepared.manifest.environment
+        there = seat.facts.environment if seat.facts else here
+        return difference_lines(differing_machine(here, there))
+
     def _refuse_other_machine(self, seat: _Seat) -> None:
         """Raise a ModelError if times of two machines would be mixed."""
-        if seat.facts is None or not seat.job or isinstance(seat.job.step, (Answering, Replaying)):
+        if not seat.job or isinstance(seat.job.step, (Answering, Replaying)):
             return
-        here = self.prepared.manifest.environment
-        if differ := difference_lines(differing_machine(here, seat.facts.environment)):
+        if differ := self._unlike(seat):
             raise ModelError(
                 f"no worker is left where this run times its steps: {seat.node} differs in "
                 f"{'; '.join(differ)}",
@@ -310,6 +325,11 @@ class Pool:
         until = min((s / len(jobs) for s in limits if s is not None), default=_LOOK_SECONDS)
         at_work = [seat.place for seat in seats if not seat.waits]
         seats[0].place.wait(at_work, min(until, _LOOK_SECONDS))
+        if self.options.cluster and not jobs and time.monotonic() - self._heard > _PATIENCE_SECONDS:
+            self.watcher.note(
+                "waiting for Ray to begin a worker: `ray status` tells what is free", always=True
+            )
+            self._heard = math.inf  # once is enough
 
     def _listen(self, seat: _Seat, left: Left) -> Failure | None:
         """Handle a worker's messages until it waits for a task or says no more.
@@ -320,6 +340,7 @@ class Pool:
             WorkerDiedError: it has ended.
         """
         while not seat.waits and (message := seat.place.hear()):
+            self._heard = time.monotonic()
             match message:
                 case "ready", (facts, node):
                     seat.waits, seat.deaths, seat.facts, seat.node = True, 0, facts, node
@@ -352,14 +373,17 @@ class Pool:
         """Whether a worker on another machine may be able to load what this one could not."""
         if failed.stage != "load":
             return False
-        refused = self._refused[job.candidate]
-        refused.add(seat.node)
-        if not {other.node for other in self._seats if other.node} - refused:
+        self._refused[job.candidate].add(seat.node)
+        if not self._others(job.candidate):
             return False
         self.watcher.note(
             f"{seat.node} cannot load {job.candidate}, others try: {failed.reason}", always=True
         )
         return True
+
+    def _others(self, candidate: Candidate | None) -> bool:
+        """Whether there is a worker on a machine where a candidate has not failed."""
+        return bool({seat.node for seat in self._seats if seat.node} - self._refused[candidate])
 
     def _let_go(self, seat: _Seat, error: ModelError, left: Left) -> None:
         """Continue without a worker that cannot begin, or cannot load or run the target.
@@ -374,7 +398,6 @@ class Pool:
         seat.place.end()
         self._seats.remove(seat)
         self._wheres.remove(seat.where)
-        self._refused.clear()  # of the others each tries again
         where = f"a worker on {seat.node}" if seat.node else "a worker that does not begin"
         self.watcher.note(f"going on without {where}: {error.message}", always=True)
 
@@ -388,11 +411,14 @@ class Pool:
         if job is None:
             seat.deaths += 1
             if seat.deaths < MOST_TRIES:
+                if self.options.cluster:
+                    seat.where = None  # the node may be gone
                 self._renew(seat)
             else:
                 self._let_go(seat, died.error("its process"), left)
             return None
         job.deaths += 1
+        self._refused[job.candidate].add(seat.node)
         self._renew(seat)
         if job.deaths < MOST_TRIES:
             if isinstance(job.step, Decoding) and job.candidate:
@@ -418,7 +444,6 @@ class Pool:
         seat.place.end()
         seat.place, seat.waits, seat.candidate = self._begin(seat.where), False, None
         seat.facts, seat.node = None, ""
-        self._refused.clear()  # it may begin on another machine
 
     def _begin(self, where: Any) -> Place:
         if self.options.cluster:

@@ -11,12 +11,18 @@ import os
 import platform
 import signal
 import threading
+import warnings
 from collections import Counter
-from collections.abc import Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from multiprocessing import Pipe
 from typing import Any
+
+# Ray reads these while it is imported. An attempt to connect waits 40 seconds; after twenty, a
+# cluster that has died is still dead.
+os.environ.setdefault("RAY_NUM_REDIS_GET_RETRIES", "1")
+os.environ.setdefault("RAY_BACKEND_LOG_LEVEL", "error")
 
 import ray
 from ray.exceptions import OutOfMemoryError, RayActorError, RayError
@@ -46,15 +52,14 @@ def connect(cluster: RayCluster) -> None:
     ray._private.worker.print_to_stdstream = lambda *_, **__: None
     if ray.is_initialized():
         return
-    # An attempt waits 40 seconds; after twenty, a cluster that has died is still dead.
-    ray._private.ray_constants.NUM_REDIS_GET_RETRIES = 1
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")  # nothing leaves this machine
     os.environ.setdefault("GRPC_VERBOSITY", "ERROR")  # it reports every fork
     ours = signal.getsignal(signal.SIGTERM)
     try:
-        ray.init(
-            cluster.address, log_to_driver=False, logging_level="error", include_dashboard=False
-        )
+        with warnings.catch_warnings(action="ignore"):
+            ray.init(
+                cluster.address, log_to_driver=False, logging_level="error", include_dashboard=False
+            )
     except (ConnectionError, ImportError, RuntimeError, ValueError) as error:
         raise UsageError(
             f"no Ray cluster can be used at {cluster}: {str(error).splitlines()[0]}",
@@ -200,22 +205,39 @@ class OnRay:
         self._next = self._actor.begin.remote(prepared)
 
     def answer(self, value: Task | None) -> None:
-        self._next = self._actor.answer.remote(value)
+        with _connected():
+            self._next = self._actor.answer.remote(value)
 
     def hear(self) -> Message | None:
         try:
-            said, _ = ray.wait([self._next], timeout=0)
-            return ray.get(self._next) if said else None
+            with _connected():
+                said, _ = ray.wait([self._next], timeout=0)
+                return ray.get(self._next) if said else None
         except RayError as error:
             raise _died(error) from None
 
     def end(self) -> None:
-        with suppress(RayError):
+        with suppress(Exception):  # it ends without a connection too
             ray.kill(self._actor)
 
     @staticmethod
     def wait(places: Sequence[Any], seconds: float) -> None:
-        ray.wait([each._next for each in places], timeout=seconds)
+        with _connected():
+            ray.wait([each._next for each in places], timeout=seconds)
+
+
+@contextmanager
+def _connected() -> Iterator[None]:
+    """Raise a UsageError for what Ray raises without a connection, which is of many kinds."""
+    try:
+        yield
+    except RayError:
+        raise
+    except Exception as error:
+        raise UsageError(
+            "the connection to the Ray cluster was lost",
+            hint="the same command resumes once `ray status` answers there",
+        ) from error
 
 
 def _died(error: RayError) -> WorkerDiedError:

@@ -87,7 +87,7 @@ class Worker:
         """
         if self._measurement is not None:
             return
-        self.watcher.note(f"loading the target {self.prepared.target.name}")
+        self.watcher.note("loading the target")
         known = task.loaded_as.get(None)
         build = replace(self.prepared.build, least_rows=known.least_rows if known else None)
         try:

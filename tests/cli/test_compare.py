@@ -9,12 +9,13 @@ import json
 from dataclasses import replace
 
 import hand
-import msgspec
 import pytest
+from msgspec.structs import replace as replaced
 from scenes import OTHER_TEXT, REFERENCE, manifest, served, trajectory
 
 from draftbench.acceptance.intervals import Estimate
-from draftbench.cli.compare import render
+from draftbench.cli.compare import changes
+from draftbench.cli.output import rendered
 from draftbench.errors import IncomparableError
 from draftbench.gate.compare import CandidateChange, FigureChange, compare_runs
 from draftbench.gate.judge import judge
@@ -56,7 +57,7 @@ def changed(made):
             mine = getattr(record, "candidate", SMALL) == SMALL
             return type(record).__name__ == kind and mine
 
-        return [msgspec.structs.replace(r, **fields) if changes(r) else r for r in made()]
+        return [replaced(r, **fields) if changes(r) else r for r in made()]
 
     return records
 
@@ -76,6 +77,11 @@ def compared(a, b):
     return compare_runs(("a", "b"), a, b)
 
 
+def render(found, style="table", *, everything=False):
+    sections = changes(found, everything=everything or style == "markdown")
+    return rendered(found, sections, style, 80, "" if everything else "--all")
+
+
 def figures(a, b, candidate=0):
     found = compared(a, b).candidates[candidate].figures
     return {(row.figure, row.k_a, row.k_b): row for row in found}
@@ -83,7 +89,7 @@ def figures(a, b, candidate=0):
 
 def words(found):
     """The last column of the table, by figure."""
-    text = render(found, "markdown", 80)
+    text = render(found, "markdown")
     rows = [line.strip("| ").split(" | ") for line in text.splitlines() if line.startswith("| ")]
     return {row[1]: row[-1] for row in rows[2:]}
 
@@ -125,14 +131,10 @@ def test_each_run_at_its_own_best_k_where_these_differ(made, run_a):
     assert found[SPEED].obstacle == "only one run has it"
 
 
-def test_costs_are_compared_by_their_timings(changed, run_a):
+def test_costs_are_compared_by_their_timings_if_both_runs_have_them(made, changed, run_a):
     cost = figures(run_a, hand.run(changed("CostPoint", seconds=(0.2,) * 3)))[COST]
     assert (cost.a.value, cost.b.value) == pytest.approx((0.1, 0.2))
-    assert cost.difference.value == pytest.approx(0.1)
-    assert cost.ratio.value == pytest.approx(2.0)
-
-
-def test_a_cost_that_one_run_lacks_has_no_difference(made, run_a):
+    assert (cost.difference.value, cost.ratio.value) == pytest.approx((0.1, 2.0))
     untimed = [r for r in made() if type(r).__name__ != "CostPoint"]
     cost = figures(run_a, hand.run(untimed))[COST]
     assert (cost.b, cost.difference, cost.obstacle) == (None, None, "only one run has it")
@@ -140,34 +142,28 @@ def test_a_cost_that_one_run_lacks_has_no_difference(made, run_a):
 
 def test_modes_are_never_subtracted(made, run_a):
     sampled = DraftingMode.SAMPLED
-    records = [
-        msgspec.structs.replace(r, mode=sampled) if hasattr(r, "mode") else r for r in made()
-    ]
+    records = [replaced(r, mode=sampled) if hasattr(r, "mode") else r for r in made()]
     run_b = hand.run(records, mode=sampled)
     found = figures(run_a, run_b)
     assert found[ALPHA].difference is None
+    told = "two drafting modes: greedy and sampled"
     for everything in (False, True):
-        text = render(compared(run_a, run_b), "table", 88, everything=everything)
-        assert "two drafting modes: greedy and sampled" in text
-    assert found[TOKENS].obstacle == "two drafting modes: greedy and sampled"
-    assert found[TOKENS].a.value == pytest.approx(8 / 3)
+        assert told in render(compared(run_a, run_b), everything=everything)
+    assert (found[TOKENS].obstacle, found[TOKENS].a.value) == (told, pytest.approx(8 / 3))
 
 
 def test_other_keys_cannot_be_paired(made, run_a):
     found = compared(run_a, hand.run(made(), key_id="other"))
     assert "DRAFTBENCH_KEY" in found.caveats[0]
     assert found.common_requests is None
-    told = " ".join(render(found, "table", 88, everything=True).split())
+    told = " ".join(render(found, everything=True).split())
     assert told.count("equests cannot be matched: the runs used different DRAFTBENCH_KEYs") == 1
-    assert "key of the hashes key other" in told
+    assert "key of the hashes: key → other" in told
     assert [(c.fact, c.a, c.b) for c in found.question] == [("key_id", "key", "other")]
 
 
 def test_other_requests_leave_both_figures_side_by_side(made, run_a):
-    moved = [
-        msgspec.structs.replace(r, request=f"x{r.request}") if hasattr(r, "request") else r
-        for r in made()
-    ]
+    moved = [replaced(r, request=f"x{r.request}") if hasattr(r, "request") else r for r in made()]
     other = hand.run(moved)
     found, row = compared(run_a, other), figures(run_a, other)[ALPHA]
     assert "no request is in both" in found.caveats[0]
@@ -178,68 +174,68 @@ def test_other_requests_leave_both_figures_side_by_side(made, run_a):
 
 def test_other_answers_of_the_target_are_named(made, run_a):
     records = made()
-    at = next(at for at, r in enumerate(records) if type(r).__name__ == "Trajectory")
-    records[at] = msgspec.structs.replace(records[at], digest="other")
-    found = compared(run_a, hand.run(records))
-    assert "output differs on 1 of 6 responses" in found.caveats[0]
+    at = next(at for at, r in enumerate(records) if isinstance(r, Trajectory))
+    records[at] = replaced(records[at], digest="other")
+    assert "output differs on 1 of 6 responses" in compared(run_a, hand.run(records)).caveats[0]
 
 
-def test_other_threads_of_one_machine_are_named_as_such(made, run_a):
-    other = hand.run(made(), threads=2)
-    assert compared(run_a, other).caveats[0] == (
-        "times (c, speed-up) were taken with different numbers of CPU threads (1 and 2) and are "
-        "not compared"
-    )
-    told = "not comparable: timed with different numbers of CPU threads (1 and 2)"
-    assert {figures(run_a, other)[key].obstacle for key in (COST, SPEED)} == {told}
-
-
-def test_times_of_another_machine_are_not_compared_nor_gated(made, run_a):
+def test_times_of_another_machine_or_of_other_threads_are_not_compared_nor_gated(made, run_a):
     other = hand.run(made(), cores=4)
     found = compared(run_a, other)
     assert "different machines" in found.caveats[0]
     assert found.environment == ("cores: 2 → 4",)
-    for row in (figures(run_a, other)[key] for key in (COST, SPEED)):
-        assert (row.difference, row.ratio) == (None, None)
-        assert row.obstacle == "not comparable: timed on different machines"
+    same, not_comparable = "the same", "not comparable"
     assert words(found) == {
-        "α": "the same",
-        "tok/round": "the same",
-        "c": "not comparable",
-        "speed-up": "not comparable",
-    }
+        "α": same, "tok/round": same, "c": not_comparable, "measured ×": not_comparable
+    }  # fmt: skip
     with pytest.raises(IncomparableError, match="measured elsewhere: machine"):
         by_the_gate(run_a, other)
+    threads = hand.run(made(), threads=2)
+    assert (
+        compared(run_a, threads)
+        .caveats[0]
+        .startswith(
+            "times (c, speed-up) were taken with different numbers of CPU threads (1 and 2)"
+        )
+    )
+    for run, why in (
+        (other, "on different machines"),
+        (threads, "with different numbers of CPU threads (1 and 2)"),
+    ):
+        for row in (figures(run_a, run)[key] for key in (COST, SPEED)):
+            assert (row.difference, row.ratio) == (None, None)
+            assert row.obstacle == f"not comparable: timed {why}"
+
+
+SLOWER = (5.0, 6.0, 5.5, 6.2, 5.1, 5.9)
 
 
 def test_a_speed_up_has_the_gates_interval_and_its_sign(made, run_a):
-    slower = hand.run(made((5.0, 6.0, 5.5, 6.2, 5.1, 5.9)))
+    slower = hand.run(made(SLOWER))
     gated, row = by_the_gate(run_a, slower).difference, figures(run_a, slower)[SPEED]
     for end in ("value", "low", "high"):
         assert getattr(row.ratio, end) == pytest.approx(1 + getattr(gated, end))
     assert gated.high < 0
     for pair, word in (((run_a, slower), "lower"), ((slower, run_a), "higher")):
-        assert words(timed_in(3, compared(*pair)))["speed-up"] == word
+        assert words(timed_in(3, compared(*pair)))["measured ×"] == word
 
 
 def test_a_time_of_fewer_than_three_processes_is_neither_higher_nor_lower(made, run_a):
     """As in the gate: a restart can differ by more than the interval over requests says."""
-    slower = hand.run(made((5.0, 6.0, 5.5, 6.2, 5.1, 5.9)))
-    found = compared(run_a, slower)
+    found = compared(run_a, hand.run(made(SLOWER)))
     assert {row.processes for row in found.candidates[0].figures if row.figure[0] in "cS"} == {1}
     for processes, word in ((1, "unclear"), (2, "unclear"), (3, "lower")):
         again = timed_in(processes, found)
-        assert words(again)["speed-up"] == word
-        assert ("fewer than 3 processes" in render(again, "table", 80)) is (processes < 3)
+        assert words(again)["measured ×"] == word
+        assert ("fewer than 3 processes" in render(again)) is (processes < 3)
 
 
 def timed_in(processes, comparison):
     """The comparison as if its times were of so many processes."""
     (change,) = comparison.candidates
-    figures = [
-        row if row.processes is None else replace(row, processes=processes)
-        for row in change.figures
-    ]
+    figures = (
+        (row.processes and replace(row, processes=processes)) or row for row in change.figures
+    )
     return replace(comparison, candidates=(replace(change, figures=tuple(figures)),))
 
 
@@ -248,93 +244,77 @@ def test_where_the_interval_holds_0_no_difference_is_shown(made, run_a):
     check = by_the_gate(run_a, noisy, limit=0.2)
     assert check.difference.low < 0 < check.difference.high
     assert not check.improved
-    assert words(compared(run_a, noisy))["speed-up"] == "unclear"
-
-
-def shown(run, figure, ks, difference, ratio):
-    """A comparison of nothing but one figure."""
-    level = Estimate(1.0, 0.9, 1.1)
-    row = FigureChange(figure, *ks, level, level, difference, ratio, SIX, None)
-    return replace(compared(run, run), candidates=(CandidateChange("small", (row,)),))
+    assert words(compared(run_a, noisy))["measured ×"] == "unclear"
 
 
 @pytest.mark.parametrize(
-    ("low", "high", "word"),
-    [(-0.001, 0.031, "unclear"), (0.001, 0.1, "higher"), (-0.1, -0.001, "lower")],
+    ("ks", "low", "high", "word"),
+    [
+        # As "+0.030 ±0.016" the first would look clear of 0.
+        ((None, None), -0.001, 0.031, "unclear"),
+        ((None, None), 0.001, 0.1, "higher"),
+        ((None, None), -0.1, -0.001, "lower"),
+        ((3, 2), -0.1, -0.001, "another k"),
+    ],
 )
-def test_an_interval_that_leans_shows_both_ends(run_a, low, high, word):
-    # As "+0.030 ±0.016" the first would look clear of 0.
-    difference, ratio = Estimate(0.03, low, high), Estimate(1.03, 1 + low, 1 + high)
-    found = shown(run_a, "α", (None, None), difference, ratio)
+def test_a_difference_shows_both_ends_and_is_judged_at_one_k(run_a, ks, low, high, word):
+    level, difference = Estimate(1.0, 0.9, 1.1), Estimate(0.03, low, high)
+    ratio = Estimate(1.03, 1 + low, 1 + high)
+    row = FigureChange("α", *ks, level, level, difference, ratio, SIX, None)
+    found = replace(compared(run_a, run_a), candidates=(CandidateChange("small", (row,)),))
     assert words(found) == {"α": word}
-    assert f"+0.030 [{low:+.3f}, {high:+.3f}]" in render(found, "table", 80)
-
-
-def test_tokens_per_round_at_two_ks_are_neither_higher_nor_lower(run_a):
-    less = Estimate(-0.5, -0.6, -0.4), Estimate(0.8, 0.7, 0.9)
-    assert list(words(shown(run_a, "tokens per round", (3, 2), *less)).values()) == ["another k"]
+    assert f"+0.030 [{low:+.3f}, {high:+.3f}]" in render(found, everything=True)
 
 
 def test_a_request_counts_as_often_in_both_runs(made):
     """In B, a sample of the log, each request stands for one row; in A the bad ones for two."""
-    rates = (1.0, 0.0) * 3
 
     def weighed(weights):
-        records = made(accept=rates)
+        records = made(accept=(1.0, 0.0) * 3)
         return hand.run(
             [
-                msgspec.structs.replace(r, weight=weights[int(r.request[1])])
-                if isinstance(r, Trajectory)
-                else r
+                replaced(r, weight=weights[int(r.request[1])]) if isinstance(r, Trajectory) else r
                 for r in records
             ]
         )
 
     row = figures(weighed((1.0, 2.0) * 3), weighed((1.0,) * 6))[ALPHA]
     # Of 9 rows 3 are accepted.
-    assert (row.a.value, row.b.value) == (pytest.approx(1 / 3), pytest.approx(1 / 3))
-    assert row.difference.value == 0
+    assert (row.a.value, row.b.value, row.difference.value) == pytest.approx((1 / 3, 1 / 3, 0))
 
 
 def test_four_common_requests_are_too_few_to_tell(made):
     runs = [hand.run(made((4.0,) * requests)) for requests in (6, 4)]
     for row in (figures(*runs)[SPEED], figures(*runs)[TOKENS]):
         assert (row.difference, row.obstacle) == (None, "4 common requests: too few to tell")
-    assert words(compared(*runs))["speed-up"] == "too few requests"
+    assert words(compared(*runs))["measured ×"] == "too few requests"
 
 
 @pytest.mark.parametrize(
-    ("asked", "words"),
+    ("asked", "heat", "words"),
     [
-        ({"max_new_tokens": 500}, "--max-new-tokens was None, is 500"),
-        ({"samples": 2}, "--samples was 1, is 2"),
-        ({"responses": "log"}, "--responses was target, is log"),
-        ({"temperature": 0.8}, "--temperature was None, is 0.8"),
+        ({"max_new_tokens": 500}, 0, "--max-new-tokens was None, is 500"),
+        ({"samples": 2}, 0, "--samples was 1, is 2"),
+        ({"responses": "log"}, 0, "--responses was target, is log"),
+        ({"temperature": 0.8}, 0, "--temperature was None, is 0.8"),
+        ({}, 0.8, "6 of 6 were sampled otherwise"),
     ],
 )
-def test_speed_ups_of_responses_of_two_kinds_are_not_subtracted(made, run_a, asked, words):
-    row = figures(run_a, hand.run(made(), **asked))[SPEED]
+def test_speed_ups_of_responses_of_two_kinds_are_not_subtracted(made, run_a, asked, heat, words):
+    sampled = Sampling(temperature=heat)
+    records = [replaced(r, sampling=sampled) if isinstance(r, Trajectory) else r for r in made()]
+    row = figures(run_a, hand.run(records, **asked))[SPEED]
     assert (row.difference, row.obstacle) == (None, f"not comparable: {words}")
 
 
-def test_speed_ups_of_responses_that_were_sampled_otherwise_are_not_subtracted(changed, run_a):
-    other = hand.run(
-        [
-            msgspec.structs.replace(r, sampling=Sampling(temperature=0.8))
-            if type(r).__name__ == "Trajectory"
-            else r
-            for r in changed("ModelFacts")
-        ]
-    )
-    row = figures(run_a, other)[SPEED]
-    assert (row.difference, row.obstacle) == (None, "not comparable: 6 of 6 were sampled otherwise")
-
-
-def test_what_was_asked_and_loaded_otherwise_is_listed(changed, run_a):
+def test_what_was_asked_and_loaded_otherwise_is_listed_on_one_screen_by_name(changed, run_a):
     found = compared(run_a, hand.run(changed("ModelFacts", fingerprint="g"), ks=(1, 2, 3)))
     assert [(c.fact, c.a, c.b) for c in found.question] == [("ks", "1, 2", "1, 2, 3")]
-    assert "--k 1, 2 1, 2, 3" in " ".join(render(found, "markdown", 80).replace("|", "").split())
+    assert "- --k: 1, 2 → 1, 2, 3" in render(found, "markdown").replace("\\", "")
     assert [(c.fact, c.a, c.b) for c in found.models] == [("small fingerprint", "", "g")]
+    shown = render(found)
+    assert "  Settings that differ: --k\n  Models that differ: small fingerprint\n" in shown
+    assert "1, 2, 3" not in shown
 
 
 def test_candidates_of_one_run_are_named(made, run_a):
@@ -342,7 +322,7 @@ def test_candidates_of_one_run_are_named(made, run_a):
     assert (both.only_a, both.only_b) == ((), ("tiny",))
     assert [change.candidate for change in both.candidates] == ["small"]
     neither = compared(run_a, hand.run(made(draft="tiny")))
-    assert "No candidate is in both runs." in render(neither, "table", 80)
+    assert "No candidate is in both runs." in render(neither)
     assert neither.common_requests == SIX
 
 
@@ -356,30 +336,19 @@ def test_prompt_lookup_is_compared_within_the_smaller_window(made):
 
 def test_each_format_holds_the_comparison(run_a, run_b):
     found = compared(run_a, run_b)
-    table = render(found, "table", 80, everything=True)
+    table = render(found, everything=True)
     assert max(map(len, table.splitlines())) <= 80
     assert "-0.500 [-1.000, +0.000]  unclear" in table
-    figure = json.loads(render(found, "json", 80))["candidates"][0]["figures"][0]
+    figure = json.loads(render(found, "json"))["candidates"][0]["figures"][0]
     assert figure["difference"]["value"] == -0.5
-    assert "### What changed\n\n| draft |  | k | A | B |" in render(found, "markdown", 80)
+    assert "### What changed\n\n| draft |  | k | A | B |" in render(found, "markdown")
+    rows = [line.split()[1] for line in render(found).splitlines() if line.startswith("small  ")]
+    assert rows == ["α", "tok/round", "measured"]  # c is not paired
 
 
-def test_one_screen_has_the_figures_that_can_be_compared(run_a, run_b):
-    lines = render(compared(run_a, run_b), "table", 88).splitlines()
-    rows = [line.split()[:3] for line in lines if line.startswith("small  ")]
-    assert rows == [["small", "α", "–"], ["small", "tok/round", "2"], ["small", "speed-up", "2"]]
-
-
-def test_one_screen_names_what_differs_without_its_values(changed, run_a):
-    other = hand.run(changed("ModelFacts", fingerprint="g"), ks=(1, 2, 3))
-    shown = render(compared(run_a, other), "table", 88)
-    assert "  Settings that differ: --k\n  Models that differ: small fingerprint\n" in shown
-    assert "1, 2, 3" not in shown
-
-
-def test_without_replays_the_rounds_that_engines_counted_are_paired():
+def test_without_replays_the_rounds_that_engines_counted_are_paired_at_one_k_and_load():
     # 8 tokens in 4 rounds on every common request; B also has two that take 8 rounds and 3.
-    asked = {"a": 4, "b": 4, "c": 4, "d": 4, "e": 4}
+    asked = dict.fromkeys("abcde", 4)
     change = figures(on_an_engine(asked), on_an_engine(asked | {"f": 0, "g": 5}))[TOKENS]
     # Not 56 / 31 of all of B's: what is printed is what is compared.
     assert (change.a.value, change.b.value) == (2.0, 2.0)
@@ -388,16 +357,8 @@ def test_without_replays_the_rounds_that_engines_counted_are_paired():
     change = figures(on_an_engine(asked), on_an_engine(asked | {"a": 2, "b": 5}))[TOKENS]
     assert change.difference.value == pytest.approx(40 / 21 - 2)
     assert change.difference.low < 0 < change.difference.high
-
-
-def test_a_k_that_an_engine_was_not_asked_at_has_no_counted_rounds():
-    asked = dict.fromkeys("abcde", 4)
     change = figures(on_an_engine(asked), on_an_engine(asked, k=1))[TOKENS]
     assert (change.a.value, change.b, change.obstacle) == (2.0, None, "only one run has it")
-
-
-def test_rounds_counted_at_two_loads_are_not_subtracted():
-    asked = dict.fromkeys("abcde", 4)
     change = figures(on_an_engine(asked), on_an_engine(asked, concurrency=4))[TOKENS]
     assert change.obstacle == "not comparable: measured at different loads"
     assert change.difference is None
@@ -407,25 +368,14 @@ def on_an_engine(kept, k=2, **fields):
     """A run of a server that drafts: of each request's 8 tokens after the first so many were
     drafted.
     """
-    rows = [
-        trajectory(request, 9, origin="engine", margins=(), argmax=(), digest=request)
-        for request in kept
-    ]
+    rows = []
     for request, count in kept.items():
+        of = {"request": request, "digest": request}
+        rows.append(trajectory(length=9, origin="engine", margins=(), argmax=(), **of))
         sums = {"accepted": count, "drafted": k * (8 - count)}
-        for draft, drafted in ((None, {}), (SMALL, sums)):
-            seconds = (0.1 * (n + 1) for n in range(9))
-            rows.append(
-                served(
-                    draft,
-                    k if draft else 0,
-                    *seconds,
-                    request=request,
-                    digest=request,
-                    **drafted,
-                    **fields,
-                )
-            )
+        seconds = [0.1 * (n + 1) for n in range(9)]
+        rows.append(served(None, 0, *seconds, **of, **fields))
+        rows.append(served(SMALL, k, *seconds, **of, **sums, **fields))
     return run_of(manifest(engine="vllm", ks=(1, 2)), rows)
 
 
@@ -443,40 +393,27 @@ def test_a_folder_that_is_no_run(failing, swept, tmp_path, runs, where):
     runs = [swept[0]] * runs
     runs[where] = tmp_path / "none"
     assert str(tmp_path / "none") in failing(2, "compare", *runs)
+    assert "RUN_B" in failing(2, "compare", swept[0])
 
 
-def test_the_answers_of_three_runs_are_listed(command, swept):
-    folder, _ = swept
-    outcome = command("compare", folder, folder, folder)
+def test_the_answers_of_three_runs_are_listed_also_of_one_that_is_named_twice(command, swept):
+    words = ["compare", swept[0], swept[0], REFERENCE / "tinyllama-stories"]
+    outcome = command(*words)
     assert (outcome.code, outcome.err) == (0, "")
     assert "B − A" not in outcome.out
-    found = json.loads(command("compare", folder, folder, folder, "--format", "json").out)
-    assert found["runs"] == [str(folder)] * 3
-    assert [answer["runner"] for answer in found["answers"]] == ["built-in decoder"] * 3
-
-
-def test_a_run_that_is_named_twice_is_listed_twice(command, swept):
-    outcome = command("compare", swept[0], swept[0], REFERENCE / "tinyllama-stories")
-    assert (outcome.code, outcome.err) == (0, "")
     assert "Settings that differ: --target" in outcome.out
-    everything = command("compare", swept[0], swept[0], REFERENCE / "tinyllama-stories", "--all")
-    assert "Differences in the settings" in everything.out
+    found = json.loads(command(*words, "--format", "json").out)
+    assert found["runs"] == list(map(str, words[1:]))
+    assert {answer["runner"] for answer in found["answers"]} == {"built-in decoder"}
+    assert "Differences in the settings" in command(*words, "--all").out
 
 
 def test_of_two_runs_without_a_common_request_only_the_answers_are_shown(command):
     one, other = (REFERENCE / name for name in ("tinyllama-stories", "tinyllama-gsm8k"))
     outcome = command("compare", one, other)
     assert (outcome.code, outcome.err) == (0, "")
-    line = "no request is in both runs: only their answers can be compared"
-    assert line in outcome.out
+    assert "no request is in both runs: only their answers can be compared" in outcome.out
     assert "B − A" not in outcome.out
-    answers = [
-        line
-        for line in outcome.out.splitlines()
-        if line.startswith(("A  concurrency 1 ", "B  concurrency 1 "))
-    ]
-    assert ["stories15M" in line for line in answers] == [True, True]
-
-
-def test_one_run_is_not_enough(failing, swept):
-    assert "RUN_B" in failing(2, "compare", swept[0])
+    for letter in "AB":
+        (line,) = [x for x in outcome.out.splitlines() if x.startswith(f"{letter}  concurrency 1 ")]
+        assert "stories15M" in line

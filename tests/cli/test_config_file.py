@@ -51,19 +51,10 @@ def test_lists_serve_flags_that_repeat_and_flags_with_commas(file, printed):
     assert (found["drafts"], found["quant"], found["k"]) == (["./one"], ["none", "int4"], "1,2,8")
 
 
-def test_what_is_printed_gives_the_same_again(file, printed):
-    found = printed(file(WHOLE + "temperature: 0.7\nout: runs/x\nsample: 5\n"))
-    assert found["out"] == "runs/x"
+def test_what_is_printed_gives_the_same_again_and_an_empty_value_leaves_the_default(file, printed):
+    found = printed(file(WHOLE + "temperature: 0.7\nout: runs/x\nsample:\nseed:\n"))
+    assert (found["out"], found["seed"], "sample" in found) == ("runs/x", 0, False)
     assert printed(file(yaml.safe_dump(found))) == found
-
-
-def test_an_empty_value_leaves_the_default(file, printed):
-    found = printed(file(WHOLE + "sample:\nseed:\n"))
-    assert "sample" not in found
-    assert found["seed"] == 0
-
-
-def test_flags_alone_can_be_printed(printed):
     assert printed("--target", "t", "--traffic", "x", "--drafts", "d")["k"] == "1-8"
 
 
@@ -80,7 +71,6 @@ def test_a_sweep_from_a_file_runs(file, command, embedded):
 @pytest.mark.parametrize(
     ("text", "words"),
     [
-        (WHOLE + "tempratur: 1\n", ["unknown key `tempratur`", "did you mean `temperature`?"]),
         (WHOLE + "xyzzy: 1\n", ["unknown key `xyzzy`", "long flags"]),
         (WHOLE + "no-controls: true\n", ["unknown key `no-controls`", "`controls`"]),
         (WHOLE + "print-config: true\n", ["unknown key `print-config`"]),
@@ -89,25 +79,23 @@ def test_a_sweep_from_a_file_runs(file, command, embedded):
         (WHOLE + "skip-bad: true\nskip_bad: false\n", ["is given twice"]),
         (WHOLE + "controls: 3\n", ["must be true or false"]),
         (WHOLE + "sample: true\n", ["must be a value"]),
-        (WHOLE + "k: {from: 1}\n", ["must be a value"]),
         ("target: t\ndrafts: [[a]]\n", ["must be a value"]),
         (WHOLE + "sample: 1.5\n", ["--sample"]),
         (WHOLE + "sample: 0\n", ["--sample"]),
         ("target: t\ndrafts: a\n", ["`--traffic`"]),
         ("- target\n", ["holds no flags"]),
         ("", ["holds no flags"]),
-        ("target: [\n", ["is not YAML"]),
-        ("a: !!python/object/apply:os.system [ls]\n", ["is not YAML"]),
     ],
 )
 def test_files_that_are_refused(failing, file, text, words):
+    """Besides those that docs/errors.md shows."""
     said = failing(2, "sweep", file(text), "--print-config")
     assert [word for word in words if word not in said] == []
 
 
 @pytest.mark.parametrize(
     ("name", "said"),
-    [("none.yaml", "No such file"), (".", "is a folder"), ("model.gguf", "is not YAML")],
+    [(".", "is a folder"), ("model.gguf", "is not YAML")],
 )
 def test_what_is_no_text_file_is_refused(failing, tmp_path, name, said):
     (tmp_path / "model.gguf").write_bytes(b"\xff\xfe\x00\x80")

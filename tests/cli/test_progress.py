@@ -64,14 +64,25 @@ def test_without_a_terminal_only_notes_are_printed_and_quietly_nothing(console, 
 
 
 def test_without_a_terminal_a_long_stage_prints_a_line_a_minute(console, clock):
+    """A model that takes long to load is kept before its first replay: no time left is guessed. A
+    note counts as the line of its minute.
+    """
     watcher, text = console()
     with watcher:
         watcher.stage("replay", 10, Candidate(draft="small"))
-        for clock[0] in (20.0, 40.0, 61.0, 80.0, 125.0):
+        clock[0] = 61.0
+        watcher.advance(0)
+        for clock[0] in (80.0, 100.0, 122.0, 150.0):
+            watcher.advance()
+        clock[0] = 180.0
+        watcher.note("a note")
+        for clock[0] in (185.0, 241.0):
             watcher.advance()
     assert text().splitlines() == [
-        "small: replay: 3 of 10, about 2.4 min left",  # 61 s / 3 * 7
-        "small: replay: 5 of 10, about 2.1 min left",
+        "small: replay: 0 of 10",
+        "small: replay: 3 of 10   about 4.7 min left",  # 122 s / 3 * 7
+        "a note",
+        "small: replay: 6 of 10   about 2.7 min left",
     ]
 
 
@@ -85,27 +96,6 @@ def test_without_a_terminal_short_stages_print_a_line_a_minute_together(console,
     # After 80 s and, two stages later, 160 s.
     assert [line.partition(":")[0] for line in text().splitlines()] == ["small", "small"]
     assert [line.partition(" rows")[0][-1] for line in text().splitlines()] == ["1", "3"]
-
-
-def test_while_no_unit_is_done_no_time_left_is_guessed(console, clock):
-    """A model that takes long to load is kept before its first replay."""
-    watcher, text = console()
-    with watcher:
-        watcher.stage("replay", 10, Candidate(draft="small"))
-        clock[0] = 61.0
-        watcher.advance(0)
-    assert text() == "small: replay: 0 of 10\n"
-
-
-def test_a_note_counts_as_the_line_of_its_minute(console, clock):
-    watcher, text = console()
-    with watcher:
-        clock[0] = 50.0
-        watcher.note("loading small")
-        watcher.stage("replay", 10, Candidate(draft="small"))
-        clock[0] = 100.0
-        watcher.advance()
-    assert text() == "loading small\n"
 
 
 def test_what_has_to_be_known_is_printed_quietly_too(console):
@@ -128,8 +118,8 @@ def test_the_view_shows_alpha_tau_and_the_speed_of_the_candidate_at_work(console
     # All accepted at k = 2: rounds of 3, 3 and 2 tokens.
     assert "α 1.00 ±0.00   τ 2.67 ±0.00 at k = 2\n" in text()
     assert "tokens/s: 1 without a draft, 2 at k = 2\n" in text()
-    assert "1/4  9 s left" in text()
-    assert "candidate 1 of 2" in text()
+    assert "1/4\n" in text().replace(" \n", "\n")
+    assert "candidate 1 of 2, about 9 s left" in text()
 
 
 def test_a_row_of_a_batch_is_shown_with_its_share_of_the_speed(console):
@@ -185,8 +175,8 @@ def test_what_is_left_takes_as_many_times_its_plan_as_what_is_done_took(planned,
 
 
 def test_the_time_left_moves_within_a_stage(planned, clock):
-    """Half of the decoding took 52.5 s: with what went before 82.5 s instead of 32.5 s. The other
-    half is as long as the mean of this and its plan, 17.5 s; the rest 50 s.
+    """Half of the decoding took 52.5 s: with what went before 82.5 s instead of 32.5 s. What is
+    left of it, 17.5 s, and the rest, 50 s, takes as many times its plan.
     """
     watcher, left = planned
     clock[0] = 30.0
@@ -195,9 +185,8 @@ def test_the_time_left_moves_within_a_stage(planned, clock):
     watcher.stage("decoding at k = 3", 10, A)
     clock[0] = 82.5
     watcher.advance(5)
-    slowness = (82.5 + 20) / (32.5 + 20)
-    assert 140 < (52.5 + 17.5 * slowness) / 2 + 50 * slowness < 141
-    assert left() == "2.3 min"
+    assert 131 < (17.5 + 50) * (82.5 + 20) / (32.5 + 20) < 132
+    assert left() == "2.2 min"
 
 
 def test_a_stage_that_is_longer_than_planned_has_that_much_more_left(planned, clock):
@@ -222,26 +211,15 @@ def test_what_an_earlier_run_has_done_is_not_waited_for(planned):
     assert left() == "1 min"  # 48 s, times 20 + 20 over 10 + 2 + 20: b is loaded
 
 
-def test_no_stage_is_said_to_take_longer_than_the_whole(planned, clock):
-    """Known fault: a stage had two minutes left by its units, and the whole 1.6 by its plan."""
-    watcher, left = planned
-    watcher.stage("decoding", 10, B)
-    clock[0] = 60.0
-    watcher.advance(1)
-    # 10 + 4.5 s of the plan took 60 s, and 20 s count as done.
-    slowness = (60 + 20) / (10 + 4.5 + 20)
-    assert 120 < 0.9 * (40 + 0.9 * 45 * slowness) < 121
-    assert left() == "2 min"
-    assert watcher._left() == watcher._left_in_all()
-
-
-def test_what_is_loaded_for_a_stage_is_done_when_it_begins(console, clock):
+@pytest.mark.parametrize("at_most", [False, True])
+def test_what_is_loaded_for_a_stage_is_done_when_it_begins(console, clock, at_most):
     watcher, text = console(terminal=True)
-    watcher.expect(["a", "b"], [1], PLAN)
+    watcher.expect(["a", "b"], [1], PLAN, at_most=at_most)
     with watcher:
         clock[0] = 4.0
         watcher.stage("responses of the target", 2)
-    assert "about 1.6 min left in all" in text()  # 96 s, as planned
+    # 96 s, as planned; a sweep may end early.
+    assert f"{'at most' if at_most else 'about'} 1.6 min left in all" in text()
 
 
 def test_of_a_plan_of_proportions_nothing_is_said_while_nothing_is_done(console):
@@ -261,7 +239,7 @@ def test_a_note_in_the_middle_of_a_stage_does_not_end_it(console, clock):
         watcher.note("r1: an error")
         clock[0] = 3.0
         watcher.advance()
-        assert "1/2  3 s left" in text()
+        assert "about 3 s left" in text()
     assert text().count("k = 3, one by one (") == 1
 
 
@@ -272,20 +250,9 @@ def test_the_line_of_a_minute_says_what_is_left_of_the_whole(console, clock):
         watcher.stage("responses of the target", 2)
         clock[0] = 61.0
         watcher.advance()
-    # 4 s and 3 s of the plan took 61 s, and 20 s count as done: what is left takes three times its
-    # plan. Of the stage's 70 s half is left, and 90 s are to come.
-    assert text() == (
-        "responses of the target: 1 of 2, about 35 s left   about 5.1 min left in all\n"
-    )
-
-
-def test_the_time_of_a_sweep_that_may_end_early_is_the_most_that_is_left(console, clock):
-    watcher, text = console(terminal=True)
-    watcher.expect(["a", "b"], [1], PLAN, at_most=True)
-    with watcher:
-        clock[0] = 4.0
-        watcher.stage("responses of the target", 2)
-    assert "at most 1.6 min left in all" in text()
+    # 4 s and 3 s of the plan took 61 s, and 20 s count as done: the 93 s that are left of it take
+    # three times that.
+    assert text() == "responses of the target: 1 of 2   about 4.7 min left in all\n"
 
 
 def test_drawing_is_a_small_share_of_the_time(console, clock, monkeypatch):

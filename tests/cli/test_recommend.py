@@ -1,5 +1,5 @@
-"""`recommend` on one screen (one decision, one speed-up, one table, and what to run next); then
-over load, limits and costs from elsewhere.
+"""`recommend` on one screen (one decision, one speed-up, one table, and what to run next; README.md
+has a whole one); then over load, limits and costs from elsewhere.
 """
 
 import csv
@@ -9,9 +9,9 @@ import shutil
 from pathlib import Path
 
 import hand
-import msgspec
 import pytest
 import scenes
+from msgspec.structs import replace
 from scenes import REFERENCE, with_fields
 
 from draftbench.acceptance.intervals import Estimate
@@ -30,7 +30,7 @@ def lines_of(answer, width=100, commands=COMMANDS):
 
 
 def assert_one_screen(answer):
-    for width in (88, 100, 250):
+    for width in (88, 250):
         lines = lines_of(answer, width)
         assert len(lines) <= 25
         assert max(map(len, lines)) <= 88
@@ -43,19 +43,24 @@ def answers(kept):
 
 
 @pytest.fixture
-def crowded(answers):
+def log(answers):
+    """The answer of a kept run."""
+    return answers["qwen2.5-coder"]
+
+
+@pytest.fixture
+def crowded(log):
     """Twelve candidates with long names, and long caveats of every urgency."""
-    answer = answers["qwen2.5-coder"]
     named = [
-        msgspec.structs.replace(each, draft=f"{LONG}-{at}" * (at != 2) or each.draft)
+        replace(each, draft=f"{LONG}-{at}" * (at != 2) or each.draft)
         for at in range(12)
-        for each in answer.evaluations[:8]
+        for each in log.evaluations[:8]
     ]
-    return msgspec.structs.replace(
-        answer,
-        choice=msgspec.structs.replace(answer.choice, draft=LONG),
-        leader=msgspec.structs.replace(answer.leader, draft=f"{LONG}-0", quant="none"),
-        runner_up=msgspec.structs.replace(answer.runner_up, draft=f"{LONG}-1", quant="none"),
+    return replace(
+        log,
+        choice=replace(log.choice, draft=LONG),
+        leader=replace(log.leader, draft=f"{LONG}-0", quant="none"),
+        runner_up=replace(log.runner_up, draft=f"{LONG}-1", quant="none"),
         evaluations=tuple(named),
         caveats=tuple(
             Caveat(kind=kind, text="why this could be otherwise " * 12, decisive=decisive, short="")
@@ -65,65 +70,37 @@ def crowded(answers):
     )
 
 
-@pytest.mark.parametrize("name", ["qwen2.5-coder", "tinyllama-stories", "tinyllama-gsm8k"])
-def test_a_kept_run_fits_one_screen(answers, name):
-    assert_one_screen(answers[name])
-
-
-def test_everything_of_a_kept_run_is_no_wider_than_a_screen(answers):
+def test_a_kept_run_fits_one_screen_and_everything_of_it_its_width(answers):
     for answer in answers.values():
+        assert_one_screen(answer)
         lines = render(answer, "table", 88, everything=True).splitlines()
         assert [line for line in lines if len(line) > 88] == []
 
 
-def test_the_screen_of_a_kept_run(answers):
-    assert lines_of(answers["qwen2.5-coder"]) == [
-        "Speculate at concurrency 1 (provisional): qwen0.5:int4, k = 5",
-        "Provisional: only 16 requests were decoded; the machine slowed down by 16% during the",
-        "  run.",
-        "Speed-up 2.03× (95% interval 1.82–2.25), prefill excluded; 48 requests, 16 decoded",
-        "",
-        "   draft         k          speed-up ×           α   tok/round           c   memory",
-        "→  qwen0.5:int4  5  2.03 (1.82–2.25)    0.87 ±0.03  3.96 ±0.34  0.20 ±0.02   584 MB",
-        "   qwen0.5:int8  5  1.68 (1.52–1.86) *  0.88 ±0.03  4.01 ±0.30  0.30 ±0.01   771 MB",
-        "   qwen0.5       3  1.49 (1.39–1.59)    0.88 ±0.03  3.16 ±0.16  0.39 ±0.01  1.26 GB",
-        "   ngram         7  1.46 (1.29–1.68)             –  1.47 ±0.20  0.00 ±0.00     0 kB",
-        "   self          1  0.96 (0.85–1.10) *  0.95 ±0.03  1.90 ±0.03  1.00 ±0.00  6.94 MB",
-        "± half a 95% interval; α acceptance rate; tok/round over all rounds; c draft step /",
-        "  target step; * not decoded; self: the target drafts, α < 1 at temperature > 0",
-        "",
-        "Runner-up: qwen0.5:int8, k = 5, slower: 1.68× expected against 2.03×; a round produces",
-        "  4.01 tokens in the time of 2.38 target steps.",
-        "qwen0.5:int4 pays off up to about 7 concurrent requests (interpolated between 4 and 16).",
-        "Best k for qwen0.5:int4 by concurrency: 5 at 1; 3 at 2–3; 2 at 4–5; 1 at 6–7;",
-        "  inconclusive from 8. (At 4, qwen0.5:int8 with k = 3 is faster, but an engine serves",
-        "  one draft.)",
-        "",
-        "next: draftbench recommend runs/R --all",
-        "      draftbench report runs/R --html report.html",
-    ]
+@pytest.mark.parametrize(
+    ("width", "left_out", "said"),
+    [
+        (88, (), ""),
+        (75, ("memory",), "left out: memory (--all)"),
+        (65, ("memory", " c "), "left out: c and memory (--all)"),
+    ],
+)
+def test_a_narrow_screen_leaves_out_memory_and_then_c_and_says_so(log, width, left_out, said):
+    lines = lines_of(log, width)
+    at = next(at for at, line in enumerate(lines) if "speed-up ×" in line)
+    assert max(map(len, lines[at : at + 6])) <= width
+    assert tuple(name for name in ("memory", " c ") if name not in f"{lines[at]} ") == left_out
+    text = " ".join(" ".join(lines).split())
+    assert said in text
+    assert ("left out" in text) == bool(said)
 
 
-def test_a_narrow_screen_leaves_out_memory_and_then_c_and_says_so(answers):
-    for width, left_out in ((88, ()), (75, ("memory",)), (65, ("memory", " c "))):
-        lines = render(answers["qwen2.5-coder"], "table", width).split("\n")
-        (head,) = (line for line in lines if "speed-up ×" in line)
-        rows = lines[lines.index(head) : lines.index(head) + 6]
-        assert max(map(len, rows)) <= width
-        assert [name for name in ("memory", " c ") if name not in f"{head} "] == list(left_out)
-        said = {0: "", 1: "left out: memory (--all)", 2: "left out: c and memory (--all)"}
-        text = " ".join(" ".join(lines).split())
-        assert said[len(left_out)] in text
-        assert ("left out" in text) == bool(left_out)
-
-
-def test_notes_that_do_not_fit_are_counted(answers):
+def test_notes_that_do_not_fit_are_counted(log):
     """Of the caveats two are urgent; a screen of 60 columns has room for neither."""
     caveats = tuple(
         Caveat(kind="looping", text=f"{which} " + "word " * 20) for which in ("one", "another")
     )
-    answer = msgspec.structs.replace(answers["qwen2.5-coder"], caveats=caveats)
-    text = " ".join(render(answer, "table", 60, commands=COMMANDS).split())
+    text = " ".join(" ".join(lines_of(replace(log, caveats=caveats), 60)).split())
     shown = sum(note in text for note in ("Runner-up", "pays off up to", "Best k", "Caveat: one"))
     assert f"{5 - shown} more notes (--all)" in text
 
@@ -153,17 +130,13 @@ def test_a_pick_that_the_runner_up_may_beat_is_called_a_toss_up(answers):
         (0.9, None, ""),  # near ties alone do not explain it: a caveat does
     ],
 )
-def test_the_control_says_why_its_acceptance_is_below_one(answers, alpha, ceiling, why):
-    answer = answers["qwen2.5-coder"]
+def test_the_control_says_why_its_acceptance_is_below_one(log, alpha, ceiling, why):
     of_self = Estimate(alpha, alpha, alpha)
     evaluations = tuple(
-        msgspec.structs.replace(e, alpha=of_self) if e.draft == "self" else e
-        for e in answer.evaluations
+        replace(e, alpha=of_self) if e.draft == "self" else e for e in log.evaluations
     )
-    edited = msgspec.structs.replace(answer, evaluations=evaluations, ceiling_alpha=ceiling)
-    assert f"self: the target drafts{why} |" in " ".join(
-        line or "|" for line in map(str.strip, lines_of(edited))
-    )
+    lines = lines_of(replace(log, evaluations=evaluations, ceiling_alpha=ceiling))
+    assert f"self: the target drafts{why} |" in " ".join(line.strip() or "|" for line in lines)
 
 
 def test_a_run_of_one_request_says_what_is_known_and_what_to_run():
@@ -178,23 +151,17 @@ def test_a_run_of_one_request_says_what_is_known_and_what_to_run():
     assert not any("1 requests" in line or "Runner-up" in line for line in lines)
 
 
-@pytest.mark.parametrize("width", [60, 88])
-def test_a_sentence_is_printed_whole_or_not_at_all(crowded, answers, width):
+def test_a_caveat_is_printed_whole_in_its_short_form_or_not_at_all(crowded, answers, log):
     for answer in (crowded, *answers.values()):
-        text = " ".join(" ".join(render(answer, "table", width).split()).split("next:")[:1])
-
-        for caveat in answer.caveats:
-            begun = f"Caveat: {' '.join(caveat.text.split()[:3])}"
-            assert begun not in text or caveat.text.strip() in text
-
-
-@pytest.mark.parametrize("words", [2, 30])
-def test_a_caveat_that_would_be_cut_is_shown_in_its_short_form(answers, words):
-    long = "reasons " * words + "and what to do"
-    caveat = Caveat(kind="uncertain-cost", text=long, short="do this")
-    answer = msgspec.structs.replace(answers["qwen2.5-coder"], caveats=(caveat,))
-    shown = "Caveat: reasons reasons and what to do" if words == 2 else "Caveat: do this"
-    assert shown in lines_of(answer)
+        for width in (60, 88):
+            text = " ".join(render(answer, "table", width).split())
+            for caveat in answer.caveats:
+                begun = f"Caveat: {' '.join(caveat.text.split()[:3])}"
+                assert begun not in text or caveat.text.strip() in text
+    for words, shown in ((2, "Caveat: reasons reasons and what to do"), (30, "Caveat: do this")):
+        long = "reasons " * words + "and what to do"
+        caveat = Caveat(kind="uncertain-cost", text=long, short="do this")
+        assert shown in lines_of(replace(log, caveats=(caveat,)))
 
 
 @pytest.mark.parametrize("folder", ["a/long/folder" * 4, "a folder/with spaces" * 3, "a" * 70])
@@ -207,22 +174,19 @@ def test_long_commands_are_continued_and_can_still_be_pasted(crowded, folder):
     assert [shlex.split(line) for line in pasted.split("\n")] == list(map(shlex.split, commands))
 
 
-@pytest.mark.parametrize("case", ["slower", "open", "untimed", "undecoded", "one", "limited"])
-def test_an_odd_case_fits_one_screen(case):
-    records, asked = hand.perfect(), {}
-    if case == "slower":
-        asked = {"min_speedup": 3.0}
-    elif case == "open":
-        asked = {"min_speedup": 2.0}
-    elif case == "untimed":
-        records = hand.untimed()
-    elif case == "undecoded":
-        records = hand.undecoded()
-    elif case == "one":
-        records = hand.one_request()
-    elif case == "limited":
-        asked = {"max_memory": 1}
-    assert_one_screen(hand.answer(records, asked=asked))
+@pytest.mark.parametrize(
+    ("records", "asked"),
+    [
+        (hand.perfect, {"min_speedup": 3.0}),  # slower
+        (hand.perfect, {"min_speedup": 2.0}),  # open
+        (hand.perfect, {"max_memory": 1}),
+        (hand.untimed, {}),
+        (hand.undecoded, {}),
+        (hand.one_request, {}),
+    ],
+)
+def test_an_odd_case_fits_one_screen(records, asked):
+    assert_one_screen(hand.answer(records(), asked=asked))
 
 
 def test_where_no_speed_is_known_the_cause_is_named_once_in_the_second_line():
@@ -233,16 +197,12 @@ def test_where_no_speed_is_known_the_cause_is_named_once_in_the_second_line():
         "No candidate's speed is known (small: it took longer than 1 s).",
     ]
     assert text.count("it took longer") == 1
-
-
-def test_a_draft_that_failed_before_its_replay_is_named_where_no_speed_is_known():
-    """Also beside a candidate that was replayed, and with nothing but the control."""
-    late = scenes.failure("other", "the weights hold NaN", stage="load")
+    # So is a draft that failed before its replay, also with nothing but the control.
+    broken = scenes.failure("other", "the weights hold NaN", stage="load")
     for draft in ("small", "self"):
-        answer = hand.answer([*hand.untimed(draft), late], drafts=("other",))
-        text = render(answer, "table", 88)
-        assert "other: the weights hold NaN" in " ".join(text.splitlines()[1:3])
-        assert "()" not in text
+        lines = lines_of(hand.answer([*hand.untimed(draft), broken], drafts=("other",)))
+        assert "other: the weights hold NaN" in " ".join(lines[1:3])
+        assert "()" not in "".join(lines)
 
 
 def test_a_load_that_was_asked_about_and_not_measured_is_named(reference):
@@ -250,16 +210,15 @@ def test_a_load_that_was_asked_about_and_not_measured_is_named(reference):
     assert "Unknown at concurrency 32, 64: not measured." in lines_of(answer)
 
 
-def test_a_runner_up_that_is_slower_than_no_draft_is_no_alternative(answers):
-    answer = answers["qwen2.5-coder"]
-    slow = [
-        msgspec.structs.replace(each, speedup_expected=Estimate(0.92, 0.8, 1.0))
-        if each.configuration == answer.runner_up
+def test_a_runner_up_that_is_slower_than_no_draft_is_no_alternative(log):
+    slow = tuple(
+        replace(each, speedup_expected=Estimate(0.92, 0.8, 1.0))
+        if each.configuration == log.runner_up
         else each
-        for each in answer.evaluations
-    ]
-    text = "\n".join(lines_of(msgspec.structs.replace(answer, evaluations=tuple(slow))))
-    best = f"{answer.runner_up.candidate}, k = {answer.runner_up.k}: 0.92×"
+        for each in log.evaluations
+    )
+    text = "\n".join(lines_of(replace(log, evaluations=slow)))
+    best = f"{log.runner_up.candidate}, k = {log.runner_up.k}: 0.92×"
     assert f"No other draft is faster than decoding without one (best: {best})." in text
     assert "Runner-up" not in text
 
@@ -277,16 +236,13 @@ def test_ranked_by_latency_the_table_includes_the_prefills():
     assert "1.52 (1.47–1.66)" in row
 
 
-def test_the_decision_of_a_clean_run_is_not_provisional():
-    answer = hand.answer(hand.perfect(requests=30), requests=30, form="messages")
-    assert lines_of(answer)[:2] == [
+def test_a_decision_is_provisional_for_reasons_that_are_said_once():
+    clean = hand.answer(hand.perfect(requests=30), requests=30, form="messages")
+    assert lines_of(clean)[:2] == [
         "Speculate: small, k = 2",
         "Speed-up 2.04× (95% interval 1.94–2.28), prefill excluded; 30 requests, all decoded",
     ]
-    assert "rovisional" not in render(answer, "markdown", 80)
-
-
-def test_reasons_of_a_provisional_decision_are_not_repeated_as_caveats():
+    assert "rovisional" not in render(clean, "markdown", 80)
     lines = lines_of(hand.answer(hand.perfect()))
     assert lines[1] == "Provisional: only 10 requests."
     assert not any(line.startswith("Caveat: only") for line in lines)
@@ -316,15 +272,14 @@ def test_json_and_csv_hold_every_figure_by_the_same_name():
     assert best["speedup_measured"]["value"] == pytest.approx(2.0)
 
 
-def test_markdown_is_as_short_unless_everything_is_asked_for(answers):
-    answer = answers["qwen2.5-coder"]
-    short = render(answer, "markdown", 80)
+def test_markdown_is_as_short_unless_everything_is_asked_for(log):
+    short = render(log, "markdown", 80)
     assert short.startswith(
         "## Speculate at concurrency 1 (provisional): qwen0.5:int4, k = 5\n\nProvisional: "
     )
     assert "| → | qwen0.5:int4 | 5 |" in short
     assert "### Checks" not in short
-    assert "### Checks" in render(answer, "markdown", 80, everything=True)
+    assert "### Checks" in render(log, "markdown", 80, everything=True)
 
 
 def better(**changes):
@@ -335,49 +290,44 @@ def better(**changes):
     return Headroom(**fields | changes)
 
 
+NO_TRAINING = "a perfect draft of these costs would reach 2.40×"
+
+
 @pytest.mark.parametrize(
-    ("headroom", "says"),
+    ("headroom", "changes", "says"),
     [
-        ([better()], "one that costs what small does would win from α 0.70 (now 0.50)"),
+        ([better()], {}, "one that costs what small does would win from α 0.70 (now 0.50)"),
         (
             [better(speedup=0.9, best_of_others=1.0)],
+            {},
             "one that costs what small does would pay off from α 0.70",
         ),
         (
             [better(alpha=None, to_win=Reach(4, 2.5, None, 1.5))],
+            {},
             "would win from 2.50 tok/round at k = 4, and reach 2.40× at most.",
         ),
         # The one that lacks least.
-        ([better(), better(draft="near", speedup=1.4)], "one that costs what near does"),
-        ([better(to_win=None)], "No training helps: a perfect draft of these costs would reach"),
-        ([], None),
+        ([better(), better(draft="near", speedup=1.4)], {}, "one that costs what near does"),
+        ([better(to_win=None)], {}, f"No training helps: {NO_TRAINING}"),
+        # Nor is more known of a draft behind prompt lookup, the last of the evaluations.
+        (
+            [better(to_win=None)],
+            {"stack": "ngram+small"},
+            f"No training helps a draft alone: {NO_TRAINING}, behind prompt lookup perhaps more.",
+        ),
+        ([], {}, None),  # the answer is a draft that could be trained
+        ([better()], {"requests": 4}, None),
     ],
 )
 def test_what_a_trained_draft_must_reach_is_one_line_where_it_could_change_the_answer(
-    answers, headroom, says
+    log, headroom, changes, says
 ):
-    answer = msgspec.structs.replace(answers["qwen2.5-coder"], headroom=tuple(headroom))
-    assert (says or "None") in str(better_draft(answer))
-
-
-def test_of_too_few_requests_no_better_draft_is_promised(answers):
-    answer = msgspec.structs.replace(answers["qwen2.5-coder"], headroom=(better(),), requests=4)
-    assert better_draft(answer) is None
-
-
-def test_what_training_a_draft_alone_cannot_bring_is_not_said_of_it_behind_prompt_lookup(answers):
-    answer = answers["qwen2.5-coder"]
-    stack = msgspec.structs.replace(answer.evaluations[0], draft="ngram+small")
-    answer = msgspec.structs.replace(
-        answer, headroom=(better(to_win=None),), evaluations=(*answer.evaluations, stack)
-    )
-    said = "No training helps a draft alone: a perfect draft of these costs would reach 2.40×, "
-    assert better_draft(answer) == said + "behind prompt lookup perhaps more."
-
-
-def test_where_a_draft_that_could_be_trained_is_the_answer_already_nothing_is_said(answers):
-    assert answers["qwen2.5-coder"].choice.draft == "qwen0.5"
-    assert better_draft(answers["qwen2.5-coder"]) is None
+    asked = dict(changes)
+    if stack := asked.pop("stack", None):
+        asked["evaluations"] = (*log.evaluations, replace(log.evaluations[0], draft=stack))
+    said = better_draft(replace(log, headroom=tuple(headroom), **asked))
+    assert says in said if says else said is None
 
 
 RUN, ONE_ROW = REFERENCE / "qwen2.5-coder", REFERENCE / "tinyllama-stories"
@@ -403,17 +353,26 @@ def engine(tmp_path):
 
 
 def test_the_answer_over_concurrencies_is_a_table_with_its_crossover(command, engine):
-    outcome = command("recommend", RUN, "--costs", engine, "--all")
+    words = ["recommend", RUN, "--costs", engine]
+    outcome = command(*words, "--all")
     assert (outcome.code, outcome.err) == (0, "")
     assert outcome.out.startswith("Speculate at concurrency 1: qwen0.5:int4, k = ")
     assert "By concurrency\n" in outcome.out
-    assert "inconclusive at 5–6; no speculation from 7." in " ".join(outcome.out.split())
-    assert "qwen0.5:int4 pays off up to about " in " ".join(outcome.out.split())
     shown = " ".join(outcome.out.split())
-    assert "costs of an engine 1.0." in shown
-    assert "from replay and the costs given" in shown
-    assert "this run's own timings are ignored" in shown
+    for said in (
+        "inconclusive at 5–6; no speculation from 7.",
+        "qwen0.5:int4 pays off up to about ",
+        "costs of an engine 1.0.",
+        "from replay and the costs given",
+        "this run's own timings are ignored",
+    ):
+        assert said in shown
     assert "corrected by" not in shown
+    out = command(*words, "--format", "markdown", "--all").out
+    assert "### By concurrency\n\n| concurrency | answer | speed-up × |" in out
+    out = command("recommend", ONE_ROW, "--format", "markdown", "--all").out
+    assert "By concurrency" not in out
+    assert "### Latency, measured\n\n|  | speculation | n |" in out
 
 
 def test_json_has_a_level_for_each_concurrency_asked(command, engine):
@@ -429,94 +388,73 @@ def test_json_has_a_level_for_each_concurrency_asked(command, engine):
     assert (found["runner"], found["latency"]) == ("an engine 1.0", None)
 
 
-def test_markdown_has_the_same_sections(command, engine):
-    out = command("recommend", RUN, "--costs", engine, "--format", "markdown", "--all").out
-    assert "### By concurrency\n\n| concurrency | answer | speed-up × |" in out
-    out = command("recommend", ONE_ROW, "--format", "markdown", "--all").out
-    assert "By concurrency" not in out
-    assert "### Latency, measured\n\n|  | speculation | n |" in out
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["--costs", "ENGINE"], ["predicted for 48 requests with costs of an engine 1.0 "]),
+        (["--costs", RUN], ["48 requests with costs of draftbench lean (bfloat16, cpu) "]),
+        (["--costs", RUN, "--all"], ["all speed-ups here are predictions"]),
+        (
+            ["--objective", "latency", "--all"],
+            ["Ranked by time per output token of a request, both prefills included."],
+        ),
+        (
+            ["--all"],
+            [
+                "time to first token without",
+                "Worse with speculation: gap between chunks, p99 374 instead of 261 ms;",
+                "the prediction, corrected by measured times, then shrunk 1% towards the other",
+            ],
+        ),
+        (
+            ["--costs", "ENGINE", "--objective", "cost", "--price-per-hour", "3.6", "--all"],
+            ["Do not speculate at concurrency 9", "tokens/$", "45000"],
+        ),
+        (
+            ["--max-memory", "4.2GB"],
+            ["Over the limits that you set: qwen0.5:int8, qwen0.5.", "Runner-up: ngram, k = 7"],
+        ),
+        # The one that needs least: prompt lookup has no weights, so this is the target alone.
+        (
+            ["--max-memory", "0.001 TB"],
+            [
+                "Do not speculate at concurrency 1 None of the timed candidates keeps the limits "
+                "(ngram at k = 1: it needs ",
+                "over --max-memory (1 GB)).",
+            ],
+        ),
+    ],
+)
+def test_an_answer_says_what_it_rests_on(command, engine, words, said):
+    out = command("recommend", RUN, *(engine if word == "ENGINE" else word for word in words)).out
+    shown = " ".join(out.split())
+    assert [text for text in said if text not in shown] == []
 
 
-def test_the_headline_names_where_costs_come_from(command, engine):
-    out = " ".join(command("recommend", RUN, "--costs", engine).out.split())
-    assert "predicted for 48 requests with costs of an engine 1.0 " in out
-    out = " ".join(command("recommend", RUN, "--costs", RUN).out.split())
-    assert "predicted for 48 requests with costs of draftbench lean (bfloat16, cpu) " in out
-    out = " ".join(command("recommend", RUN, "--costs", RUN, "--all").out.split())
-    assert "all speed-ups here are predictions" in out
-
-
-def test_costs_of_a_run_of_another_target(failing):
-    said = failing(2, "recommend", RUN, "--costs", RUN.with_name("tinyllama-stories"))
-    assert "another target" in said
-
-
-def test_latency_counts_prefills_and_says_so(command):
-    out = command("recommend", RUN, "--objective", "latency", "--all").out
-    assert "Ranked by time per output token of a request, both prefills included." in out
-
-
-def test_waits_are_shown(command):
-    out = " ".join(command("recommend", RUN, "--all").out.split())
-    assert "time to first token without" in out
-    assert "Worse with speculation: gap between chunks, p99 374 instead of 261 ms;" in out
-
-
-def test_tokens_per_dollar(command, engine):
-    words = ("--costs", engine, "--objective", "cost", "--price-per-hour", "3.6")
-    outcome = command("recommend", RUN, *words, "--all")
-    assert "tokens/$" in outcome.out
-    assert outcome.out.startswith("Do not speculate at concurrency 9")
-    assert "45000" in outcome.out
-
-
-def test_what_the_other_drafts_change_of_the_speed_up_is_said(command):
-    out = " ".join(command("recommend", RUN, "--all").out.split())
-    says = "the prediction, corrected by measured times, then shrunk 1% towards the other drafts"
-    assert says in out
-    (alone,) = [
-        each["drawn_to_others"]
-        for each in json.loads(command("recommend", RUN, "--format", "json").out)["evaluations"]
-        if (each["draft"], each["k"]) == ("self", 1)
-    ]
-    assert alone == 0  # the control is no draft
-
-
-def test_drafts_over_the_limits_are_named_on_the_first_screen(command):
-    out = command("recommend", RUN, "--max-memory", "4.2GB").out
-    assert "Over the limits that you set: qwen0.5:int8, qwen0.5." in out
-    assert "Runner-up: ngram, k = 7" in out
-
-
-@pytest.mark.parametrize("size", ["1GB", "1gb", "0.001 TB"])
-def test_a_limit_that_nobody_keeps(command, size):
-    out = " ".join(command("recommend", RUN, "--max-memory", size).out.split())
-    first, _, limit = out.partition(" (")
-    assert first == (
-        "Do not speculate at concurrency 1 None of the timed candidates keeps the limits"
-    )
-    # The one that needs least: prompt lookup has no weights, so this is the target alone.
-    assert limit.startswith("ngram at k = 1: it needs ")
-    assert "over --max-memory (1 GB))." in limit
+def test_the_control_is_no_draft_that_others_are_shrunk_towards(log):
+    (alone,) = [e.drawn_to_others for e in log.evaluations if (e.draft, e.k) == ("self", 1)]
+    assert alone == 0
 
 
 @pytest.mark.parametrize(
     ("words", "meant"),
     [
-        (("--concurrency", "1,x"), "--concurrency x: expected a number or a range"),
         (("--concurrency", "0"), "--concurrency 0: the smallest value is 1"),
-        (("--concurrency", ""), "expected a number or a range"),
-        (("--objective", "latencies"), "did you mean `latency`?"),
         (("--objective", "cost"), "--price-per-hour"),
         (("--price-per-hour", "0"), "cannot be used"),
-        (("--max-memory", "20"), "for example 24GB"),
         (("--max-memory", "-1GB"), "for example 24GB"),
         (("--max-p99-ratio", "-1"), "--max-p99-ratio"),
+        (("--min-speedup=nan",), "--min-speedup"),
+        (("--min-speedup=1e9",), "--min-speedup"),
         (("--costs", "none.yaml"), "cannot read `none.yaml`"),
         (("--costs", "."), "run"),
+        (("--costs", ONE_ROW), "another target"),
+        (("--slo", "ttft=300"), "--slo ttft=300: expected limits"),
+        (("--slo", "ttft=1s,ttft=2s"), "--slo ttft=1s,ttft=2s: expected limits"),
     ],
 )
 def test_words_that_cannot_be_used(failing, tmp_path, monkeypatch, words, meant):
+    """Besides what docs/errors.md shows."""
     monkeypatch.chdir(tmp_path)
     assert meant in failing(2, "recommend", RUN, *words)
 
@@ -533,22 +471,6 @@ def test_a_run_whose_sweep_did_not_end_says_so_first(command, tmp_path):
     assert answer["caveats"][0]["kind"] == "unfinished"
 
 
-@pytest.mark.parametrize(
-    ("limits", "said"),
-    [
-        ("300ms", "--slo 300ms: expected limits"),
-        ("ttft=300", "--slo ttft=300: expected limits"),
-        ("ttft=1s,ttft=2s", "--slo ttft=1s,ttft=2s: expected limits"),
-        ("wait=3s", "--slo wait=3s: expected limits"),
-        ("ttft=300ms", "the built-in decoder knows no queueing"),
-    ],
-)
-def test_limits_that_are_none_or_have_no_engine_are_refused(command, limits, said):
-    outcome = command("recommend", RUN, "--slo", limits)
-    assert (outcome.code, outcome.out) == (2, "")
-    assert said in outcome.err
-
-
 def test_the_commands_that_come_next_ask_the_same_question(command, engine):
     words = ["--min-speedup", "2.5", f"--costs={engine}", "--objective", "latency"]
     outcome = command("recommend", RUN, *words)
@@ -556,9 +478,3 @@ def test_the_commands_that_come_next_ask_the_same_question(command, engine):
     asked = f"{RUN} --min-speedup 2.5 --costs={engine} --objective latency"
     assert f"recommend {asked} --all" in following
     assert f"report {asked} --html report.html" in following
-
-
-@pytest.mark.parametrize("asked", ["inf", "1e9", "nan", "-1"])
-def test_a_speed_up_that_no_draft_has_cannot_be_asked_for(command, asked):
-    found = command("recommend", RUN, f"--min-speedup={asked}")
-    assert (found.code, found.out, found.err.count("error:")) == (2, "", 1)

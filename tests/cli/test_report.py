@@ -33,13 +33,8 @@ def test_without_a_file_the_page_is_written_into_the_run_folder(folder, command,
     assert opened == [f"file://{page}"]
 
 
-def test_a_second_run_or_a_folder_that_is_no_run_is_a_usage_error(folder, tmp_path, failing):
+def test_a_second_run_or_one_without_candidates_is_a_usage_error(folder, tmp_path, failing):
     page = ("--html", tmp_path / "x.html")
     failing(2, "report", folder, folder, *page)
-    assert "is not a run folder" in failing(2, "report", tmp_path, *page)
-
-
-def test_a_run_without_candidates_is_a_usage_error(tmp_path, failing):
-    RunFolder.create(tmp_path / "run", hand.manifest())
-    page = ("--html", tmp_path / "x.html")
-    assert "no candidate was measured" in failing(2, "report", tmp_path / "run", *page)
+    RunFolder.create(tmp_path / "empty", hand.manifest())
+    assert "no candidate was measured" in failing(2, "report", tmp_path / "empty", *page)

@@ -8,7 +8,6 @@ from pathlib import Path
 
 import pytest
 
-from draftbench.cli import main
 from draftbench.run_folder.folder import RunFolder
 
 SAMPLE = Path(__file__).parents[1] / "run_folder" / "samples" / "alone"
@@ -27,30 +26,24 @@ def runs(tmp_path):
     return tmp_path
 
 
-def test_runs_are_listed_by_age_with_what_they_are(runs, capsys):
-    assert main(["runs", "list", str(runs), "--format", "json"]) == 0
-    listed = json.loads(capsys.readouterr().out)
+def test_runs_are_listed_by_age_with_what_they_are_and_a_broken_one_with_its_problem(runs, command):
+    listed = json.loads(command("runs", "list", runs, "--format", "json").out)
     assert [Path(row["run"]).name for row in listed] == ["new", "old", "broken"]
     assert [row["private"] for row in listed] == ["kept", "deleted", None]
     assert [row["status"] for row in listed] == ["complete", "complete", None]
     assert listed[0]["answer"].startswith("Inconclusive")
     assert listed[0]["requests"] == 2
     assert "run.json" in listed[2]["problem"]
+    lines = command("runs", "list", runs).out.splitlines()
+    assert lines[1].split() == ["run", "answer", "n", "target", "traffic"]
+    assert any(line.startswith("  prompts and responses are kept in 1 run:") for line in lines)
+    assert [line.split()[0] for line in lines[2:] if line[0] != " "] == ["new", "old"]
+    assert any(line.startswith("  broken:") for line in lines)
 
 
-@pytest.mark.parametrize("flags", [[], ["--format", "json"]])
-def test_without_a_word_the_runs_of_the_usual_folder_are_listed(runs, capsys, monkeypatch, flags):
-    (runs / "results").mkdir()
-    (runs / "results/runs").symlink_to(runs, target_is_directory=True)
-    monkeypatch.chdir(runs)
-    assert main(["runs", "list", *flags]) == 0
-    listed = capsys.readouterr().out
-    assert main(["runs", *flags]) == 0
-    assert capsys.readouterr().out == listed
-    assert "broken" in listed
-
-
-def test_without_a_run_the_newest_is_taken_and_named(runs, command, failing, monkeypatch):
+def test_without_a_word_the_usual_folder_is_listed_and_its_newest_run_is_taken(
+    runs, command, failing, monkeypatch
+):
     monkeypatch.chdir(runs)
     words = ["recommend", "--format", "json"]
     said = failing(2, *words)
@@ -60,43 +53,24 @@ def test_without_a_run_the_newest_is_taken_and_named(runs, command, failing, mon
     outcome = command(*words)
     assert (outcome.code, outcome.err) == (0, "the newest run: results/runs/new\n")
     assert outcome.out == command("recommend", "new", "--format", "json").out
+    for flags in ([], ["--format", "json"]):
+        listed = command("runs", "list", *flags)
+        assert listed.code == 0
+        assert command("runs", *flags).out == listed.out
 
 
-def test_a_table_has_a_line_for_every_run_and_names_a_broken_one_with_its_problem(runs, capsys):
-    assert main(["runs", "list", str(runs)]) == 0
-    lines = capsys.readouterr().out.splitlines()
-    assert lines[1].split() == ["run", "answer", "n", "target", "traffic"]
-    assert sum(line.startswith("run ") for line in lines) == 1
-    assert any(line.startswith("  prompts and responses are kept in 1 run:") for line in lines)
-    assert [line.split()[0] for line in lines[2:] if line[0] != " "] == ["new", "old"]
-    assert any(line.startswith("  broken:") for line in lines)
-
-
-def test_pruning_says_what_would_go_and_deletes_nothing(runs, capsys):
-    assert main(["runs", "prune", str(runs), "--keep", "1"]) == 0
-    assert capsys.readouterr().out == f"would delete {runs / 'old'}\n"
+def test_pruning_keeps_the_newest_and_what_is_being_made_or_cannot_be_read(runs, command):
+    prune = ["runs", "prune", runs, "--keep", "1"]
+    assert command(*prune).out == f"would delete {runs / 'old'}\n"
     assert (runs / "old").exists()
-
-
-def test_pruning_keeps_the_newest_and_what_it_cannot_read(runs, capsys):
-    assert main(["runs", "prune", str(runs), "--keep", "1", "--yes"]) == 0
-    assert capsys.readouterr().out == f"deleted {runs / 'old'}\n"
+    with RunFolder(runs / "old").writer():
+        assert "kept" in command(*prune, "--yes").err
+    assert (runs / "old").exists()
+    assert command(*prune, "--yes").out == f"deleted {runs / 'old'}\n"
     assert sorted(path.name for path in runs.iterdir()) == ["broken", "new", "notes"]
 
 
-def test_a_run_that_is_being_made_is_not_pruned(runs, capsys):
-    with RunFolder(runs / "old").writer():
-        assert main(["runs", "prune", str(runs), "--keep", "1", "--yes"]) == 0
-    assert "kept" in capsys.readouterr().err
-    assert (runs / "old").exists()
-
-
-def test_a_folder_that_is_not_there_is_an_error(tmp_path, capsys):
-    assert main(["runs", "list", str(tmp_path / "none")]) == 2
-    assert "no folder" in capsys.readouterr().err
-
-
-def test_redacting_something_else_is_refused_and_deletes_nothing(tmp_path, capsys):
+def test_redacting_something_else_is_refused_and_deletes_nothing(failing, tmp_path):
     (tmp_path / "private").mkdir()
-    assert main(["runs", "redact", str(tmp_path)]) == 2
+    failing(2, "runs", "redact", tmp_path)
     assert (tmp_path / "private").exists()

@@ -6,15 +6,18 @@ from __future__ import annotations
 
 import json
 import re
+import shlex
 import shutil
 
 import pytest
 from embedded_gguf import write
 from engines.scripted_server import ScriptedServer
 from gguf import GGMLQuantizationType
+from scenes import EMBEDDED
 from sweep.engine import FakeEngine, FakeServer, fake_drive
 
 from draftbench.engines.connect import ADAPTERS
+from draftbench.errors import EngineError
 from draftbench.models.engine_rules import STARTED
 from draftbench.records import Candidate, RoundCounts
 from draftbench.run_folder.folder import RunFolder
@@ -53,60 +56,66 @@ def test_flags_that_make_no_sense_are_refused_with_a_hint(failing, words, compla
     assert hint in f"{told}\n"
 
 
-@pytest.mark.parametrize("missing", ["--target", "--drafts"])
-def test_an_engine_that_is_started_needs_its_models(failing, missing):
-    words = {"--target": "t", "--drafts": "d"}
-    del words[missing]
-    given = [word for pair in words.items() for word in pair]
-    error, hint = failing(2, "sweep", *ENGINE, *given, *TRAFFIC).splitlines()
-    assert error == f"error: missing option {missing}"
-    assert missing not in hint
+@pytest.fixture
+def engine(monkeypatch):
+    """vLLM in this process."""
+    fake = FakeEngine()
+    monkeypatch.setattr(engine_ask, "started", fake.started)
+    monkeypatch.setattr(engine_ask, "connect", fake.connect)
+    monkeypatch.setattr(engine_ask, "drive", fake_drive)
+    return fake
 
 
-def test_the_target_cannot_draft_for_itself(failing, embedded):
-    words = ["--target", embedded / "target", "--drafts", "self"]
-    assert "built-in decoder" in failing(2, "sweep", *ENGINE, *words, *TRAFFIC)
+DOCKER = "docker run image {args}"
 
 
 @pytest.mark.parametrize(
     ("words", "complaint"),
     [
-        (["--target", "gone.gguf", "--drafts", "ngram"], "--target: no model at `gone.gguf`"),
+        ("--target t", "error: missing option --drafts"),
+        ("--drafts d", "error: missing option --target"),
+        ("--target gone.gguf --tokenizer {target} --drafts ngram", "no model at `gone.gguf`"),
+        ("--target {target} --drafts gone.gguf", "--drafts: no model at `gone.gguf`"),
+        ("--target {target} --drafts ngram,eagle3:./head", "no head at `eagle3:./head`"),
+        # What is replayed has to be here, whatever starts the server.
         (
-            ["--target", "gone.gguf", "--drafts", "ngram", "--engine", "llama.cpp"],
-            "hint: give a .gguf file",  # and no folder
+            "--target /t --tokenizer {target} --drafts ./gone --engine-command '{docker}'",
+            "--drafts: no model at `./gone`",
         ),
-        (["--target", "{target}", "--drafts", "gone.gguf"], "--drafts: no model at `gone.gguf`"),
-        (["--target", "{target}", "--drafts", "ngram,eagle3:./head"], "no head at `eagle3:./head`"),
-    ],
-)
-def test_models_that_are_not_there_are_named_before_a_server_starts(
-    failing, engine, embedded, words, complaint
-):
-    words = [word.format(target=embedded / "target") for word in words]
-    told = failing(2, "sweep", *ENGINE, *words, "--tokenizer", embedded / "target", *TRAFFIC)
-    assert complaint in told
-    assert engine.starts == []
-
-
-@pytest.mark.parametrize(
-    ("words", "complaint"),
-    [
-        (["--drafts", "ngram", "--arrivals", "log"], "do not say when they came"),
-        (["--drafts", "ngram,suffix", "--engine", "sglang"], "not known to draft by `suffix`"),
+        ("--target {target} --drafts ngram --arrivals log", "do not say when they came"),
+        ("--target {target} --drafts suffix --engine sglang", "not known to draft by `suffix`"),
+        ("--target {target} --drafts self", "built-in decoder"),
+        # An engine is known however its name is written.
+        ("--target {target} --drafts ngram --engine llama-cpp", "llama.cpp serves .gguf files"),
+        ("--target {target} --drafts ngram --engine LLAMA.CPP", "give the target's .gguf file"),
+        ("--target gone.gguf --drafts ngram --engine llamacpp", "hint: give a .gguf file"),
+        ("--target {half} --drafts ngram --engine llama.cpp", "half.gguf`: it is cut off: "),
+        # The hint leads to a sweep that starts.
+        (
+            "--target {target} --drafts ngram --tokenizer {tokenizer}",
+            "give --tokenizer a folder of the target that holds config.json too",
+        ),
     ],
 )
 def test_what_no_server_could_answer_is_refused_before_one_starts(
-    failing, engine, embedded, words, complaint
+    failing, engine, tmp_path, words, complaint
 ):
-    told = failing(2, "sweep", *ENGINE, "--target", embedded / "target", *words, *TRAFFIC)
-    assert complaint in told
+    write(tmp_path / "whole.gguf", EMBEDDED / "draft", GGMLQuantizationType.F32)
+    (tmp_path / "half.gguf").write_bytes((tmp_path / "whole.gguf").read_bytes()[:2_000_000])
+    places = {"target": EMBEDDED / "target", "half": tmp_path / "half.gguf"}
+    places |= {"tokenizer": tokenizer(tmp_path), "docker": DOCKER}
+    assert complaint in failing(2, "sweep", *ENGINE, *shlex.split(words.format(**places)), *TRAFFIC)
     assert engine.starts == []
 
 
-@pytest.mark.parametrize(
-    "how", ["docker run image {args}", "sudo docker run image {args}", "./in-a-container.sh {args}"]
-)
+def tokenizer(folder):
+    """A folder with the tokenizer of the embedded target and no more."""
+    for name in ("tokenizer.json", "tokenizer_config.json"):
+        shutil.copy(EMBEDDED / "target" / name, folder / name)
+    return folder
+
+
+@pytest.mark.parametrize("how", [DOCKER, "sudo docker run image {args}", "./container.sh {args}"])
 def test_files_of_a_users_command_need_not_be_here_and_are_said_not_to_be(
     command, engine, embedded, tmp_path, how
 ):
@@ -118,42 +127,6 @@ def test_files_of_a_users_command_need_not_be_here_and_are_said_not_to_be(
     assert "no model at `/models/t` here" in outcome.err
 
 
-def test_what_is_replayed_has_to_be_here_whatever_starts_the_server(failing, engine, embedded):
-    words = ["--target", "/models/t", "--tokenizer", embedded / "target", "--drafts", "./gone"]
-    words += ["--engine-command", "docker run image {args}"]
-    assert "--drafts: no model at `./gone`" in failing(2, "sweep", *ENGINE, *words, *TRAFFIC)
-    assert engine.starts == []
-
-
-@pytest.mark.parametrize("target", ["{embedded}/target", "./nowhere"])
-def test_llama_cpp_serves_files(failing, embedded, target):
-    words = ["--target", target.format(embedded=embedded), "--drafts", "ngram"]
-    told = failing(2, "sweep", *words, "--engine", "LLAMA-cpp", *TRAFFIC)  # however written
-    assert "llama.cpp serves .gguf files" in told
-    assert "give the target's .gguf file" in told
-
-
-def test_half_a_target_is_said_to_be_cut_off(failing, embedded, tmp_path):
-    whole, half = tmp_path / "whole.gguf", tmp_path / "half.gguf"
-    write(whole, embedded / "draft", GGMLQuantizationType.F32)
-    half.write_bytes(whole.read_bytes()[:2_000_000])
-    words = ["--target", half, "--drafts", "ngram", "--engine", "llama.cpp"]
-    told = failing(2, "sweep", *words, *TRAFFIC)
-    assert "half.gguf`: it is cut off: " in told
-    assert "download the checkpoint again" in told
-
-
-def test_a_context_that_nobody_tells_is_in_the_targets_configuration(
-    failing, engine, embedded, tmp_path
-):
-    """The hint leads to a sweep that starts."""
-    for name in ("tokenizer.json", "tokenizer_config.json"):
-        shutil.copy(embedded / "target" / name, tmp_path / name)
-    words = ["--target", embedded / "target", "--drafts", "ngram", *TRAFFIC, *ENGINE]
-    told = failing(2, "sweep", *words, "--tokenizer", tmp_path)
-    assert "give --tokenizer a folder of the target that holds config.json too" in told
-
-
 def test_replays_alone_can_be_of_a_mode_in_which_the_engine_does_not_draft(command, embedded):
     models = ["--target", embedded / "target", "--drafts", embedded / "draft"]
     words = [*models, "--engine", "sglang", "--mode", "sampled", "--dry-run", *TRAFFIC]
@@ -162,17 +135,34 @@ def test_replays_alone_can_be_of_a_mode_in_which_the_engine_does_not_draft(comma
     assert command("sweep", *words, "--measure", "replay").code == 0
 
 
-@pytest.fixture
-def serving(monkeypatch):
-    """serving(spec, plain) puts servers of this process at the two addresses."""
+def test_a_server_that_does_not_answer(failing, monkeypatch):
+    def refused(url, engine, **_):
+        raise EngineError("cannot reach http://spec", hint="see whether the server runs")
 
-    def put(spec, plain=None):
+    monkeypatch.setattr(engine_prepare, "connect", refused)
+    assert "cannot reach" in failing(2, "sweep", *SERVER, "--drafts", "ngram", *TRAFFIC)
+
+
+NOTHING = {"method": "draft-simple", "counted": RoundCounts(rounds=0, drafted=0, accepted=0)}
+
+
+class Telling(FakeServer):
+    def tokenize(self, text):
+        return [1, 2, 3]
+
+
+@pytest.fixture
+def running(monkeypatch):
+    """running(speculative, plain): what answers at the two addresses."""
+
+    def connected(spec, plain=None):
         servers = {"http://spec": spec, "http://plain": plain}
         monkeypatch.setattr(engine_prepare, "connect", lambda url, engine, **_: servers[url])
         for module in (engine_check, engine_ask):
             monkeypatch.setattr(module, "drive", fake_drive)
+        return [*SERVER, *(["--baseline-server", "http://plain"] if plain else [])]
 
-    return put
+    return connected
 
 
 @pytest.mark.parametrize(
@@ -183,74 +173,45 @@ def serving(monkeypatch):
         (FakeServer(k=4), FakeServer(k=2), "without speculation$"),
         (FakeServer(), FakeServer(k=2), "or exchange the two addresses$"),
         (FakeServer(), FakeServer(), "does not draft"),
+        (FakeServer(**NOTHING), None, r"set to draft \(draft-simple\) and drafts nothing"),
+        (Telling(k=4), None, "is not the server's"),
     ],
 )
-def test_servers_that_are_no_pair(failing, serving, embedded, spec, plain, complaint):
-    serving(spec, plain)
-    words = ["--baseline-server", "http://plain", "--tokenizer", embedded / "target"]
-    assert re.search(complaint, failing(2, "sweep", *SERVER, *words, *TRAFFIC))
-
-
-def test_a_server_set_to_draft_that_drafts_nothing(failing, serving, embedded):
-    class Silent(FakeServer):
-        def counters(self):
-            return RoundCounts(rounds=0, drafted=0, accepted=0)
-
-    serving(Silent(method="draft-simple"))
-    words = ["--tokenizer", embedded / "target"]
-    assert "set to draft (draft-simple) and drafts nothing" in failing(
-        2, "sweep", *SERVER, *words, *TRAFFIC
-    )
-
-
-def test_another_tokenizer_than_the_servers(failing, serving, embedded):
-    class Telling(FakeServer):
-        def tokenize(self, text):
-            return [1, 2, 3]
-
-    serving(Telling(k=4))
-    words = ["--tokenizer", embedded / "target"]
-    assert "is not the server's" in failing(2, "sweep", *SERVER, *words, *TRAFFIC)
+def test_servers_that_are_no_pair_or_not_what_they_say(
+    failing, running, embedded, spec, plain, complaint
+):
+    words = [*running(spec, plain), "--tokenizer", embedded / "target"]
+    assert re.search(complaint, failing(2, "sweep", *words, *TRAFFIC))
 
 
 def test_a_server_whose_model_has_another_name_is_said_to_be_taken_for_the_target(
-    command, serving, embedded, tmp_path
+    command, running, embedded, tmp_path
 ):
     words = ["--target", embedded / "target", "--drafts", "ngram", *TRAFFIC, "--temperature", 0]
     said = "the server calls its model other: it is taken to be target"
     for model, expected in (("org/other", True), ("org/target", False)):
-        serving(FakeServer(model=model))
-        outcome = command("sweep", *SERVER, *words, "--out", tmp_path / model.replace("/", "-"))
+        out = tmp_path / model.replace("/", "-")
+        outcome = command("sweep", *running(FakeServer(model=model)), *words, "--out", out)
         assert outcome.code == 0, outcome.err
         assert (said in outcome.err) is expected
 
 
 def test_a_folder_with_a_tokenizer_and_no_more_is_enough_for_prompt_lookup(
-    command, failing, serving, embedded, tmp_path
+    command, failing, running, embedded, tmp_path
 ):
-    for name in ("tokenizer.json", "tokenizer_config.json"):
-        shutil.copy(embedded / "target" / name, tmp_path / name)
-    serving(FakeServer(k=4))
-    words = [*SERVER, "--tokenizer", tmp_path, "--out", tmp_path / "run", *TRAFFIC]
+    words = [*running(FakeServer(k=4)), "--tokenizer", tokenizer(tmp_path), *TRAFFIC]
+    words += ["--out", tmp_path / "run"]
     outcome = command("sweep", *words, "--drafts", "ngram", "--temperature", 0)
     assert outcome.code == 0, outcome.err
     told = failing(2, "sweep", *words, "--drafts", embedded / "draft")
     assert "cannot be replayed: the served model is not named" in told
 
 
-def lookup(embedded):
-    """A sweep of prompt lookup at k = 2 on an engine."""
-    return [*("--target", embedded / "target", "--drafts", "ngram"), *TRAFFIC, *ENGINE, "--k", 2]
-
-
 @pytest.fixture
-def engine(monkeypatch):
-    """vLLM in this process."""
-    fake = FakeEngine()
-    monkeypatch.setattr(engine_ask, "started", fake.started)
-    monkeypatch.setattr(engine_ask, "connect", fake.connect)
-    monkeypatch.setattr(engine_ask, "drive", fake_drive)
-    return fake
+def words(embedded, tmp_path):
+    """A sweep of prompt lookup at one k on vLLM."""
+    models = ["--target", embedded / "target", "--drafts", "ngram"]
+    return ["sweep", *models, *TRAFFIC, *ENGINE, "--k", 2, "--out", tmp_path / "run"]
 
 
 def test_a_whole_sweep_on_an_engine_ends_in_a_recommendation(command, engine, embedded, tmp_path):
@@ -265,32 +226,25 @@ def test_a_whole_sweep_on_an_engine_ends_in_a_recommendation(command, engine, em
     assert json.loads((tmp_path / "run" / "run.json").read_text())["question"]["engine"] == "vllm"
 
 
-def test_a_server_that_dies_leaves_exit_code_1_and_the_command_to_resume(
-    command, engine, embedded, tmp_path
-):
+def test_a_server_that_dies_leaves_exit_code_1_and_the_command_to_resume(command, engine, words):
+    """A drafting one, and then the third: the plain one that closes the repeat."""
     engine.make = lambda start, n: FakeServer(lives=3 if start.speculation else 10**6)
-    words = lookup(embedded)
-    outcome = command("sweep", *words, "--sample", 6, "--out", tmp_path / "run")
+    outcome = command(*words, "--sample", 6)
     assert outcome.code == 1
     assert "stopped answering" in outcome.err
     assert "resume with: draftbench sweep" in outcome.err
 
-
-def test_a_plain_server_that_dies_at_the_end_is_named_and_asked_again(
-    command, engine, embedded, tmp_path
-):
-    """The third server is the plain one that closes the repeat."""
+    engine.starts.clear()
     engine.make = lambda start, n: FakeServer(lives=lives[n - 1])
     lives = [10**6, 10**6, 3]
-    words = lookup(embedded)
-    words += ["--sample", 6, "--out", tmp_path / "run"]
-    outcome = command("sweep", *words)
+    words[-1] = f"{words[-1]}-2"
+    outcome = command(*words, "--sample", 6)
     assert outcome.code == 1, outcome.err
     said = joined(outcome.err)
     assert "not completely measured: the server without a draft; finished work is kept" in said
     assert "resume with: draftbench sweep" in said
     lives += [10**6]
-    outcome = command("sweep", *words)
+    outcome = command(*words, "--sample", 6)
     assert outcome.code == 0, outcome.err
     assert len(engine.starts) == 4
 
@@ -343,70 +297,75 @@ def test_a_dry_run_counts_starts_at_least_and_at_most(
     assert engine.starts == []
 
 
-def test_a_dry_run_at_the_logs_times_takes_as_long_as_the_log(command, engine, embedded, tmp_path):
-    """An hour of it, twice as fast, three times."""
-    log = tmp_path / "log.jsonl"
-    rows = ({"prompt": f"one two {at}", "timestamp": at} for at in (0, 60, 3600))
-    log.write_text("".join(json.dumps(row) + "\n" for row in rows))
-    words = ["--target", embedded / "target", "--drafts", "ngram", *ENGINE, "--k", 2]
-    words += ["--traffic", log, "--max-new-tokens", 4, "--arrivals", "log", "--time-scale", 2]
-    outcome = command("sweep", *words, "--dry-run", "--format", "json")
-    assert "of its load" not in outcome.err
-    plan = json.loads(outcome.out)
-    assert 3 * 1800 + 3 * 30 < plan["least_seconds"] < 3 * 1800 + 3 * 30 + 10
-    assert plan["least_starts"] == 3
-    said = command("sweep", *words, "--sample", 2, "--dry-run").err
-    assert "2 requests are sent for the log's 3 rows: 67% of its load" in said
-
-
-@pytest.mark.parametrize(("baseline", "visits"), [(False, 1), (True, 2)])
-def test_a_dry_run_on_servers_that_run_takes_what_arrivals_take_at_least(
-    command, serving, embedded, tmp_path, baseline, visits
+@pytest.mark.parametrize(
+    ("more", "slots", "room", "shown"),
+    [
+        ([], None, 16, "arrivals poisson:6, as many as the engine takes answered at once"),
+        (["--concurrency", 3], 3, 3, "arrivals poisson:6, 3 answered at once"),
+    ],
+)
+def test_at_times_of_arrival_servers_are_started_once_with_room_for_what_comes_together(
+    command, engine, words, more, slots, room, shown
 ):
-    """Ten minutes of a log, sent as logged once to each server."""
-    log = tmp_path / "log.jsonl"
-    rows = ({"prompt": f"one two {at}", "timestamp": at} for at in (0, 60, 600))
-    log.write_text("".join(json.dumps(row) + "\n" for row in rows))
-    serving(FakeServer(k=4), FakeServer())
-    words = ["--tokenizer", embedded / "target", "--traffic", log, "--max-new-tokens", 4]
-    words += ["--arrivals", "log", "--dry-run", *(["--baseline-server", "http://plain"] * baseline)]
-    plan = json.loads(command("sweep", *SERVER, *words, "--format", "json").out)
-    assert (plan["least_seconds"], plan["most_seconds"]) == (visits * 600, None)
-    assert plan["least_starts"] == 0
-    shown = " ".join(command("sweep", *SERVER, *words).out.split())
-    assert "the time that the arrivals take" in shown
-    assert "servers 0 started" in shown
-
-
-def test_a_dry_run_of_replay_alone_waits_for_no_arrivals(command, engine, embedded):
-    words = lookup(embedded)
-    words += ["--arrivals", "poisson:0.001", "--measure", "replay", "--dry-run", "--format", "json"]
-    plan = json.loads(command("sweep", *words).out)
+    """The plain server, the drafting one, and the plain one at the end."""
+    words = [*words, "--arrivals", "poisson:6", *more]
+    plan = json.loads(command(*words, "--dry-run", "--format", "json").out)
+    assert plan["least_starts"] == 3
+    assert plan["manifest"]["question"]["max_concurrency"] == slots
+    assert shown in " ".join(command(*words, "--dry-run").out.split())
+    outcome = command(*words)
+    assert outcome.code == 0, outcome.err
+    assert {(start.max_concurrency, start.concurrency) for start in engine.starts} == {
+        (slots, room)
+    }
+    run = read_run(RunFolder(words[words.index("--out") + 1]))
+    assert run.manifest.question.concurrency == (1,)
+    # Replay alone waits for no arrivals.
+    words[words.index("poisson:6")] = "poisson:0.001"
+    words = [*words, "--measure", "replay", "--dry-run", "--format", "json"]
+    plan = json.loads(command(*words, "--out", "new").out)
     assert plan["least_starts"] == 1
     assert plan["least_seconds"] < 60
 
 
-@pytest.mark.parametrize(
-    ("more", "limit", "room", "shown"),
-    [
-        ((), None, 16, "arrivals poisson:6, as many as the engine takes answered at once"),
-        (("--concurrency", 3), 3, 3, "arrivals poisson:6, 3 answered at once"),
-    ],
-)
-def test_servers_have_room_for_requests_that_arrive_together(
-    command, engine, embedded, tmp_path, more, limit, room, shown
-):
-    """And a dry run counts the plain server, the drafting one, and the plain one at the end."""
-    words = [*lookup(embedded), "--arrivals", "poisson:6", *more]
-    plan = json.loads(command("sweep", *words, "--dry-run", "--format", "json").out)
+@pytest.fixture
+def logged(tmp_path):
+    """A log of three requests in as many seconds as its last."""
+    log = tmp_path / "log.jsonl"
+
+    def words(seconds):
+        rows = ({"prompt": f"one two {at}", "timestamp": at} for at in (0, 60, seconds))
+        log.write_text("".join(json.dumps(row) + "\n" for row in rows))
+        return ["--traffic", log, "--max-new-tokens", 4, "--arrivals", "log", "--dry-run"]
+
+    return words
+
+
+def test_a_dry_run_at_the_logs_times_takes_as_long_as_the_log(command, engine, words, logged):
+    """An hour of it, twice as fast, three times."""
+    words = [*words, "--sample", 3, *logged(3600), "--time-scale", 2]
+    outcome = command(*words, "--format", "json")
+    assert "of its load" not in outcome.err
+    plan = json.loads(outcome.out)
+    assert 3 * 1800 + 3 * 30 < plan["least_seconds"] < 3 * 1800 + 3 * 30 + 10
     assert plan["least_starts"] == 3
-    assert plan["manifest"]["question"]["max_concurrency"] == limit
-    assert shown in " ".join(command("sweep", *words, "--dry-run").out.split())
-    outcome = command("sweep", *words, "--out", tmp_path / "run")
-    assert outcome.code == 0, outcome.err
-    starts = {(start.max_concurrency, start.concurrency) for start in engine.starts}
-    assert starts == {(limit, room)}
-    assert read_run(RunFolder(tmp_path / "run")).manifest.question.concurrency == (1,)
+    said = command(*words, "--sample", 2).err
+    assert "2 requests are sent for the log's 3 rows: 67% of its load" in said
+
+
+@pytest.mark.parametrize(("plain", "visits"), [(None, 1), (FakeServer(), 2)])
+def test_a_dry_run_on_servers_that_run_takes_what_arrivals_take_at_least(
+    command, running, embedded, logged, plain, visits
+):
+    """Ten minutes of a log, sent as logged once to each server."""
+    words = ["sweep", *running(FakeServer(k=4), plain), "--tokenizer", embedded / "target"]
+    words += logged(600)
+    plan = json.loads(command(*words, "--format", "json").out)
+    assert (plan["least_seconds"], plan["most_seconds"]) == (visits * 600, None)
+    assert plan["least_starts"] == 0
+    shown = " ".join(command(*words).out.split())
+    assert "the time that the arrivals take" in shown
+    assert "servers 0 started" in shown
 
 
 @pytest.mark.parametrize(

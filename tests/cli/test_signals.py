@@ -10,7 +10,6 @@ import signal
 import subprocess
 import sys
 import time
-from pathlib import Path
 
 import pytest
 
@@ -82,6 +81,35 @@ def test_a_sweep_that_is_ended_before_it_measures_says_so(failing, embedded, tmp
     )
 
 
+def test_an_interrupted_sweep_says_how_to_go_on_and_goes_on(
+    command, failing, embedded, monkeypatch, tmp_path
+):
+    """Stopped when the replay begins: the responses are kept and not written again. The folder has
+    a blank in its name and can be copied into the shell.
+    """
+    folder = tmp_path / "my run"
+    words = ["sweep", "--target", embedded / "draft", "--drafts", "ngram", "--no-controls"]
+    words += ["--traffic", "suite:completion", "--sample", 3, "--max-new-tokens", 12, "--k", 2]
+    words += ["--measure", "none", "--threads", 1, "--out", folder]
+    stage = TerminalWatcher.stage
+
+    def interrupted(self, what, total, candidate=None):
+        if "replay" in what:
+            raise KeyboardInterrupt
+        stage(self, what, total, candidate)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(TerminalWatcher, "stage", interrupted)
+        said = failing(130, *words)
+    assert "error: interrupted" in said
+    assert said.endswith(f"--out '{folder}'")
+    kept = (folder / "observations" / "trajectory.jsonl").read_text()
+    assert kept.count('"kind":"trajectory"') == 3
+    assert command(*words).code == 0
+    assert (folder / "observations" / "trajectory.jsonl").read_text() == kept
+    assert (folder / "observations" / "lookupreplay.jsonl").exists()
+
+
 @pytest.mark.parametrize(("stop", "code"), [(KeyboardInterrupt, 130), (TerminatedError, 143)])
 def test_any_other_command_that_is_ended_says_so(failing, monkeypatch, swept, stop, code):
     def read(folder):
@@ -91,30 +119,23 @@ def test_any_other_command_that_is_ended_says_so(failing, monkeypatch, swept, st
     assert "nothing is lost; run the command again" in failing(code, "recommend", swept[0])
 
 
-def test_a_second_sigterm_ends_the_process_at_once():
+@pytest.fixture
+def sigterm():
+    """SIGTERM raises an exception, as in the program."""
     before = signal.getsignal(signal.SIGTERM)
-    try:
-        catch_sigterm()
-        with pytest.raises(TerminatedError):
-            os.kill(os.getpid(), signal.SIGTERM)
-        assert signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
-    finally:
-        signal.signal(signal.SIGTERM, before)
+    catch_sigterm()
+    yield lambda: signal.getsignal(signal.SIGTERM)
+    signal.signal(signal.SIGTERM, before)
 
 
-def test_a_folder_with_a_blank_can_be_copied_into_the_shell(
-    failing, embedded, tmp_path, monkeypatch
-):
-    folder = tmp_path / "my run"
-    stage = TerminalWatcher.stage
-
-    def ended(self, what, total, candidate=None):
-        if Path(folder / "run.json").exists():
-            raise KeyboardInterrupt
-        stage(self, what, total, candidate)
-
-    monkeypatch.setattr(TerminalWatcher, "stage", ended)
-    assert f"--out '{folder}'" in failing(130, *sweep_words(embedded, folder))
+def test_after_sigterm_or_control_c_sigterm_ends_the_process_at_once(sigterm, tmp_path):
+    with pytest.raises(TerminatedError):
+        os.kill(os.getpid(), signal.SIGTERM)
+    assert sigterm() is signal.SIG_DFL
+    catch_sigterm()
+    with pytest.raises(InterruptedRunError), resumable(tmp_path / MANIFEST):
+        raise KeyboardInterrupt
+    assert sigterm() is signal.SIG_DFL
 
 
 WHILE_IT_LOADS = """
@@ -131,15 +152,6 @@ sys.meta_path.insert(0, Interrupt())
 sys.argv = ["draftbench", "--version"]
 entry()
 """
-
-
-def test_control_c_while_the_program_loads_is_no_traceback():
-    done = subprocess.run(
-        [sys.executable, "-c", WHILE_IT_LOADS], capture_output=True, text=True, check=False
-    )
-    assert (done.returncode, done.stdout) == (130, "")
-    assert done.stderr.startswith("error: interrupted\nhint: ")
-    assert "Traceback" not in done.stderr
 
 
 AT_SHUTDOWN = """
@@ -175,22 +187,12 @@ sys.exit(main(["recommend", {run!r}]))
 """
 
 
-def test_control_c_while_numpy_is_loaded_is_no_verdict(swept):
-    program = IN_NUMPY.format(run=str(swept[0]))
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
-    assert (done.returncode, done.stdout) == (130, "")
-    assert done.stderr.startswith("error: interrupted\nhint: ")
-
-
-def test_after_control_c_sigterm_is_the_systems_again(tmp_path):
-    before = signal.getsignal(signal.SIGTERM)
-    try:
-        catch_sigterm()
-        with pytest.raises(InterruptedRunError), resumable(tmp_path / MANIFEST):
-            raise KeyboardInterrupt
-        assert signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
-    finally:
-        signal.signal(signal.SIGTERM, before)
+def test_control_c_while_something_is_loaded_is_no_traceback_and_no_verdict(swept):
+    for program in (WHILE_IT_LOADS, IN_NUMPY.format(run=str(swept[0]))):
+        done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
+        assert (done.returncode, done.stdout) == (130, "")
+        assert done.stderr.startswith("error: interrupted\nhint: ")
+        assert "Traceback" not in done.stderr
 
 
 SMALL = ["--sample", 2, "--max-new-tokens", 8, "--k", 1, "--measure", "replay", "--no-controls"]
@@ -213,6 +215,11 @@ def late(loaded, group):
     raise timed_out(1.0)
 
 
+def said_of(outcome):
+    """The lines on stderr; long commands are continued."""
+    return [line for line in outcome.err.replace(" \\\n       ", "").splitlines() if line]
+
+
 def test_a_candidate_over_its_time_leaves_the_command_that_goes_on(
     command, small_words, monkeypatch
 ):
@@ -225,20 +232,29 @@ def test_a_candidate_over_its_time_leaves_the_command_that_goes_on(
         patch.setattr(worker, "replay", late_for_models)
         outcome = command(*small_words)
     assert outcome.code == 1
-    pasted = outcome.err.replace(" \\\n       ", "")  # long commands are continued
-    said = [line for line in pasted.splitlines() if line]
-    assert said[-3] == f"not completely measured: draft; {goes_on(small_words)}"
-    assert said[-2] == f"next: draftbench recommend {small_words[-1]} --all"
+    assert said_of(outcome)[-3:-1] == [
+        f"not completely measured: draft; {goes_on(small_words)}",
+        f"next: draftbench recommend {small_words[-1]} --all",
+    ]
     outcome = command(*small_words)
     assert (outcome.code, "not completely measured" in outcome.err) == (0, False)
 
 
-def test_where_time_was_limited_a_longer_limit_is_advised(command, small_words, monkeypatch):
+def test_where_no_candidate_is_left_it_goes_on_and_where_time_was_limited_more_is_advised(
+    command, small_words, monkeypatch
+):
     monkeypatch.setattr(worker, "replay", late)
-    words = ["sweep", "--candidate-timeout", "100", *small_words[1:]]
+    outcome = command(*small_words)
+    assert (outcome.code, outcome.out) == (2, "")
+    late_draft = "draft: it took longer than the 1 second of --candidate-timeout"
+    assert said_of(outcome)[-3:-1] == [
+        f"not completely measured: draft, ngram; {goes_on(small_words)}",
+        f"error: no candidate was measured in this run ({late_draft})",
+    ]
+    words = ["sweep", "--candidate-timeout", "100", *small_words[1:-1], f"{small_words[-1]}-2"]
     longer = "what took too long needs a longer --candidate-timeout"
-    said = f"not completely measured: draft, ngram; {longer}; {goes_on(words)}\n"
-    assert said in command(*words).err
+    said = f"not completely measured: draft, ngram; {longer}; {goes_on(words)}"
+    assert said in said_of(command(*words))
 
 
 def test_what_cannot_be_loaded_is_not_said_to_go_on(command, small_words, monkeypatch):
@@ -254,17 +270,6 @@ def test_what_cannot_be_loaded_is_not_said_to_go_on(command, small_words, monkey
     assert outcome.code == 1
     assert "draft failed: touched no layer" in outcome.err
     assert "resume with" not in outcome.err
-
-
-def test_so_it_does_where_no_candidate_is_left(command, small_words, monkeypatch):
-    monkeypatch.setattr(worker, "replay", late)
-    outcome = command(*small_words)
-    assert (outcome.code, outcome.out) == (2, "")
-    pasted = outcome.err.replace(" \\\n       ", "")  # long commands are continued
-    said = [line for line in pasted.splitlines() if line]
-    assert said[-3] == f"not completely measured: draft, ngram; {goes_on(small_words)}"
-    late_draft = "draft: it took longer than the 1 second of --candidate-timeout"
-    assert said[-2] == f"error: no candidate was measured in this run ({late_draft})"
 
 
 def test_a_full_disk_leaves_the_command_that_goes_on(failing, small_words, monkeypatch):

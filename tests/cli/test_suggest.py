@@ -33,23 +33,17 @@ def proposals(command, target):
     return found, {row["pairing"]["draft"]: row for row in found["proposals"]}
 
 
-def test_drafts_are_held_against_the_models_own_files(command, models):
+def test_drafts_are_held_against_the_models_own_files_if_they_can_be_read(command, models):
     found, rows = proposals(command, TARGET)
     one = rows[ONE_B]
     assert (one["obstacles"], one["same_tokens"], one["unchecked"]) == ([], 1.0, None)
     assert one["share"] == pytest.approx(one["parameters"] / found["parameters"])
-    assert one["works"] == "yes"
     other = rows["meta-llama/Llama-3.2-3B-Instruct"]
-    assert (other["obstacles"], other["works"]) == ([], "maybe")
-
-
-def test_what_could_not_be_read_is_said_and_its_size_stays_unknown(command, models):
+    assert (one["works"], other["obstacles"], other["works"]) == ("yes", [], "maybe")
     outcome = command("suggest", "--target", TARGET)
     assert outcome.code == 0
-    # One note, and only of what is not here.
-    assert outcome.err.replace("\n  ", " ") == (
-        "note: reading configurations and tokenizers from the cache, because the hub "
-        "cannot be reached: meta-llama/Llama-3.1-8B-Instruct\n"
+    assert outcome.err == (
+        "note: the hub cannot be reached: only models that are in the cache are checked\n"
     )
     rows = {line.split()[0]: line for line in outcome.out.splitlines() if "meta-llama/" in line}
     assert "8.03 B" in rows["meta-llama/Llama-3.1-8B-Instruct"]
@@ -79,9 +73,8 @@ def test_a_hub_that_does_not_answer_is_asked_once_and_its_answer_is_not_printed(
         env=environment, capture_output=True, text=True, check=False,
     )  # fmt: skip
     assert done.returncode == 0
-    note, *more = done.stderr.replace("\n  ", " ").splitlines()
-    assert more == []
-    assert "because the hub cannot be reached" in note
+    assert done.stderr.startswith("note: the hub cannot be reached")
+    assert done.stderr.count("\n") == 1
     assert "8.03 B" in done.stdout
 
 
@@ -99,12 +92,12 @@ def test_a_target_that_is_left_alone_or_unknown_gets_no_guess(command, target, s
     assert unsaid not in outcome.out
 
 
-def test_heads_come_before_draft_models_and_those_that_are_measured_here_first(command):
+def test_heads_come_before_draft_models_and_those_that_run_here_first(command):
     outcome = command("suggest", "--target", "meta-llama/Llama-3.1-8B-Instruct")
     eagle, dflash, drafts = (
         outcome.out.index(words)
         for words in (
-            "eagle3:RedHatAI/Llama-3.1-8B-Instruct-speculator.eagle3  on an engine or none*",
+            "eagle3:RedHatAI/Llama-3.1-8B-Instruct-speculator.eagle3  draftbench*, or an engine",
             "dflash:z-lab/LLaMA3.1-8B-Instruct-DFlash-UltraChat",
             "Drafts used with",
         )
@@ -113,7 +106,7 @@ def test_heads_come_before_draft_models_and_those_that_are_measured_here_first(c
     assert "as of 2026-" in outcome.out
     # `--drafts` has no name for it.
     other = command("suggest", "--target", "zai-org/GLM-5.2").out
-    assert "RedHatAI/GLM-5.2-speculator.dspark  on an engine, as dspark (spec:FILE.json)" in other
+    assert "RedHatAI/GLM-5.2-speculator.dspark  an engine, as dspark (spec:FILE.json)" in other
     assert "No known draft model for" in other
 
 
@@ -144,16 +137,6 @@ def test_a_target_that_carries_its_own_draft_says_so_first_with_each_engines_fla
     assert "llama.cpp: --spec-type draft-mtp" in outcome.out
     unused = "Unused by vLLM, SGLang, transformers in such a model."
     assert unused in " ".join(outcome.out.split())
-
-
-def test_the_pair_of_the_documentation_is_known(command, embedded, tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    shutil.copytree(embedded / "target", "Qwen2.5-Coder-1.5B-Instruct")
-    _, rows = proposals(command, "./Qwen2.5-Coder-1.5B-Instruct")
-    ((draft, row),) = rows.items()
-    assert draft == "Qwen/Qwen2.5-Coder-0.5B-Instruct"
-    assert row["pairing"]["date"] == "2026-10-02"
-    assert "not in the cache" in row["unchecked"]
 
 
 @pytest.mark.parametrize("name", ["Qwen2.5-72B-Instruct", "unheard-of-70b", "a/b/Qwen3-32B"])

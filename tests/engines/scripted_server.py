@@ -2,9 +2,9 @@
 
 It writes for each prompt the tokens that `write` says, in rounds of `k` drafted tokens of which
 `accepts` (in turn) are accepted. `faults` names what goes wrong with which request for text,
-counted from 0: "die" (nothing answers from then on), "hang", "refuse", "garbage", "half" (the
-connection breaks), "early" (the stream ends without an end), "wrong ids" (it read another prompt),
-"giant", "too many" (tokens), "failed".
+counted from 0: "die" (nothing answers from then on), "hang", "refuse", "busy", "garbage", "half"
+(the connection breaks), "early" (the stream ends without an end), "wrong ids" (it read another
+prompt), "giant", "too many" (tokens), "failed".
 
     with ScriptedServer("vllm", k=4, faults={3: "half"}) as server:
         for answer in drive(connect(server.url), asks, concurrency=1): …
@@ -84,36 +84,27 @@ class ScriptedServer:
 
     def told(self, path: str, body: Any) -> Any:
         """The JSON answer of a route that writes no text; None where there is no such route."""
-        if path == "/v1/models":
-            owner = OWNERS[self.engine]
-            return {"data": [{"id": self.model, "owned_by": owner, "max_model_len": 4096}]}
-        if path in ("/tokenize", "/v1/tokenize"):
+        if path == "/tokenize":
             text = body.get("prompt", body.get("content"))
             return {"tokens": [*map(ord, text if text is not None else str(body["messages"]))]}
         if path == "/detokenize":
             return {"content": "".join(map(chr, body["tokens"]))}
-        if self.engine == "vllm" and path == "/version":
-            return {"version": self.version}
-        if self.engine == "llama.cpp" and path == "/props":
-            return {
-                "total_slots": 2,
-                "model_path": self.model,
-                "build_info": VERSION,
-                "default_generation_settings": {"n_ctx": 4096},
-            }
-        if self.engine == "llama.cpp" and path == "/apply-template":
-            return {"prompt": str(body["messages"])}
-        if self.engine == "sglang" and path == "/server_info":
-            return {
-                "version": VERSION,
-                "model_path": self.model,
-                "context_length": 4096,
-                "disable_radix_cache": True,
-                "max_running_requests": 48,
-                "speculative_algorithm": "STANDALONE" if self.k else None,
-                "speculative_num_draft_tokens": self.k + 1 if self.k else None,
-            }
-        return None
+        card = {"id": self.model, "owned_by": OWNERS[self.engine], "max_model_len": 4096}
+        of_sglang = {"version": VERSION, "model_path": self.model, "context_length": 4096}
+        of_sglang |= {"disable_radix_cache": True, "max_running_requests": 48}
+        if self.k:
+            of_sglang |= {"speculative_algorithm": "STANDALONE"}
+            of_sglang |= {"speculative_num_draft_tokens": self.k + 1}
+        of_llama = {"total_slots": 2, "model_path": self.model, "build_info": VERSION}
+        of_llama |= {"default_generation_settings": {"n_ctx": 4096}}
+        routes = {
+            (self.engine, "/v1/models"): {"data": [card]},
+            ("vllm", "/version"): {"version": self.version},
+            ("llama.cpp", "/props"): of_llama,
+            ("llama.cpp", "/apply-template"): {"prompt": str(body.get("messages"))},
+            ("sglang", "/server_info"): of_sglang,
+        }
+        return routes.get((self.engine, path))
 
     def metrics(self) -> str:
         prefix = {"llama.cpp": "llamacpp"}.get(self.engine, self.engine)
@@ -203,46 +194,34 @@ def _vllm(server: ScriptedServer, pieces, finish, rounds, read) -> Iterator[Any]
     count = sum(map(len, pieces))
     final = {"choices": [], "usage": {"prompt_tokens": len(read), "completion_tokens": count}}
     if server.k and server.version == VERSION:
-        accepted = [a for _, a in rounds]
-        final["metrics"] = {
-            "time_to_first_token_ms": 1.0,
-            "speculative_decoding": {
-                "acceptance_histogram": [accepted.count(j) for j in range(server.k + 1)],
-                "num_spec_steps": len(rounds),
-                "num_accepted_draft_tokens": sum(accepted),
-                "num_draft_tokens": sum(d for d, _ in rounds),
-                "num_spec_tokens": server.k,
-                "per_step_accepted": accepted or None,
-                "per_step_drafted": [d for d, _ in rounds] or None,
-            },
+        drafted, accepted = ([each[side] for each in rounds] for side in (0, 1))
+        told = {
+            "acceptance_histogram": [accepted.count(j) for j in range(server.k + 1)],
+            "num_spec_steps": len(rounds),
+            "num_accepted_draft_tokens": sum(accepted),
+            "num_draft_tokens": sum(drafted),
+            "per_step_accepted": accepted or None,
+            "per_step_drafted": drafted or None,
         }
+        final["metrics"] = {"speculative_decoding": told}
     yield final
     yield "[DONE]"
 
 
 def _llama_cpp(server: ScriptedServer, pieces, finish, rounds, read) -> Iterator[Any]:
-    written = 0
-    for piece in pieces:
-        for token in piece:  # an event each, sent together
-            written += 1
-            yield {
-                "content": letters([token]),
-                "tokens": [token],
-                "stop": False,
-                "tokens_predicted": written,
-                "tokens_evaluated": len(read),
-            }
-    timings = {"cache_n": 0, "prompt_n": len(read), "predicted_n": written}
+    tokens = list(itertools.chain.from_iterable(pieces))  # an event each, sent together
+    for written, token in enumerate(tokens, start=1):
+        counted = {"tokens_predicted": written, "tokens_evaluated": len(read)}
+        yield {"content": letters([token]), "tokens": [token], "stop": False, **counted}
+    timings = {"cache_n": 0}
     if rounds:
-        timings |= {
-            "draft_n": sum(d for d, _ in rounds),
-            "draft_n_accepted": sum(a for _, a in rounds),
-        }
+        drafted, accepted = (sum(each[side] for each in rounds) for side in (0, 1))
+        timings |= {"draft_n": drafted, "draft_n_accepted": accepted}
     yield {
         "content": "",
         "tokens": [],
         "stop": True,
-        "tokens_predicted": written,
+        "tokens_predicted": len(tokens),
         "tokens_evaluated": len(read),
         "timings": timings,
         "stop_type": "limit" if finish == "length" else "eos",
@@ -252,12 +231,11 @@ def _llama_cpp(server: ScriptedServer, pieces, finish, rounds, read) -> Iterator
 
 def _sglang(server: ScriptedServer, pieces, finish, rounds, read) -> Iterator[Any]:
     ids: list[int] = []
+    accepted = [a for _, a in rounds]
     for i, piece in enumerate(pieces):
         ids = ids + piece
         last = i == len(pieces) - 1
-        accepted = [a for _, a in rounds]
         meta = {
-            "id": "x",
             "prompt_tokens": len(read),
             "completion_tokens": len(ids),
             "cached_tokens": 0,
@@ -274,22 +252,14 @@ def _sglang(server: ScriptedServer, pieces, finish, rounds, read) -> Iterator[An
     yield "[DONE]"
 
 
-def _openai(server: ScriptedServer, pieces, finish, rounds, read) -> Iterator[Any]:
-    for i, piece in enumerate(pieces):
-        yield {
-            "choices": [
-                {
-                    "index": 0,
-                    "text": letters(piece),
-                    "finish_reason": finish if i == len(pieces) - 1 else None,
-                }
-            ]
-        }
-    yield {
-        "choices": [],
-        "usage": {"prompt_tokens": len(read), "completion_tokens": sum(map(len, pieces))},
-    }
-    yield "[DONE]"
+def _openai(server: ScriptedServer, *answer: Any) -> Iterator[Any]:
+    """What vLLM writes, without what OpenAI's servers do not."""
+    for event in _vllm(server, *answer):
+        if event != "[DONE]":
+            event.pop("metrics", None)
+            for choice in event["choices"]:
+                del choice["token_ids"], choice["prompt_token_ids"]
+        yield event
 
 
 SHAPES = {"vllm": _vllm, "llama.cpp": _llama_cpp, "sglang": _sglang, "openai": _openai}
@@ -356,6 +326,8 @@ class _Handler(BaseHTTPRequestHandler):
                 self._well({**body, **many(body)})
             case "refuse":
                 self._json({"error": {"message": "not\x1b[31m this"}}, 400)
+            case "busy":
+                self._json({"detail": "come later"}, 503)
             case "die":
                 threading.Thread(target=self.play.die).start()
                 self._break()

@@ -7,11 +7,11 @@ import dataclasses
 import pytest
 from scenes import SMALL, facts, manifest, replay, served, trajectory
 
-from draftbench.cli.compare import render_answers
+from draftbench.cli.compare import answers as answers_of
 from draftbench.gate.compare import compare_runs, side_by_side, why_unpaired
 from draftbench.planner.recommend import recommend
 from draftbench.report.answer import speed_ups
-from draftbench.report.text import with_ends
+from draftbench.report.text import render_sections, with_ends
 from draftbench.run_folder.run import run_of
 
 NAMES = [f"r{n}" for n in range(6)]
@@ -120,7 +120,7 @@ def test_the_speed_up_is_the_one_that_the_answer_of_a_run_goes_by():
     answer = recommend(runs[1])
     answers = side_by_side(["a", "b", "c"], runs)
     assert answers.answers[1].speedup_deciding == answer.speedup_deciding
-    assert "speed-up ×" in render_answers(answers, "table", 100)
+    assert "speed-up ×" in render_sections(answers_of(answers), "table", 100)
     rows = {row[0]: row[1] for row in speed_ups(answer).rows}
     assert rows["deciding"] == with_ends(answer.speedup_deciding, "×")
 
@@ -143,7 +143,8 @@ def test_runs_of_other_requests_are_said_to_be():
 
 
 def test_the_table_has_a_letter_for_every_run():
-    text = render_answers(side_by_side(["one", "two"], [decoder_run(), engine_run()]), "table", 100)
+    found = side_by_side(["one", "two"], [decoder_run(), engine_run()])
+    text = render_sections(answers_of(found), "table", 100)
     assert text.startswith(
         "A: one (6 requests, built-in decoder)\nB: two (6 requests, vllm)\n6 requests in common\n"
     )

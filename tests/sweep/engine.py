@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from types import SimpleNamespace
@@ -28,6 +29,10 @@ def writes(prompt, limit):
     return tuple((prompt[-1] + 1 + n) % 400 + 5 for n in range(limit))
 
 
+def unreachable(ask):
+    return Answer(ask, error=Fault.UNREACHABLE, reason="connection refused", log_p=None)
+
+
 @dataclass
 class FakeServer:
     """Answers at one token each hundredth second. Drafting, it accepts one of `k` tokens a round.
@@ -35,6 +40,8 @@ class FakeServer:
     `odd` is the position at which its text leaves the others', where its two best tokens are `gap`
     apart; `lives` how many answers it gives
     before it is gone, `says` what it says of itself whatever is true.
+    `change(server, answer, n)` is what becomes of the answer to the n-th request of the sample, or
+    (n = 0) outside of it.
     """
 
     k: int = 0
@@ -52,6 +59,8 @@ class FakeServer:
     url: str = "http://fake"
     settings: dict = field(default_factory=dict)
     says: dict = field(default_factory=dict)
+    counted: RoundCounts = field(default_factory=RoundCounts)
+    change: Callable | None = None
     asked: list = field(default_factory=list)
     echoed: list = field(default_factory=list)
     questions: list = field(default_factory=list)
@@ -71,9 +80,14 @@ class FakeServer:
         return ServerFacts(**facts | self.says)
 
     def answer(self, ask):
+        answer = self._answer(ask)
+        measured = sum(bool(each.key[0]) for each in self.asked) if ask.key[0] else 0
+        return self.change(self, answer, measured) if self.change else answer
+
+    def _answer(self, ask):
         self.asked.append(ask)
         if self.lives <= 0:
-            return self._failed(ask)
+            return unreachable(ask)
         self.lives -= 1
         tokens = writes(ask.prompt, ask.limit) if self.returns_ids else ()
         if self.odd is not None and tokens:
@@ -94,9 +108,6 @@ class FakeServer:
             log_p=[-0.5] * length if ask.log_p else None,
         )
 
-    def _failed(self, ask):
-        return Answer(ask, error=Fault.UNREACHABLE, reason="connection refused", log_p=None)
-
     def echo(self, prompts):
         self.echoed += prompts
 
@@ -111,7 +122,7 @@ class FakeServer:
         return self.gap
 
     def counters(self):
-        return RoundCounts()
+        return self.counted
 
     def close(self):
         pass

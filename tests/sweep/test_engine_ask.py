@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 from gguf import GGMLQuantizationType as Kind
 from scenes import stranger
-from sweep.engine import FakeEngine, FakeServer, rows_of, writes
+from sweep.engine import FakeEngine, FakeServer, rows_of, unreachable, writes
 
 from draftbench.engines.client import Fault
 from draftbench.errors import EngineError, RunFolderError
@@ -340,12 +340,11 @@ def test_without_a_plain_server_there_is_nothing_to_measure_on(served):
 def test_two_servers_of_the_users_take_turns_request_by_request(served):
     order = []
 
-    class Named(FakeServer):
-        def answer(self, ask):
-            order.append((self.k, ask.key[0]))
-            return super().answer(ask)
+    def change(server, answer, n):
+        order.append((server.k, answer.ask.key[0]))
+        return answer
 
-    spec, plain = Named(k=4, method="ngram"), Named()
+    spec, plain = FakeServer(k=4, method="ngram", change=change), FakeServer(change=change)
     found = served("ngram", on=[spec, plain])
     assert {facts.started for facts in found.run.engines} == {False}
     turns = [each for each in order if each[1]][-4:]
@@ -381,8 +380,7 @@ def test_drafts_are_replayed_over_a_server_that_does_not_draft(served):
 def test_a_server_without_token_ids_is_timed_alone(served):
     server = FakeServer(k=4, returns_ids=False)
     run = served(on=[server], controls=False).run
-    assert run.replays == ()
-    assert len(rows_of(run, 4)) == 2
+    assert (run.replays, len(rows_of(run, 4))) == ((), 2)
     assert all(isinstance(ask.prompt, str) for ask in server.asked if ask.key[0])
 
 
@@ -432,22 +430,15 @@ def test_requests_are_sent_at_poisson_times(served):
         assert times[0] == 0 < times[1]
 
 
-@dataclass
-class Mortal(FakeServer):
-    """Gone after so many measured answers."""
-
-    most: int = 1
-
-    def answer(self, ask):
-        if ask.key[0] and sum(bool(asked.key[0]) for asked in self.asked) >= self.most:
-            self.lives = 0
-        return super().answer(ask)
+def mortal(most=1, **fields):
+    """A server that is gone after so many measured answers."""
+    return FakeServer(**fields, change=lambda _, a, n: a if n <= most else unreachable(a.ask))
 
 
 def test_an_open_loop_that_was_cut_is_asked_again_as_a_whole(served):
     """The requests that were left alone would meet less load."""
     sweep = {"measure": "all", "ks": (2, 4), "serving": {"arrivals": "poisson:2"}, "requests": 5}
-    engine = FakeEngine(lambda start, n: Mortal() if n == 2 else None)
+    engine = FakeEngine(lambda start, n: mortal() if n == 2 else None)
     first = served("ngram", on=engine, **sweep)
     assert engine.ks == [0, 2, 4, 0]
     # What was answered is kept, and nothing is made of it.
@@ -468,7 +459,7 @@ def test_an_open_loop_that_was_cut_is_asked_again_as_a_whole(served):
 
 def test_of_two_servers_only_the_one_that_was_cut_is_asked_again(served):
     sweep = {"serving": {"arrivals": "poisson:2"}, "requests": 5, "controls": False}
-    spec, plain = Mortal(k=4, method="ngram", most=2), FakeServer()
+    spec, plain = mortal(k=4, method="ngram", most=2), FakeServer()
     served("ngram", on=[spec, plain], **sweep)
     spec, plain = FakeServer(k=4, method="ngram"), FakeServer()
     run = served("ngram", on=[spec, plain], **sweep).run
@@ -477,13 +468,10 @@ def test_of_two_servers_only_the_one_that_was_cut_is_asked_again(served):
     assert len(rows_of(run, 4, load="open")) == len(rows_of(run, 0, repeat=1, load="open")) == 5
 
 
-class Refusing(FakeServer):
-    """Refuses the second of the requests, once."""
-
-    def answer(self, ask):
-        answer = super().answer(ask)
-        refused = self.k and ask.key[0] and sum(bool(asked.key[0]) for asked in self.asked) == 2
-        return replace(answer, error=Fault.REFUSED, status=429) if refused else answer
+def refusing():
+    """Drafting, it refuses the second of its requests."""
+    refused = {"error": Fault.REFUSED, "status": 429}
+    return FakeServer(change=lambda s, a, n: replace(a, **refused) if s.k and n == 2 else a)
 
 
 def test_of_several_whole_visits_the_last_counts(served):
@@ -491,7 +479,7 @@ def test_of_several_whole_visits_the_last_counts(served):
     with the others.
     """
     sweep = ONE | {"serving": {"arrivals": "poisson:2"}, "requests": 5}
-    first = served("ngram", on=FakeEngine(lambda *_: Refusing()), **sweep).run
+    first = served("ngram", on=FakeEngine(lambda *_: refusing()), **sweep).run
     errors = [row.error for row in rows_of(first, 2, load="open")]
     assert (len(errors), errors.count("HTTP 429")) == (5, 1)
     again = served("ngram", **sweep)
@@ -502,7 +490,7 @@ def test_of_several_whole_visits_the_last_counts(served):
 
 
 def test_a_request_that_is_refused_is_counted_and_asked_again(served, small):
-    found = served("ngram", on=FakeEngine(lambda *_: Refusing()), **ONE)
+    found = served("ngram", on=FakeEngine(lambda *_: refusing()), **ONE)
     assert [row.error for row in rows_of(found.run, 2)] == [None, "HTTP 429"]
     assert [row.error for row in found.run.unanswered] == ["HTTP 429"]
     assert any("1 of 2 requests was not answered: HTTP 429" in note for note in small.notes)
@@ -524,22 +512,14 @@ def test_a_run_can_be_redacted_and_read(served):
     assert len(read_run(RunFolder(folder.path)).served) == 4
 
 
-@dataclass
-class Foreign(FakeServer):
-    """Writes the id `wrote` in its second answer to a request."""
-
-    wrote: int = 2048
-
-    def answer(self, ask):
-        answer = super().answer(ask)
-        asked = [each.key for each in self.asked if each.key[0]]
-        if not ask.key[0] or len(asked) != 2:
-            return answer
-        return replace(answer, tokens=(*answer.tokens[:3], self.wrote, *answer.tokens[4:]))
-
-
 def foreign(wrote, config=0):
-    return FakeEngine(lambda start, n: Foreign(wrote=wrote) if n == config + 1 else None)
+    """One of the servers writes this id in its second answer."""
+
+    def change(_, answer, n):
+        tokens = (*answer.tokens[:3], wrote, *answer.tokens[4:])
+        return replace(answer, tokens=tokens) if n == 2 else answer
+
+    return FakeEngine(lambda start, n: FakeServer(change=change) if n == config + 1 else None)
 
 
 def errors_of(folder):
@@ -573,12 +553,11 @@ def test_a_start_has_its_time_limit_and_the_next_is_made(served, monkeypatch, me
     clock = SimpleNamespace(now=0.0)
     monkeypatch.setattr(engine_ask.time, "monotonic", lambda: clock.now)
 
-    class Slow(FakeServer):
-        def answer(self, ask):
-            clock.now += 100.0 if self.k == 2 and bool(ask.key[0]) is measured else 0.0
-            return super().answer(ask)
+    def change(server, answer, n):
+        clock.now += 100.0 if server.k == 2 and bool(n) is measured else 0.0
+        return answer
 
-    engine = FakeEngine(lambda *_: Slow())
+    engine = FakeEngine(lambda *_: FakeServer(change=change))
     found = served("ngram", on=engine, **TWO, candidate_timeout=50.0)
     assert engine.ks == [0, 2, 4, 0]
     assert [len(rows_of(found.run, k)) for k in (2, 4)] == [0, 2]
@@ -588,16 +567,14 @@ def test_a_start_has_its_time_limit_and_the_next_is_made(served, monkeypatch, me
 def test_what_a_server_says_is_shown_and_not_recorded(served, small):
     """It may quote a prompt: in an answer, or in the log that an error of its start shows."""
 
-    class Quoting(FakeServer):
-        def answer(self, ask):
-            error = {"error": Fault.UNREACHABLE, "reason": "cannot read `my secret`"}
-            return replace(super().answer(ask), **error)
+    error = {"error": Fault.UNREACHABLE, "reason": "cannot read `my secret`"}
 
     def make(start, number):
         if start.speculation and start.speculation.method == "draft-model":
             said = "vllm ended; its log ends:\n  prompt: another secret"
             raise EngineError(said, hint="see its log", safe_message="vllm ended")
-        return Quoting() if start.speculation else None
+        quoting = FakeServer(change=lambda _, answer, n: replace(answer, **error))
+        return quoting if start.speculation else None
 
     many = {"requests": 3, "measure_requests": 3}
     found = served(on=FakeEngine(make), **ONE, **many)

@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
-from dataclasses import dataclass, replace
-from pathlib import Path
+from dataclasses import replace
 
 import pytest
 from sweep.engine import FakeEngine, FakeServer, drafted, rows_of
@@ -22,31 +19,13 @@ from draftbench.traffic import TrafficQuery
 LOOKUP = Candidate(draft="ngram")
 
 
-def cut(folder):
-    """The run as if it had been killed after its first answer."""
+ONE = {"measure": "all", "ks": (2,)}
+
+
+def cut(folder, answers=1):
+    """The run as if it had been killed after its first answers."""
     log = folder.path / "observations" / "served.jsonl"
-    log.write_text(log.read_text().splitlines(keepends=True)[0])
-
-
-@pytest.mark.parametrize(
-    ("changed", "words"),
-    [
-        ({"command": "docker run i {args}"}, r"--engine-command: none → … \{args\} \("),
-        ({"args": "--dtype float16"}, r"--engine-args: --dtype … \(\w+\) → --dtype … \("),
-        ({"time_scale": 2.0}, "--time-scale: 1.0 → 2.0"),
-        ({"tokenizer": "TARGET"}, "tokenizer: none → .*target"),
-    ],
-)
-def test_a_run_is_not_continued_with_other_settings_of_the_engine(served, small, changed, words):
-    begun = {"args": "--dtype float32"}
-    cut(served("ngram", measure="all", ks=(2,), serving=begun).folder)
-    if "tokenizer" in changed:
-        changed = {"tokenizer": str(small.models / "target")}
-    engine = FakeEngine()
-    with pytest.raises(RunFolderError, match=words) as caught:
-        served("ngram", on=engine, measure="all", ks=(2,), serving=begun | changed)
-    assert "--out" in caught.value.hint
-    assert engine.starts == []
+    log.write_text("".join(log.read_text().splitlines(keepends=True)[:answers]))
 
 
 def logged(folder, *timestamps):
@@ -57,36 +36,49 @@ def logged(folder, *timestamps):
     return TrafficQuery(str(file), b"key")
 
 
-def test_a_run_is_not_continued_with_another_logs_times_of_arrival(served, tmp_path):
-    sweep = {"measure": "all", "ks": (2,), "serving": {"arrivals": "log"}}
-    first = served("ngram", traffic=logged(tmp_path, 10, 10.5, 12), **sweep)
-    cut(first.folder)
+LOG, POISSON, DTYPE = {"arrivals": "log"}, {"arrivals": "poisson:2"}, {"args": "--dtype float32"}
+
+
+@pytest.mark.parametrize(
+    ("first", "then", "words"),
+    [
+        ({}, {"command": "docker run i {args}"}, r"--engine-command: none → … \{args\} \("),
+        (DTYPE, {"args": "--dtype float16"}, r"--engine-args: --dtype … \(\w+\) → --dtype … \("),
+        ({}, {"time_scale": 2.0}, "--time-scale: 1.0 → 2.0"),
+        ({}, {"tokenizer": "TARGET"}, "tokenizer: none → .*target"),
+        (LOG | {"at": 10.5}, LOG | {"at": 11.5}, "at other times: other timestamps in the log"),
+        (POISSON | {"seed": 0}, POISSON | {"seed": 1}, "at other times: .* --seed"),
+        ({"most": 4}, {"most": 3}, "what spec files hold: .*4.* → .*3"),
+    ],
+)
+def test_a_run_is_not_continued_with_another_value_of_what_it_measures(
+    served, small, tmp_path, first, then, words
+):
+    """Settings of the engine, times of arrival, and what a file of speculation holds."""
+
+    def measured(serving, engine):
+        serving, traffic = dict(serving), logged(tmp_path, 10, serving.get("at", 11), 12)
+        (tmp_path / "s.json").write_text(json.dumps({"method": "m", "n": serving.pop("most", 0)}))
+        traffic = replace(traffic, seed=serving.pop("seed", 0))
+        if "tokenizer" in serving:
+            serving["tokenizer"] = str(small.models / "target")
+        serving.pop("at", None)
+        sweep = ONE | {"controls": False, "traffic": traffic, "serving": serving}
+        return served(f"spec:{tmp_path}/s.json", on=engine, **sweep)
+
+    cut(measured(first, FakeEngine()).folder)
     engine = FakeEngine()
-    words = "the same requests at other times: other timestamps in the log"
-    with pytest.raises(RunFolderError, match=words):
-        served("ngram", on=engine, traffic=logged(tmp_path, 10, 11.5, 12), **sweep)
+    with pytest.raises(RunFolderError, match=words) as caught:
+        measured(then, engine)
+    assert "--out" in caught.value.hint
     assert engine.starts == []
-    # The gaps are the load, whenever the log began.
-    again = served("ngram", on=engine, traffic=logged(tmp_path, 20, 20.5, 22), **sweep)
+
+
+def test_the_gaps_of_a_log_are_the_load_whenever_it_began(served, tmp_path):
+    sweep = ONE | {"serving": LOG}
+    cut(served("ngram", traffic=logged(tmp_path, 10, 10.5, 12), **sweep).folder)
+    again = served("ngram", traffic=logged(tmp_path, 20, 20.5, 22), **sweep)
     assert {ask.arrival for ask in again.engine.servers[1].asked} == {None, 0.0, 0.5, 2.0}
-
-
-def test_a_run_is_not_continued_with_another_draw_of_poisson_times(served, tmp_path):
-    traffic = logged(tmp_path, 10, 11, 12)
-    sweep = {"measure": "all", "ks": (2,), "serving": {"arrivals": "poisson:2"}}
-    cut(served("ngram", traffic=traffic, **sweep).folder)
-    with pytest.raises(RunFolderError, match=r"at other times: .* --seed"):
-        served("ngram", traffic=replace(traffic, seed=1), **sweep)
-
-
-def test_a_run_is_not_continued_with_another_file_of_speculation(served, tmp_path):
-    file = tmp_path / "spec.json"
-    file.write_text('{"method": "ngram", "prompt_lookup_max": 4}')
-    sweep = {"measure": "all", "ks": (2,), "controls": False}
-    cut(served(f"spec:{file}", **sweep).folder)
-    file.write_text('{"method": "ngram", "prompt_lookup_max": 3}')
-    with pytest.raises(RunFolderError, match=r"what spec files hold: .*4.* → .*3"):
-        served(f"spec:{file}", **sweep)
 
 
 def other_weights(model):
@@ -106,11 +98,10 @@ def test_a_run_is_not_continued_with_other_files_of_its_models(
 ):
     """Not where only the engine loads them either."""
     models = {"big": small.copy("target", "big"), "head": small.copy("draft", "head")}
-    drafts, sweep = f"dflash:{models['head']}", {"measure": "all", "ks": (2,), "controls": False}
+    drafts, sweep = f"dflash:{models['head']}", ONE | {"controls": False}
     folder = served(drafts, target=str(models["big"]), **sweep).folder
     if not whole:
-        log = folder.path / "observations" / "served.jsonl"
-        log.write_text("".join(log.read_text().splitlines(keepends=True)[:3]))
+        cut(folder, 3)
     other_weights(models[replaced])
     engine = FakeEngine()
     with pytest.raises(RunFolderError, match=words) as caught:
@@ -123,13 +114,13 @@ def test_a_model_that_is_replaced_between_two_starts_ends_the_sweep(served, smal
     target = small.copy("target", "big")
     engine = FakeEngine(lambda start, n: other_weights(target) if n == 1 else None)
     with pytest.raises(RunFolderError, match="the target changed"):
-        served("ngram", on=engine, target=str(target), measure="all", ks=(2,))
+        served("ngram", on=engine, target=str(target), **ONE)
     assert engine.ks == [0]
 
 
 def test_a_command_that_cannot_be_run_is_refused_before_a_run_folder_is_made(served, small):
     with pytest.raises(UsageError, match="--engine-args cannot hold --model"):
-        served("ngram", measure="all", ks=(2,), serving={"args": "--model other"})
+        served("ngram", **ONE, serving={"args": "--model other"})
     assert not small.out.exists()
 
 
@@ -190,7 +181,7 @@ def test_whether_prompts_are_cached_is_unknown_of_a_users_server_that_does_not_s
     served, on, caches
 ):
     """One that was started has no prefix cache unless it says so."""
-    folder = served("ngram", on=on, measure="all", ks=(2,)).folder
+    folder = served("ngram", on=on, **ONE).folder
     assert {facts.prefix_cache for facts in folder.records(EngineFacts)} == caches
 
 
@@ -198,7 +189,7 @@ def test_starts_of_one_run_do_not_differ_in_what_they_share(served, tmp_path):
     """A draft's server too computes as the one without it does."""
     kind = FakeEngine(lambda start, n: FakeServer(dtype="float16" if n == 2 else "float32"))
     with pytest.raises(RunFolderError, match="dtype float32, and the server has float16"):
-        served("ngram", on=kind, measure="all", ks=(2,))
+        served("ngram", on=kind, **ONE)
     assert {row.k for row in RunFolder(tmp_path / "run").records(Served)} == {0}
 
 
@@ -307,10 +298,6 @@ def test_what_drafts_would_call_a_running_servers_draft_is_kept_where_it_tells(
     assert found.folder.manifest.specs == specs
 
 
-def answers_of(folder):
-    return [row for row in folder.records(Served) if row.error is None]
-
-
 @pytest.mark.parametrize(
     ("says", "words"),
     [
@@ -322,7 +309,7 @@ def test_a_server_without_a_draft_that_says_that_it_drafts_is_refused(
     served, tmp_path, says, words
 ):
     with pytest.raises(EngineError, match=f"meant to run as `without a draft`, but {words}"):
-        served("ngram", on=FakeEngine(lambda *_: FakeServer(says=says)), measure="all", ks=(2,))
+        served("ngram", on=FakeEngine(lambda *_: FakeServer(says=says)), **ONE)
     folder = RunFolder(tmp_path / "run")
     (failed,) = folder.records(Failure)
     assert (failed.candidate, failed.stage) == (None, "serve")
@@ -331,19 +318,10 @@ def test_a_server_without_a_draft_that_says_that_it_drafts_is_refused(
     assert list(folder.records(Served)) == []
 
 
-@dataclass
-class Betraying(FakeServer):
-    """Drafts in its answers from one of them on, whatever it was asked for and says."""
-
-    after: int = 0
-    drafts: int = 3
-
-    def answer(self, ask):
-        answer = super().answer(ask)
-        measured = sum(bool(asked.key[0]) for asked in self.asked)
-        if measured <= self.after or not ask.key[0]:
-            return answer
-        return replace(answer, counts=drafted(self.drafts, 0, 1))
+def betraying(after=0):
+    """A server that drafts in its answers from one of them on, whatever it was asked and says."""
+    counts = drafted(3, 0, 1)
+    return FakeServer(change=lambda _, a, n: replace(a, counts=counts) if n > after else a)
 
 
 @pytest.mark.parametrize("after", [0, 1])
@@ -351,14 +329,14 @@ def test_a_server_without_a_draft_whose_answers_were_drafted_measures_nothing(
     served, tmp_path, after
 ):
     """Nor do the answers that it gave before it was found out."""
-    engine = FakeEngine(lambda *_: Betraying(after=after))
+    engine = FakeEngine(lambda *_: betraying(after))
     with pytest.raises(EngineError, match="meant to run as `without a draft`, but it drafted"):
-        served("ngram", on=engine, measure="all", ks=(2,))
+        served("ngram", on=engine, **ONE)
     folder = RunFolder(tmp_path / "run")
     errors = [row.error for row in folder.records(Served)]
     assert errors == [None] * after + ["other drafting"] * (1 + after)
     assert [failed.stage for failed in folder.records(Failure)] == ["serve"]
-    run = served("ngram", measure="all", ks=(2,)).run
+    run = served("ngram", **ONE).run
     assert len(rows_of(run, 0)) == len(rows_of(run, 2)) == 2
     assert run.failures == ()
 
@@ -373,12 +351,12 @@ def test_a_server_without_a_draft_whose_answers_were_drafted_measures_nothing(
             FakeServer(says={"method": "ngram-simple,draft-simple"}),
             "it says that it drafts by draft-simple",
         ),
-        (Betraying(), "it drafted 3 tokens in a round"),
+        (betraying(), "it drafted 3 tokens in a round"),
     ],
 )
 def test_an_arm_that_drafts_otherwise_than_asked_is_a_failure(served, server, words):
     engine = FakeEngine(lambda start, n: server if start.speculation else None)
-    found = served("ngram", on=engine, measure="all", ks=(2,))
+    found = served("ngram", on=engine, **ONE)
     (failed,) = found.run.failures
     assert (failed.candidate, failed.stage) == (LOOKUP, "serve")
     assert failed.reason == f"the server was meant to run as `ngram: k = 2`, but {words}"
@@ -390,73 +368,63 @@ def test_an_arm_with_another_draft_model_is_a_failure(served, small):
     foreign = FakeServer(settings={"speculative_model": "/models/foreign"})
     engine = FakeEngine(lambda start, n: foreign if start.speculation else None)
     draft = str(small.models / "draft")
-    run = served(draft, on=engine, measure="all", ks=(2,), controls=False).run
+    run = served(draft, on=engine, **ONE, controls=False).run
     assert [failed.reason.partition(", but ")[2] for failed in run.failures] == [
         "it says that it drafts with foreign"
     ]
 
 
-@dataclass
-class Silent(FakeServer):
-    """Says that it drafts, and proposes nothing: in each answer, or by its counter alone."""
+def silent(tells=True):
+    """A server that says that it drafts, and proposes nothing: in each answer, or by its counter
+    alone.
+    """
 
-    tells: bool = True
+    def change(server, answer, n):
+        return replace(answer, counts=drafted(server.k, 0, 0) if server.k and tells else None)
 
-    def answer(self, ask):
-        nothing = drafted(self.k, 0, 0) if self.k and self.tells else None
-        return replace(super().answer(ask), counts=nothing)
-
-    def counters(self):
-        return RoundCounts(drafted=0)
+    return FakeServer(counted=RoundCounts(drafted=0), change=change)
 
 
 @pytest.mark.parametrize("tells", [True, False])
 def test_an_arm_that_proposes_nothing_at_all_is_a_failure(served, small, tells):
     draft = str(small.models / "draft")
-    engine = FakeEngine(lambda *_: Silent(tells=tells))
-    found = served(draft, on=engine, measure="all", ks=(2,), controls=False)
+    engine = FakeEngine(lambda *_: silent(tells))
+    found = served(draft, on=engine, **ONE, controls=False)
     (failed,) = found.run.failures
     assert failed.reason.endswith("`draft: k = 2`, but it drafted nothing")
     assert rows_of(found.run, 2) == []
     kept = [row for row in found.folder.records(Served) if row.k]
     assert [row.error for row in kept] == [None, None, "other drafting", "other drafting"]
-    again = served(draft, measure="all", ks=(2,), controls=False)
+    again = served(draft, **ONE, controls=False)
     assert (again.engine.ks, again.run.failures) == ([2], ())
     assert len(rows_of(again.run, 2)) == 2
 
 
 def test_prompt_lookup_that_finds_nothing_is_measured(served):
     """The texts of these servers count up: replay shows that there is nothing to repeat."""
-    run = served("ngram", on=FakeEngine(lambda *_: Silent()), measure="all", ks=(2,)).run
+    run = served("ngram", on=FakeEngine(lambda *_: silent()), **ONE).run
     assert run.failures == ()
     assert len(rows_of(run, 2)) == 2
 
 
-class Coy(FakeServer):
-    """Drafts 4 tokens a round and does not say so; its first answer is too short to show it."""
+def test_a_k_that_a_server_does_not_say_is_the_largest_that_it_proposed(served, small):
+    """Its first answer is too short to show the 4 tokens of a round."""
 
-    def answer(self, ask):
-        answer = super().answer(ask)
-        first = sum(asked.key == ("", 0) for asked in self.asked) == 1
+    def change(server, answer, n):
+        first = sum(asked.key == ("", 0) for asked in server.asked) == 1
         return replace(answer, counts=drafted(1, 0, 1)) if first else answer
 
-
-def test_a_k_that_a_server_does_not_say_is_the_largest_that_it_proposed(served, small):
-    run = served("ngram", on=[Coy(k=4, says={"method": None, "k": None})], controls=False).run
+    coy = FakeServer(k=4, says={"method": None, "k": None}, change=change)
+    run = served("ngram", on=[coy], controls=False).run
     assert {row.k for row in run.served} == {4}
     assert any("does not say how many" in note for note in small.notes)
 
 
 def test_a_k_that_neither_facts_nor_answers_show_is_an_error(served):
-    class Sums(Silent):
-        def answer(self, ask):
-            return replace(super().answer(ask), counts=RoundCounts(drafted=9, accepted=3))
-
-        def counters(self):
-            return RoundCounts()
-
+    sums = RoundCounts(drafted=9, accepted=3)
+    silent = {"says": {"k": None}, "change": lambda _, answer, n: replace(answer, counts=sums)}
     with pytest.raises(EngineError, match="does not say how many tokens per round"):
-        served("ngram", on=[Sums(k=4, method="draft-simple", says={"k": None})])
+        served("ngram", on=[FakeServer(k=4, method="draft-simple", **silent)])
 
 
 def test_what_a_server_drafts_is_listed_at_its_k(served):
@@ -464,12 +432,3 @@ def test_what_a_server_drafts_is_listed_at_its_k(served):
     run = served("ngram", on=[FakeServer(k=4, method="ngram")], controls=False, ks=(1, 2)).run
     (listed,) = recommend(run).by_candidate
     assert (str(listed.candidate), listed.k, listed.requests_served) == ("ngram", 4, 2)
-
-
-def test_the_script_that_checks_a_run_says_in_a_line_that_a_folder_is_none(tmp_path):
-    script = Path(__file__).parents[2] / "scripts" / "check_engine.py"
-    words = [sys.executable, str(script), str(tmp_path)]
-    done = subprocess.run(words, capture_output=True, text=True, check=False)
-    assert (done.returncode, done.stdout) == (2, "")
-    (line,) = done.stderr.splitlines()
-    assert line.startswith(f"error: `{tmp_path}`")

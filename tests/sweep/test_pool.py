@@ -8,8 +8,10 @@ from __future__ import annotations
 
 import os
 import signal
+import sys
 import time
 from itertools import count
+from types import SimpleNamespace
 
 import msgspec
 import pytest
@@ -21,8 +23,9 @@ from draftbench.measure import trajectories
 from draftbench.records import Candidate, WorkerFacts
 from draftbench.run_folder import run as run_folder
 from draftbench.run_folder.folder import PrivateText
+from draftbench.run_folder.manifest import environment
 from draftbench.run_folder.run import read_run
-from draftbench.sweep import resume, worker
+from draftbench.sweep import pool, preparation, resume, worker
 from draftbench.sweep.failures import failure
 from draftbench.sweep.options import RayCluster, workers_named
 from draftbench.sweep.places import Here, WorkerDiedError
@@ -33,17 +36,20 @@ from draftbench.sweep.resume import Decoding, Timing
 
 class Mortal(Here):
     """A worker in this process that says nothing of some tasks, dies of them or lacks a model on
-    its node; its machine may be an odd one.
+    its node; its machine may be an odd one, full (it never begins) or broken (each task ends it).
     """
 
     def __init__(self, pool, dies, hangs, node, lacks, odd):
         super().__init__(pool.prepared, pool._keep, pool.watcher)
         self.dies, self.hangs, self.died, self.ended = dies, hangs, False, False
+        if node == "broken":
+            self.dies = lambda task: True
         self.node, self.lacks, self.tasks = node, lacks, []
         here = pool.prepared.manifest.environment
         machine = msgspec.structs.replace(here, processor=node if odd else here.processor)
         facts = WorkerFacts(process=node, node=node, environment=machine)
-        self._message = "ready", (facts, node)
+        self.ready = "ready", (facts, node)
+        self._message = None if node == "full" else self.ready
 
     def answer(self, value):
         self.died = value is not None and self.dies(value)
@@ -81,15 +87,25 @@ def never(*task):
 
 @pytest.fixture
 def crew(small, monkeypatch):
-    """crew(drafts, workers=3, dies=…, hangs=…, lacks=…, odd=…, born=…, **options): the folder of a
-    sweep over six requests in groups of two, shared by workers that `began`, each on its own node.
+    """crew(drafts, workers=3, dies=…, hangs=…, lacks=…, odd=…, born=…, nodes=…, **options): the
+    folder of a sweep over six requests in groups of two, shared by workers that `began`, each on
+    its own node unless its number is one of `nodes`.
     """
     monkeypatch.setattr(trajectories, "GROUP", 2)
     began = []
 
-    def sweep(*drafts, dies=never, hangs=never, lacks=never, odd=never, born=None, **changes):
+    def sweep(
+        *drafts,
+        dies=never,
+        hangs=never,
+        lacks=never,
+        odd=never,
+        born=None,
+        nodes=lambda number: f"node{number}",
+        **changes,
+    ):
         def begin(pool, card):
-            node = f"node{len(began)}"
+            node = nodes(len(began))
             began.append(Mortal(pool, dies, hangs, node, lacks, odd(node)))
             began[-1].died = born is not None and node not in born
             return began[-1]
@@ -237,6 +253,51 @@ def test_a_worker_that_dies_costs_its_task_alone(crew):
     assert measured(folder) == alone
 
 
+def test_a_machine_that_ends_every_worker_costs_no_candidate(crew):
+    """Whatever is begun anew in place of the second worker is on the same machine again."""
+    alone = measured(crew(workers=1, out="alone"))
+    crew.began.clear()
+    folder = crew(nodes=lambda number: f"node{number}" if number in (0, 2) else "broken")
+    assert measured(folder) == alone
+    # Target and two candidates were tried once there.
+    tried = [task.candidate for worker in crew.began[1:] for task in worker.tasks if worker.died]
+    assert len(tried) == len(set(tried)) > 0
+
+
+@pytest.fixture
+def on_cluster(monkeypatch):
+    """Options of a sweep whose workers are on a cluster, which nothing is asked of."""
+    of_node = RayCluster(None, workers=3, timing_node="node0")
+    monkeypatch.setattr(preparation, "find_spec", lambda name: True)
+    made = SimpleNamespace(workers_of=lambda options, *_: (of_node, 1, environment(1, None)))
+    monkeypatch.setitem(sys.modules, "draftbench.sweep.ray_cluster", made)
+    return {"workers": RayCluster(None), "measure": "all", "measure_requests": 2}
+
+
+def test_times_are_taken_where_a_worker_is_and_not_waited_for_where_none_begins(crew, on_cluster):
+    """The machine that should time has no room. The one that times in its place is like it."""
+    folder = crew(
+        **on_cluster,
+        nodes=["full", "other", "like it"].__getitem__,
+        odd=lambda node: node == "other",
+    )
+    assert {row.process for row in read_run(folder).decodes} == {crew.began[2]._worker.process}
+
+
+def test_it_is_said_that_a_sweep_waits_for_the_cluster(crew, small, on_cluster, monkeypatch):
+    monkeypatch.setattr(pool, "_PATIENCE_SECONDS", 0.05)
+    said = []
+
+    def note(text, *, always=False):
+        if text.startswith("waiting for Ray to begin a worker"):
+            said.append(text)
+            crew.began[0]._message = crew.began[0].ready
+
+    monkeypatch.setattr(small.notes, "note", note)
+    crew("ngram", **on_cluster | {"measure": "none"}, nodes=lambda number: "full")
+    assert len(said) == 1
+
+
 @pytest.mark.slow
 def test_a_task_that_ends_every_worker_costs_its_candidate(crew, small):
     draft = Candidate(draft="draft")
@@ -299,7 +360,7 @@ def test_workers_are_a_number_or_a_ray_cluster(text, workers):
     assert workers_named(text) == workers
 
 
-@pytest.mark.parametrize("text", ["0", "-1", "1.5", "rays", "http://head"])
+@pytest.mark.parametrize("text", ["0", "-1", "1.5", "rays", "http://head", "ray://head"])
 def test_other_workers_are_refused(text):
     with pytest.raises(UsageError, match=f"^--workers {text}: expected a number from 1, ray or"):
         workers_named(text)

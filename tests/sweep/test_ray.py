@@ -59,6 +59,21 @@ def test_a_cluster_that_does_not_answer_is_named(small, monkeypatch):
     assert "RAY_AUTH_MODE=token" in raised.value.hint
 
 
+def test_a_lost_connection_ends_the_sweep_with_an_error(monkeypatch):
+    """Ray's client raises this once its cluster does not answer any more."""
+
+    def without(*arguments, **options):
+        raise AssertionError
+
+    worker = OnRay.__new__(OnRay)
+    worker._next = worker._actor = None
+    monkeypatch.setattr(ray, "wait", without)
+    for ask in (worker.hear, lambda: OnRay.wait([worker], 0.0)):
+        with pytest.raises(UsageError, match=r"^the connection to the Ray cluster was lost$"):
+            ask()
+    worker.end()
+
+
 @pytest.fixture(scope="module")
 def session():
     """The folder of a running cluster, with everything that Ray writes."""

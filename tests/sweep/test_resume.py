@@ -258,7 +258,7 @@ def test_of_a_candidate_that_is_whole_only_the_others_weights_are_loaded(small):
     small.notes.clear()
     assert small.found(*drafts).failures == ()
     assert [note for note in small.notes if note.startswith("loading")] == [
-        "loading the target target",
+        "loading the target",
         "loading late",
     ]
 
