@@ -9,12 +9,17 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from log_shapes import ANSWER, CHAT, COMPLETION, SAMPLED, SPAN, SPAN_MESSAGES, SPAN_SETTINGS, USER
 from scenes import query
-from traffic.asked import asked
 
 from draftbench.traffic import load
 from draftbench.traffic.errors import BadRowError, NotRepresentableError
 from draftbench.traffic.json_paths import unpacked
 from draftbench.traffic.request_formats import BODIES, PARTS
+from draftbench.traffic.rows import Fields, read_request
+
+
+def read(row, **fields):
+    return read_request(json.dumps(row).encode(), "log:1", Fields(**fields), b"key").request
+
 
 BODY = st.fixed_dictionaries(
     {"model": st.just("m")},
@@ -42,7 +47,10 @@ CONTENT = st.sampled_from(
         {"prompt": "Once"},
         {"input": [USER]},
         {"input": "Hello", "instructions": "Be brief"},
+        {"text": "Once"},
         {"text": "Once", "sampling_params": {"temperature": 0.7}},
+        {"inputs": "Once"},
+        {"inputs": "Once", "parameters": {"top_k": 3}},
     ]
 )
 
@@ -62,6 +70,28 @@ def table(path, row):
     return path
 
 
+def kept(thing):
+    """An object as OpenTelemetry's exporters write one: a list of keys and typed values."""
+    match thing:
+        case bool():
+            return {"boolValue": thing}
+        case int():
+            return {"intValue": str(thing)}
+        case float():
+            return {"doubleValue": thing}
+        case str():
+            return {"stringValue": thing}
+        case list():
+            return {"arrayValue": {"values": [kept(part) for part in thing]}}
+        case dict():
+            return {"kvlistValue": {"values": attributes(thing)}}
+    return {}
+
+
+def attributes(thing):
+    return [{"key": name, "value": kept(value)} for name, value in thing.items()]
+
+
 # What a log can do to the body of a call: a row, and the path to its prompt where it needs one.
 WRAPPERS = {
     **{place: lambda body, place=place: nested(place, body) for place in (*BODIES, *PARTS)},
@@ -74,21 +104,22 @@ WRAPPERS = {
     "a table's row": lambda body: {
         name: value if isinstance(value, str) else json.dumps(value) for name, value in body.items()
     },
+    "typed attributes": lambda body: {"body": attributes(body)},
     "LiteLLM": lambda body: (
         {name: body[name] for name in body if name in ("model", *PROMPTS)}
         | {"model_parameters": {k: v for k, v in body.items() if k not in ("model", *PROMPTS)}}
     ),
 }
 PROMPTS = (
-    *("messages", "prompt", "input", "text", "system", "instructions"),
-    *("sampling_params", "options"),
+    *("messages", "prompt", "input", "text", "inputs", "system", "instructions"),
+    *("parameters", "sampling_params", "options"),
 )
 
 
 def outcome(row, **fields):
     """What is read, or that it is refused: of several reasons any may be named."""
     try:
-        return asked(row, **fields)
+        return read(row, **fields)
     except (BadRowError, NotRepresentableError):
         return "refused"
 
@@ -124,7 +155,18 @@ def test_a_path_to_the_prompt_means_what_the_bare_request_means(body, content, p
         ("x.y.chat", {"x": json.dumps(SAMPLED | {"y": {"chat": [USER]}})}),
         ("data.chat", {"data.chat": [USER], "data.temperature": 0.7, "data.max_tokens": 9}),
         ("chat", {"chat": [USER], "request": SAMPLED}),
-        ("gen_ai.prompt", {"gen_ai.prompt": json.dumps([USER]), **SPAN_SETTINGS}),
+        (
+            "gen_ai.prompt",
+            {
+                "gen_ai.prompt": json.dumps([USER]),
+                "gen_ai.request.temperature": 0.7,
+                "gen_ai.request.max_tokens": 9,
+            },
+        ),
+        (
+            "attributes.gen_ai.prompt",
+            {"attributes": {"gen_ai.prompt": json.dumps([USER]), **SPAN_SETTINGS}},
+        ),
         (
             "attributes.gen_ai.input.messages",
             {"attributes": {"gen_ai.input.messages": SPAN_MESSAGES, **SPAN_SETTINGS}},
@@ -132,7 +174,7 @@ def test_a_path_to_the_prompt_means_what_the_bare_request_means(body, content, p
     ],
 )
 def test_a_path_to_the_prompt_finds_the_parameters_around_it(path, row):
-    assert asked(row, prompt=path) == asked(CHAT)
+    assert read(row, prompt=path) == read(CHAT)
 
 
 @pytest.mark.parametrize(
@@ -144,7 +186,7 @@ def test_a_path_to_the_prompt_finds_the_parameters_around_it(path, row):
     ],
 )
 def test_a_prompt_that_was_sent_to_a_server_has_a_servers_temperature(path, row):
-    assert asked(row, prompt=path).sampling.temperature == 1.0
+    assert read(row, prompt=path).sampling.temperature == 1.0
 
 
 @pytest.mark.parametrize(
@@ -167,7 +209,7 @@ def test_a_prompt_that_was_sent_to_a_server_has_a_servers_temperature(path, row)
 )
 def test_a_table_of_texts_means_what_its_objects_mean(row, tmp_path):
     (request,) = load(query(table(tmp_path / "log.csv", row))).requests
-    assert msgspec.structs.replace(request, source="log:1") == asked(row)
+    assert msgspec.structs.replace(request, source="log:1") == read(row)
 
 
 @pytest.mark.parametrize(
