@@ -201,8 +201,8 @@ def speed_up(answer: Recommendation) -> str:
         return sentence(text)
     if deciding is None:
         return (
-            "Known: what these requests accepted, below. Not known: the speed-up, so far "
-            f"{answer.speedup_without_interval:.2f}× with {named(leader.configuration)}."
+            f"The speed-up is uncertain, so far {answer.speedup_without_interval:.2f}× with "
+            f"{named(leader.configuration)}; what these requests accepted is below."
         )
     subject = "Speed-up" if answer.choice else f"Best: {named(leader.configuration)},"
     interval = f"95% interval {deciding.low:.2f}–{deciding.high:.2f}"
