@@ -140,6 +140,7 @@ def test_a_path_to_the_prompt_finds_the_parameters_around_it(path, row):
         ("request.body.q", {"request": {"body": {"q": "Once"}}}),
         ("q", {"q": "Once", "model": "m"}),
         ("a.q", {"a": {"q": "Once"}, "gen_ai.request.model": "m"}),
+        ("a.b.messages", {"a": {"model": "m", "b": {"messages": [USER]}}}),
     ],
 )
 def test_a_prompt_that_was_sent_to_a_server_has_a_servers_temperature(path, row):
