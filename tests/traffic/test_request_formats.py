@@ -142,6 +142,10 @@ TURNS = [{"role": "user", "parts": [{"text": "Hello"}]}]
             "reasoning that is not in the log",
         ),
         ({"messages": [USER], "system": "a", "system_prompt": "b"}, "several system texts"),
+        (
+            {"messages": [CALLED[1] | {"role": "system"}, USER], "system": "a"},
+            "several system texts",
+        ),
         ({"messages": [USER | {"images": ["a"]}]}, "messages.images"),
         ({"messages": [USER], "history": [["a", "b"]]}, "history"),
         ({"instruction": "a", "output": "b", "history": [["a", "b"]]}, "history"),
