@@ -24,9 +24,7 @@ from draftbench.flags import (
     in_traffic,
     numbers,
     one_of,
-    pickle_flag,
     target_flag,
-    trust_flag,
 )
 from draftbench.hub import Trust, refuse_missing
 from draftbench.run_folder.folder import MANIFEST, RunFolder
@@ -72,8 +70,7 @@ def sweep(
     dry_run: bool = flag(False, "Show the grid, its time and its memory, without loading weights."),
     seed: int = in_traffic(0, "The seed of --sample and of --arrivals poisson."),
     reading: Annotated[dict[str, Any], TrafficQuery],
-    trust_remote_code: bool = trust_flag(),
-    allow_pickle: bool = pickle_flag(),
+    trust: Trust,
     output: Output,
     quiet: bool = QUIET,
     verbose: bool = in_output(False, "Print a line for every request.", names=("--verbose", "-v")),
@@ -103,7 +100,7 @@ def sweep(
         drafts or (),
         traffic_query(traffic, sample, seed=seed, **reading),
         concurrency=tuple(sorted(concurrency or (1,))) if serving.arrivals == "closed" else (1,),
-        trust=Trust(remote_code=trust_remote_code, pickle=allow_pickle),
+        trust=trust,
         serving=serving.resolved(concurrency, given["dtype"]) if serving.named else None,
         **given,
     )
