@@ -73,7 +73,6 @@ def sweep(
     trust: Trust,
     output: Output,
     quiet: bool = QUIET,
-    verbose: bool = in_output(False, "Print a line for every request.", names=("--verbose", "-v")),
     print_config: bool = in_output(
         False, "Print all settings as YAML, to be used as FILE.yaml, and stop."
     ),
@@ -113,7 +112,7 @@ def sweep(
     from draftbench.report.answer import next_sweep
     from draftbench.sweep import prepare
 
-    watcher = TerminalWatcher(quiet=quiet, verbose=verbose)
+    watcher = TerminalWatcher(quiet=quiet)
     if dry_run:
         from draftbench.cli.dry_run import dry_run_of, sections
 
