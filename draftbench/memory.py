@@ -1,9 +1,12 @@
-"""All arithmetic with bytes: weights by level, KV caches, what fits on a device, sizes as text."""
+"""All arithmetic with bytes: quantization levels, KV caches, what fits on a device, sizes as
+text.
+"""
 
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -19,39 +22,92 @@ INT4_GROUP = 32
 LOGIT_BYTES = 4
 
 
-@dataclass(frozen=True)
-class Storage:
-    """The bytes of a quantized matrix, and the blocks that it must divide into."""
-
-    per_weight: float  # bytes of a weight
-    per_output: int  # bytes of an output's scale
-    inputs: int = 1  # inputs of a block
-    outputs: int = 1  # outputs of a block
+_EVERY_LAYER = "every linear layer, the output head included"
 
 
-# Every quantization level of draftbench; None: the weights stay as they were loaded. Checkpoints
-# that are stored quantized (`gguf-q4_k`) are as large as their files.
-LEVELS: dict[str, Storage | None] = {
-    "none": None,
-    "fp8": Storage(1.0, 4),
-    "int8": Storage(1.0, 4),
-    # Scale and offset in 16 bits each for every group; the CPU's kernel takes 16 outputs at once.
-    "int4": Storage(0.5 + 4 / INT4_GROUP, 0, inputs=INT4_GROUP, outputs=16),
+@dataclass(frozen=True, kw_only=True)
+class Level:
+    """A quantization level: what a matrix takes, what it means, and what engines call it. The layer
+    and the kernels are in `decoder.quantized_linear`.
+    """
+
+    meaning: str  # what it does to the weights
+    on_gpu: str  # what a product over one token reads on a GPU, with the source
+    # The Llama runner is used if the cosine of its logits with transformers' is at least this. A
+    # layer of another shape gives about 0, the noise of bfloat16 in a deep model .98, int4 .95.
+    least_cosine: float
+    per_weight: float | None = None  # bytes of a weight; None: they stay as they were loaded
+    per_output: int = 0  # bytes of an output's scale
+    inputs: int = 1  # of a block, into which a matrix must divide
+    outputs: int = 1  # of a block
+    layers: str = _EVERY_LAYER  # the layers that it covers
+    made_by: Mapping[str, str] = field(default_factory=dict)  # engines that make it while they load
+    checkpoint: str = ""  # the form of checkpoint that all other engines need
+    gguf: str = "BF16"  # the nearest type of a GGUF file
+    llama_quantize: str = ""  # llama-quantize's arguments, where it takes more than the type
+
+
+# Every quantization level of draftbench. Checkpoints that are stored quantized (`gguf-q4_k`) are as
+# large as their files.
+LEVELS = {
+    "none": Level(
+        meaning="weights as loaded", on_gpu="2 bytes a weight in one launch", least_cosine=0.9
+    ),
+    "fp8": Level(
+        meaning="e4m3 weights and activations, one scale per row",
+        on_gpu="1 byte a weight, read at 30 to 80% of an H200's bandwidth, after a launch that "
+        "rounds the tokens (Triton; scripts/bench_kernels.py)",
+        least_cosine=0.8,
+        per_weight=1.0,
+        per_output=4,
+        made_by={"vllm": "fp8_per_channel", "sglang": "fp8"},
+        checkpoint="fp8",
+        gguf="Q8_0",
+    ),
+    "int8": Level(
+        meaning="8-bit weights, one scale per output",
+        on_gpu="1 byte a weight, read at 46 to 81% of an H200's bandwidth, after a launch that "
+        "rounds the tokens (Triton; scripts/bench_kernels.py)",
+        least_cosine=0.9,
+        per_weight=1.0,
+        per_output=4,
+        checkpoint="8-bit",
+        gguf="Q8_0",
+    ),
+    "int4": Level(
+        meaning=f"4-bit weights, scale and offset for every {INT4_GROUP}",
+        on_gpu="0.625 bytes a weight in one launch, read again for every 16 tokens, at about half "
+        "of the memory's bandwidth (PyTorch, int4mm.cu; gpt-fast's README)",
+        least_cosine=0.8,
+        # Scale and offset in 16 bits each for every group; the CPU's kernel takes 16 outputs.
+        per_weight=0.5 + 4 / INT4_GROUP,
+        inputs=INT4_GROUP,
+        outputs=16,
+        layers=f"{_EVERY_LAYER}, where inputs divide by {INT4_GROUP} and outputs by 16",
+        checkpoint="4-bit",
+        # A scale and an offset for 32 weights too; Q4_K_M is 6-bit in parts.
+        gguf="Q4_1",
+        llama_quantize="--pure --output-tensor-type q4_1 IN OUT Q4_1",
+    ),
 }
+
+
+def level_of(quant: str) -> Level:
+    """A level by its name; of weights that are stored quantized (`gptq-int4`), `none`."""
+    return LEVELS.get(quant, LEVELS["none"])
 
 
 def fits_level(level: str, outputs: int, inputs: int) -> bool:
     """Whether a matrix divides into a level's blocks; if not, it stays as it was loaded."""
-    storage = LEVELS[level]
-    return storage is None or not (inputs % storage.inputs or outputs % storage.outputs)
+    return not (inputs % LEVELS[level].inputs or outputs % LEVELS[level].outputs)
 
 
 def matrix_bytes(level: str, outputs: int, inputs: int, itemsize: int) -> int:
     """Bytes of a linear layer's weights at a level; `itemsize` is a loaded weight's."""
-    storage = LEVELS[level]
-    if storage is None:
-        return outputs * inputs * itemsize
-    return int(outputs * inputs * storage.per_weight) + outputs * storage.per_output
+    each = LEVELS[level].per_weight
+    return int(outputs * inputs * (itemsize if each is None else each)) + (
+        outputs * LEVELS[level].per_output
+    )
 
 
 def kv_bytes_per_token(config: Any, itemsize: int) -> int:
@@ -88,21 +144,14 @@ def bytes_to_serve(
 
 
 def training_bytes(
-    parameters: int,
-    trained: int,
-    layers: int,
-    hidden: int,
-    vocabulary: int,
-    tokens: int,
-    itemsize: int,
+    parameters: int, layers: int, hidden: int, vocabulary: int, tokens: int, itemsize: int
 ) -> tuple[int, int]:
-    """Bytes for training a model with AdamW: its states (the weights, and gradients and two moments
-    of those that are trained, in 32 bits) and what a row of `tokens` keeps for the backward pass:
-    17 values of each layer's width (Korthikanti et al. 2022), and the logits, their softmax and its
-    gradient in 32 bits.
+    """Bytes for training a model with AdamW: its states (weights, gradients and two moments in 32
+    bits) and what a row of `tokens` keeps for the backward pass: 17 values of each layer's width
+    (Korthikanti et al. 2022), and the logits, their softmax and its gradient in 32 bits.
     """
     of_layers, of_logits = 17 * layers * hidden * itemsize, 3 * LOGIT_BYTES * vocabulary
-    return 4 * parameters + 12 * trained, tokens * (of_layers + of_logits)
+    return 16 * parameters, tokens * (of_layers + of_logits)
 
 
 def memory_left() -> int:

@@ -98,10 +98,7 @@ class SuspectedFault(Record, frozen=True):
 
 
 def suspected_faults(
-    candidate: Candidate,
-    pairs: Pairs,
-    rounds: Sequence[Rounds],
-    near_tie: float,
+    candidate: Candidate, pairs: Pairs, rounds: Sequence[Rounds], near_tie: float
 ) -> tuple[SuspectedFault, ...]:
     """The suspected faults of one candidate.
 

@@ -19,6 +19,7 @@ from draftbench.export import (
 )
 from draftbench.export.serve_plan import ServePlan
 from draftbench.export.writer_result import Version, WriterResult, version_of
+from draftbench.memory import level_of
 from draftbench.models.engine_rules import (
     ENGINE_RULES,
     EngineRules,
@@ -27,7 +28,6 @@ from draftbench.models.engine_rules import (
     refusal_of,
     shorter_context,
 )
-from draftbench.models.levels import level_facts, made_by
 
 _WRITERS: dict[str, Callable[[ServePlan, Version], WriterResult]] = {
     "vllm": for_vllm.write,
@@ -89,9 +89,9 @@ def configure(plan: ServePlan, engine: str, version: str | None = None) -> Engin
     written = _WRITERS[engine](plan, number)
     name = rules.name if version is None else f"{rules.name} {version}"
     differences = [*plan.differences, *written.differences]
-    made = plan.quant == "none" or made_by(engine, plan.quant)
+    made = plan.quant == "none" or engine in level_of(plan.quant).made_by
     if plan.draft is not None and not rules.converts and not made:
-        form = level_facts(plan.quant).checkpoint or plan.quant
+        form = level_of(plan.quant).checkpoint or plan.quant
         form = f"{'an' if form.startswith('8') else 'a'} {form}"
         differences.append(
             f"{rules.name} cannot quantize to {plan.quant} while loading, as the run did: make "

@@ -8,9 +8,9 @@ from dataclasses import replace
 from draftbench.export.serve_plan import ServePlan
 from draftbench.export.writer_result import Version, WriterResult, other_lookup, too_old
 from draftbench.hub import short_name
+from draftbench.memory import level_of
 from draftbench.models.drafting import CONVERT_HEAD, llama_cpp_flags
 from draftbench.models.engine_rules import too_short
-from draftbench.models.levels import level_facts
 from draftbench.records import DraftingMode
 
 # Builds: the first known with today's flags, with --spec-synth-rates, and with
@@ -69,7 +69,7 @@ def write(plan: ServePlan, version: Version) -> WriterResult:
             )
         speculation = replace(speculation, mode=mode)
         for quant in dict.fromkeys((plan.quant, plan.target_quant)):
-            if arguments := level_facts(quant).llama_quantize:
+            if arguments := level_of(quant).llama_quantize:
                 to_do.append(f"nearest to {quant} is `llama-quantize {arguments}`")
     if converted:
         to_do.append(
@@ -93,4 +93,4 @@ def _file(name: str, quant: str, side: str) -> str:
     if name.endswith(".gguf"):
         return name
     stem = short_name(name).strip(".") or side
-    return f"{stem}-{level_facts(quant).gguf}.gguf"
+    return f"{stem}-{level_of(quant).gguf}.gguf"

@@ -294,7 +294,8 @@ def _figures(
     keys = runs[0].responses.keys() & runs[1].responses.keys()
     if other := _resampled(*runs, keys):
         timed_apart = (
-            timed_apart or f"not comparable: {other} of {len(keys)} were sampled otherwise"
+            timed_apart
+            or f"not comparable: {other} of {len(keys)} were sampled with other settings"
         )
     for k in sorted({k for side in measured for c, k in side if c == candidate}):
         found = [side.get((candidate, k)) for side in measured]

@@ -164,8 +164,8 @@ def judge(old: Baseline, new: Baseline, limits: Sequence[Limit] | None = None) -
         by_segment = [replace(check, verdict=Verdict.INCONCLUSIVE) for check in by_segment]
         texts = texts and replace(texts, verdict=Verdict.INCONCLUSIVE)
     verdicts = [check.verdict for check in (*pooled, texts, answers) if check is not None]
-    others = prompts_changed(pairs) or target_changed(old, new)
-    maybe_easier = any(check.improved for check in pooled) and others
+    prompts, target = prompts_changed(pairs), target_changed(old, new)
+    maybe_easier = any(check.improved for check in pooled) and (prompts or target)
     if faults or Verdict.FAIL in (*verdicts, *(check.verdict for check in by_segment)):
         verdict = Verdict.FAIL
     elif maybe_easier or Verdict.INCONCLUSIVE in verdicts:
@@ -194,7 +194,7 @@ def judge(old: Baseline, new: Baseline, limits: Sequence[Limit] | None = None) -
         texts=texts,
         answers=answers,
     )
-    return replace(result, notes=tuple(notes_on(result, old, new, pairs)))
+    return replace(result, notes=tuple(notes_on(result, old, new, pairs, prompts, target)))
 
 
 def samples_of(metric: str, pairs: Sequence[Pair]) -> tuple[Sample, Sample] | None:

@@ -291,9 +291,8 @@ def _with_texts_and_times(
     if measured := measurements(run, concurrency).get((candidate, k)):
         for at, runs in ((0, measured.runs), (2, measured.baseline)):
             for decode in (each.row for each in runs):
-                if decode.output_tokens > 1:
-                    sums[decode.request][at] += decode.output_tokens - 1
-                    sums[decode.request][at + 1] += decode.decode_seconds
+                sums[decode.request][at] += decode.output_tokens - 1
+                sums[decode.request][at + 1] += decode.decode_seconds
     drafted: defaultdict[str, dict[int, str]] = defaultdict(dict)
     for row in one_by_one(run) if run.served else ():
         if (row.candidate, row.k) == (candidate, k):
@@ -382,7 +381,7 @@ def _timed(
         draft, target = (
             map(sum, zip(*(side[context] for context in contexts), strict=False)) for side in sides
         )
-        if c := [round(a / b, 5) for a, b in zip(draft, target, strict=False) if a > 0 and b > 0]:
+        if c := [round(a / b, 5) for a, b in zip(draft, target, strict=False)]:
             ratios += c
             costs[process] = round(median(c), 5)
 

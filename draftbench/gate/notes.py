@@ -35,16 +35,22 @@ SPEED_NOT_JUDGED = (
 
 
 def notes_on(
-    result: GateResult, old: Baseline, new: Baseline, pairs: Sequence[Pair]
+    result: GateResult,
+    old: Baseline,
+    new: Baseline,
+    pairs: Sequence[Pair],
+    prompts: str | None,
+    target: str | None,
 ) -> Iterator[str]:
-    """The notes of a verdict, the most urgent first."""
+    """The notes of a verdict, the most urgent first; `prompts` and `target` are those of
+    `prompts_changed` and `target_changed`.
+    """
     if same_run(old, new):
         yield SAME_RUN
         return
     for message in dict.fromkeys((*result.faults, *(fault.message for fault in new.faults))):
         yield f"suspected fault: {message}"
-    prompts, other = prompts_changed(pairs), target_changed(old, new)
-    yield from filter(None, (prompts, other))
+    yield from filter(None, (prompts, target))
     passed, failed = result.verdict is Verdict.PASS, result.verdict is Verdict.FAIL
 
     # Where most acceptance was lost: in which segment, and at which draft position.
@@ -116,7 +122,7 @@ def notes_on(
     improved = ", ".join(check.metric for check in result.pooled if check.improved)
     if improved and passed:
         yield f"improved: {improved}; save a new baseline to keep the gain"
-    elif improved and not failed and (prompts or other):
+    elif improved and not failed and (prompts or target):
         asked = "on different prompts, which" if prompts else "with another target, whose responses"
         yield (
             f"improved: {improved}, but {asked} may be easier or broken: read some responses, and "

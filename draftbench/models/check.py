@@ -28,7 +28,7 @@ from draftbench.memory import (
     matrix_bytes,
     memory_left,
 )
-from draftbench.models.check_result import CheckResult, HeadSheet, ModelSheet, PairSheet, Room
+from draftbench.models.check_result import CheckResult, ModelSheet, PairSheet, Room
 from draftbench.models.compatibility import (
     caveats_of,
     context_length_of,
@@ -38,7 +38,7 @@ from draftbench.models.compatibility import (
     writing_obstacle,
 )
 from draftbench.models.drafting import parsed
-from draftbench.models.eagle import misfits, not_run
+from draftbench.models.eagle import misfits
 from draftbench.models.engine_rules import engine_answers
 from draftbench.models.heads import check_head
 from draftbench.models.mtp import mtp_obstacles
@@ -93,11 +93,11 @@ def check_models(
             "`draftbench sweep --engine`, with text"
         )
     if ours.mixture:
-        times = [f"{ours.most_read(tokens):.2g}" for tokens in _VERIFIED]
+        few, some, many = (f"{ours.most_read(tokens):.2g}" for tokens in _VERIFIED)
         our_caveats.append(
-            f"{ours.name} reads more experts to verify than in a step: for "
-            f"{_listed(map(str, _VERIFIED))} tokens at most {_listed(times)} times the bytes of "
-            "one, if each token's are chosen independently"
+            f"{ours.name} reads more experts to verify than in a step: for 2, 4 and 8 tokens at "
+            f"most {few}, {some} and {many} times the bytes of one, if each token's are chosen "
+            "independently"
         )
     pairs = []
     for source in drafts:
@@ -112,55 +112,60 @@ def check_models(
             obstacles.append("the weights of both do not fit the memory at any quantization")
         mixed = bool(ours.mixture or theirs.mixture)
         read = _of_reading(ours.read_at("none"), theirs.read_at("none"), always=mixed)
-        compared = caveats_of(facts) if facts else [_without_tokenizer(lacking)]
-        caveats = [*read, *compared, *our_caveats, *caveats]
+        unknown = (
+            f"{' and '.join(lacking)} {'has' if len(lacking) == 1 else 'have'} no tokenizer here, "
+            "so that it is unknown which tokens the two share and which engines take them: add "
+            "tokenizer.json"
+        )
+        caveats = [*read, *(caveats_of(facts) if facts else [unknown]), *our_caveats, *caveats]
         if ours.family != theirs.family:
             caveats.append(f"another family: {theirs.family} for {ours.family}")
-        stored = stored_level(target), stored_level(source)
+        # Memory at each level of the draft, or at the one that it is stored in; models without a
+        # cache have no room to speak of.
+        stored, rooms = stored_level(source), []
+        per_token = ours.kv_bytes_per_token + theirs.kv_bytes_per_token
+        for level in (LEVELS if stored is None else [stored]) if per_token else ():
+            weights = ours.weight_bytes["none"] + theirs.bytes_at(level)
+            left = memory_bytes - weights
+            room = Room(
+                level=level,
+                weight_bytes=weights,
+                second_layout_bytes=ours.second_layout_at("none") + theirs.second_layout_at(level),
+                tokens=left // per_token if left >= 0 else None,
+            )
+            rooms.append(room)
+        silent = facts is None or any(map(writing_obstacle, (target, source)))
         pairs.append(
             PairSheet(
                 draft=theirs,
                 facts=facts,
                 obstacles=tuple(obstacles),
                 caveats=tuple(caveats),
-                rooms=_rooms(ours, theirs, stored, memory_bytes),
-                engines=()
-                if facts is None or any(map(writing_obstacle, (target, source)))
-                else engine_answers(facts),
+                rooms=tuple(rooms),
+                engines=() if facts is None or silent else engine_answers(facts),
                 works="no" if obstacles else "yes" if facts and covers(facts) else "maybe",
             )
         )
+    own_draft, sheets = own_draft_of(target.raw_config), []
+    for each in heads:
+        sheet = check_head(target, own_draft, each)
+        head = ModelSource(parsed(each)[1] or target.spec, target.trust)
+        if sheet.method in ("eagle3", "mtp") and not sheet.obstacles and head.local:
+            if sheet.method == "eagle3":
+                wrong, not_run = misfits(target, head)
+            else:
+                wrong, not_run = [], list(mtp_obstacles(target))
+            said = [f"the built-in decoder refuses it: {why}" for why in not_run]
+            if not (said or our_obstacles or target.multimodal):
+                said = ["the built-in decoder drafts with it, without an engine"]
+            changed = {"caveats": (*sheet.caveats, *said)}
+            if wrong:
+                changed = {"obstacles": tuple(wrong), "engines": ()}
+            sheet = msgspec.structs.replace(sheet, **changed)
+        sheets.append(sheet)
     total = None if traffic is None else round(sum(traffic.values()))
     levels = level_table(device_of(None))
-    own_draft = own_draft_of(target.raw_config)
-    runs = not (our_obstacles or target.multimodal)
-    checked = (check_head(target, own_draft, head) for head in heads)
-    sheets = tuple(_of_files(target, sheet, runs=runs) for sheet in checked)
-    return CheckResult(ours, memory_bytes, total, tuple(pairs), levels, own_draft, sheets)
-
-
-def _without_tokenizer(names: Sequence[str]) -> str:
-    have = "have" if len(names) > 1 else "has"
-    return (
-        f"{' and '.join(names)} {have} no tokenizer here, so that it is unknown which tokens the "
-        "two share and which engines take them: add tokenizer.json"
-    )
-
-
-def _of_files(target: ModelSource, sheet: HeadSheet, *, runs: bool) -> HeadSheet:
-    """A head's sheet, with whether the built-in decoder, if it `runs` the target, can use the
-    head's files.
-    """
-    head = ModelSource(parsed(sheet.name)[1] or target.spec, target.trust)
-    if sheet.method not in ("eagle3", "mtp") or sheet.obstacles or not head.local:
-        return sheet
-    if sheet.method == "eagle3" and (wrong := tuple(misfits(target, head))):
-        return msgspec.structs.replace(sheet, obstacles=wrong, engines=())
-    found = mtp_obstacles(target) if sheet.method == "mtp" else not_run(target, head)
-    said = [f"the built-in decoder refuses it: {why}" for why in found]
-    if runs and not said:
-        said = ["the built-in decoder drafts with it, without an engine"]
-    return msgspec.structs.replace(sheet, caveats=(*sheet.caveats, *said))
+    return CheckResult(ours, memory_bytes, total, tuple(pairs), levels, own_draft, tuple(sheets))
 
 
 def engine_sheet(source: ModelSource, dtype: str) -> ModelSheet:
@@ -237,13 +242,7 @@ def _examined(
     # Unpacked weights of a checkpoint that is stored quantized need 32 bits.
     narrow = dtype == torch.float32 and loaded.itemsize < dtype.itemsize and not stored
     in_16_bits = on_cpu and has_fbgemm() and narrow
-    held = {
-        level: _held(skeleton, level, dtype, on_cpu=on_cpu, in_16_bits=in_16_bits)
-        for level in LEVELS
-    }
-    weight_bytes, second, read = (
-        {level: each[at] for level, each in held.items()} for at in (0, 1, 2)
-    )
+    weight_bytes, second, read = _held(skeleton, dtype, on_cpu=on_cpu, in_16_bits=in_16_bits)
     parameters, mixture = skeleton.num_parameters(), mixture_of(skeleton)
     active, experts = parameters, 0
     if mixture is not None:
@@ -302,87 +301,52 @@ def _of_reading(ours: int, theirs: int, *, always: bool = False) -> list[str]:
     return [words] if always else []
 
 
-def _listed(words: Iterable[str]) -> str:
-    *some, last = words
-    return f"{', '.join(some)} and {last}"
+def _held(
+    skeleton: Any, dtype: torch.dtype, *, on_cpu: bool, in_16_bits: bool
+) -> tuple[dict[str, int], dict[str, int], dict[str, int]]:
+    """By level, bytes of all weights, of a CPU's second layout of them, and of those that a token
+    may read: all except tables and what only images pass through.
 
-
-def _multiplied(skeleton: Any) -> list[tuple[int, int, bool]]:
-    """(outputs, inputs, whether the embedding shares it) of every matrix that draftbench multiplies
-    by: in a Llama-shaped model, matrices with the same input are joined.
+    A tied head shares the embedding's memory only if it is held in rows: packed or quantized it is
+    a separate matrix. The Llama runner's embedding is `in_16_bits` too, unless the head shares it.
     """
-    joined = {} if llama_obstacle(skeleton) else {"k_proj": "q_proj", "v_proj": "q_proj"}
-    joined |= {"up_proj": "gate_proj"} if joined else {}
-    embedding = skeleton.get_input_embeddings()
+    # (outputs, inputs, whether the embedding shares it) of every matrix that draftbench multiplies
+    # by: in a Llama-shaped model, matrices with the same input are joined.
+    llama = not llama_obstacle(skeleton)
+    joined = {"k_proj": "q_proj", "v_proj": "q_proj", "up_proj": "gate_proj"} if llama else {}
+    table = skeleton.get_input_embeddings().weight
     matrices: dict[str, tuple[int, int, bool]] = {}
     for name, layer in skeleton.named_modules():
         if (weight := matrix_of(layer)) is not None:
             parent, _, child = name.rpartition(".")
             into = f"{parent}.{joined.get(child, child)}"
             outputs = matrices[into][0] if into in matrices else 0
-            tied = layer.weight is embedding.weight
-            matrices[into] = (outputs + weight.shape[0], weight.shape[1], tied)
-    return list(matrices.values())
-
-
-def _held(
-    skeleton: Any, level: str, dtype: torch.dtype, *, on_cpu: bool, in_16_bits: bool
-) -> tuple[int, int, int]:
-    """Bytes of all weights at a level, of a CPU's second layout of them, and of those that a token
-    may read: all except tables and what only images pass through.
-
-    A tied head shares the embedding's memory only if it is held in rows: packed or quantized it is
-    a separate matrix. The Llama runner's embedding is `in_16_bits` too, unless the head shares it.
-    """
-    total = dtype.itemsize * sum(p.numel() for p in skeleton.parameters())
-    copy = int4_copy_dtype().itemsize if on_cpu and level == "int4" else 0
-    second, shared = 0, False
-    for outputs, inputs, tied in _multiplied(skeleton):
-        weights = outputs * inputs
-        layout = layout_on_cpu(weights, dtype, in_16_bits) if on_cpu else None
-        held, rows = dtype.itemsize * weights, layout in (None, IN_ROWS, TWICE)
-        if level != "none" and fits_level(level, outputs, inputs):
-            held, rows = matrix_bytes(level, outputs, inputs, dtype.itemsize), False
-            second += copy * weights
-        elif layout == IN_16_BITS:
-            held = torch.float16.itemsize * weights
-        elif layout == TWICE:
-            second += held
-        total += held - (dtype.itemsize * weights if rows or not tied else 0)
-        shared = shared or (rows and tied)
-    table, width = skeleton.get_input_embeddings().weight, dtype.itemsize
-    if in_16_bits and not shared and not llama_obstacle(skeleton):
-        width = torch.float16.itemsize
-    total -= (dtype.itemsize - width) * table.numel()
+            matrices[into] = (outputs + weight.shape[0], weight.shape[1], layer.weight is table)
     text = {*skeleton.get_decoder().parameters(), skeleton.get_output_embeddings().weight}
     lookups = {m.weight for m in skeleton.modules() if isinstance(m, torch.nn.Embedding)}
     unread = ({*skeleton.parameters()} - text | lookups) - {table}
-    read = total - dtype.itemsize * sum(weight.numel() for weight in unread)
-    return total, second, read - width * table.numel() * (not shared)
+    idle = dtype.itemsize * sum(weight.numel() for weight in unread)
+    loaded = dtype.itemsize * sum(p.numel() for p in skeleton.parameters())
 
-
-def _rooms(
-    target: ModelSheet,
-    draft: ModelSheet,
-    stored: tuple[str | None, str | None],
-    memory_bytes: int,
-) -> tuple[Room, ...]:
-    """The memory of both models at each level of the draft, or at the level that the draft is
-    stored in; empty if neither has a cache.
-    """
-    per_token = target.kv_bytes_per_token + draft.kv_bytes_per_token
-    if not per_token:
-        return ()
-    ours, rooms = target.weight_bytes["none"], []
-    for level in LEVELS if stored[1] is None else [stored[1]]:
-        theirs = draft.bytes_at(level)
-        left = memory_bytes - ours - theirs
-        twice = target.second_layout_at("none") + draft.second_layout_at(level)
-        room = Room(
-            level=level,
-            weight_bytes=ours + theirs,
-            second_layout_bytes=twice,
-            tokens=left // per_token if left >= 0 else None,
-        )
-        rooms.append(room)
-    return tuple(rooms)
+    held, second, read = dict[str, int](), dict[str, int](), dict[str, int]()
+    for level in LEVELS:
+        copy = int4_copy_dtype().itemsize if on_cpu and level == "int4" else 0
+        total, twice, shared = loaded, 0, False
+        for outputs, inputs, tied in matrices.values():
+            weights = outputs * inputs
+            layout = layout_on_cpu(weights, dtype, in_16_bits) if on_cpu else None
+            size, rows = dtype.itemsize * weights, layout in (None, IN_ROWS, TWICE)
+            if level != "none" and fits_level(level, outputs, inputs):
+                size, rows = matrix_bytes(level, outputs, inputs, dtype.itemsize), False
+                twice += copy * weights
+            elif layout == IN_16_BITS:
+                size = torch.float16.itemsize * weights
+            elif layout == TWICE:
+                twice += size
+            total += size - (dtype.itemsize * weights if rows or not tied else 0)
+            shared = shared or (rows and tied)
+        width = torch.float16.itemsize if in_16_bits and not shared and llama else dtype.itemsize
+        total -= (dtype.itemsize - width) * table.numel()
+        held[level], second[level] = total, twice
+        read[level] = total - idle - width * table.numel() * (not shared)
+    return held, second, read

@@ -53,7 +53,14 @@ def check_files(path: Path) -> None:
     """
     if path.is_file():
         counts, layers, _ = gguf_header(path)
-        _check_layers(counts, layers)
+        _check_numbers("", counts)
+        # A file with only a tokenizer has no layers, one of several files has only some; layers
+        # that draft for the others may be missing or not counted.
+        asked, drafting = counts.get("block_count", layers), counts.get("nextn_predict_layers", 0)
+        if layers and abs(layers - asked) > drafting and counts.get("split.count", 1) <= 1:
+            raise UnreadableError(
+                f"it holds {layers} layers, and its `block_count` asks for {asked}"
+            )
         return
     if (path / "adapter_config.json").exists():
         raise UnreadableError(
@@ -69,7 +76,14 @@ def check_files(path: Path) -> None:
             if file.name == "config.json":
                 _check_numbers(file.name, json.loads(raw))
             elif file.name.endswith(".index.json"):
-                _check_index(json.loads(raw))
+                index = json.loads(raw)
+                names = index.get("weight_map") if isinstance(index, dict) else None
+                if not isinstance(names, dict):
+                    raise UnreadableError("no `weight_map`")
+                for tensor, name in names.items():  # only files in this folder
+                    plain = isinstance(name, str) and name and Path(name).name == name
+                    if not plain or "\\" in name:
+                        raise UnreadableError(f"the file of `{tensor[:80]}` is not in this folder")
             elif file.suffix == ".json":
                 # The tokenizers library aborts the whole process on text that is not UTF-8.
                 raw.decode()
@@ -89,16 +103,6 @@ def _check_numbers(where: str, value: Any) -> None:
     elif isinstance(value, list):
         for inner in value:
             _check_numbers(where, inner)
-
-
-def _check_index(index: Any) -> None:
-    """Check that an index names only files in its folder: a path could lead anywhere."""
-    names = index.get("weight_map") if isinstance(index, dict) else None
-    if not isinstance(names, dict):
-        raise UnreadableError("no `weight_map`")
-    for tensor, name in names.items():
-        if not isinstance(name, str) or not name or Path(name).name != name or "\\" in name:
-            raise UnreadableError(f"the file of `{tensor[:80]}` is not in this folder")
 
 
 @cache
@@ -142,14 +146,3 @@ def gguf_header(path: Path) -> tuple[dict[str, float], int, Counter[str]]:
     except Exception as error:  # whatever the library meets in a spoiled file
         raise UnreadableError(str(error)) from error
     return {k: v for k, v in counts.items() if isinstance(v, int | float)}, layers, kinds
-
-
-def _check_layers(counts: dict[str, float], layers: int) -> None:
-    """Check that a .gguf file has the layers that it says. A file with only a tokenizer has none,
-    one of several files has only some; layers that draft for the others may be missing or not
-    counted.
-    """
-    _check_numbers("", counts)
-    asked, drafting = counts.get("block_count", layers), counts.get("nextn_predict_layers", 0)
-    if layers and abs(layers - asked) > drafting and counts.get("split.count", 1) <= 1:
-        raise UnreadableError(f"it holds {layers} layers, and its `block_count` asks for {asked}")

@@ -7,7 +7,7 @@ which it then never proposes, as long as it has most of those that the target wr
 from __future__ import annotations
 
 import difflib
-from collections.abc import Container, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from draftbench.errors import ModelError, PairError
@@ -66,17 +66,61 @@ def pair_facts(
     Raises:
         ModelError: a configuration or tokenizer cannot be loaded.
     """
-    ours, theirs = _template(target.tokenizer), _template(draft.tokenizer)
+    from transformers import AutoModelForCausalLM
+
+    ours, theirs = (
+        {index: text for text, index in source.tokenizer.get_vocab().items()}
+        for source in (target, draft)
+    )
+    rows, shared = [rows_of(target), rows_of(draft)], shared_tokens(target, draft)
+    common = ours.keys() & theirs.keys()
+    differing = [index for index in common if ours[index] != theirs[index]]
+    regular = range(FIRST_REGULAR, min(rows))
+
+    def first(indices: Iterable[int]) -> TokenDifference | None:
+        index = min(indices, default=None)
+        return None if index is None else TokenDifference(index, ours.get(index), theirs.get(index))
+
+    def overlap(counts: Mapping[int, float]) -> Overlap:
+        same_id = sum(n for i, n in counts.items() if i in ours and theirs.get(i) == ours[i])
+        same_text = sum(n for i, n in counts.items() if i in shared)
+        total = sum(counts.values())
+        return Overlap(same_id=same_id / total, same_text=same_text / total)
+
+    vocabulary = Vocabulary(
+        target_rows=rows[0],
+        draft_rows=rows[1],
+        target_tokens=len(ours),
+        draft_tokens=len(theirs),
+        same=len(common) - len(differing),
+        shared=len(shared),
+        first_missing=first(ours.keys() - theirs.keys()),
+        first_unreadable=first(index for index in ours if index >= rows[1]),
+        first_added=first(theirs.keys() - ours.keys()),
+        first_difference=first(differing),
+        first_regular_difference=first(i for i in regular if ours.get(i) != theirs.get(i)),
+        all_tokens=overlap(dict.fromkeys(ours, 1.0)),
+        traffic=overlap(traffic) if traffic else None,
+    )
+    templates, difference = [_template(s.tokenizer) for s in (target, draft)], list[str]()
+    if all(templates):
+        one, other = (template.splitlines() for template in templates)
+        heads = one[:MOST_LINES], other[:MOST_LINES]
+        difference += difflib.unified_diff(*heads, "target", "draft", lineterm="", n=1)
+        if one[MOST_LINES:] != other[MOST_LINES:]:
+            difference.append(f"(not compared after line {MOST_LINES})")
+    # `_model_mapping` is how `from_config` finds the class; the flag is what `generate` reads.
+    model = AutoModelForCausalLM._model_mapping.get(type(target.config), None)
     return PairFacts(
         target=target.name,
         draft=draft.name,
-        vocabulary=_vocabulary(target, draft, traffic),
+        vocabulary=vocabulary,
         target_tokenizer=_tokenizer_facts(target.tokenizer),
         draft_tokenizer=_tokenizer_facts(draft.tokenizer),
-        template_difference=tuple(_unified(ours, theirs)) if ours and theirs else (),
+        template_difference=tuple(difference),
         target_context=context_length_of(target),
         draft_context=context_length_of(draft),
-        target_recurrent=_recurrent(target),
+        target_recurrent=bool(getattr(model, "_is_stateful", False)),
     )
 
 
@@ -176,62 +220,6 @@ def context_length_of(source: ModelSource) -> int | None:
     return context
 
 
-def _recurrent(source: ModelSource) -> bool:
-    """Whether a model keeps a state that cannot be rewound."""
-    from transformers import AutoModelForCausalLM
-
-    # `_model_mapping` is how `from_config` finds the class; the flag is what `generate` reads.
-    model = AutoModelForCausalLM._model_mapping.get(type(source.config), None)
-    return bool(getattr(model, "_is_stateful", False))
-
-
-def _vocabulary(
-    target: ModelSource, draft: ModelSource, traffic: Mapping[int, float] | None
-) -> Vocabulary:
-    ours, theirs = (
-        {index: text for text, index in source.tokenizer.get_vocab().items()}
-        for source in (target, draft)
-    )
-    rows, shared = [rows_of(target), rows_of(draft)], shared_tokens(target, draft)
-    common = ours.keys() & theirs.keys()
-    differing = [index for index in common if ours[index] != theirs[index]]
-    missing = ours.keys() - theirs.keys()
-    unreadable = [index for index in ours if index >= rows[1]]
-    regular = range(FIRST_REGULAR, min(rows))
-
-    def first(indices: Iterable[int]) -> TokenDifference | None:
-        index = min(indices, default=None)
-        return None if index is None else TokenDifference(index, ours.get(index), theirs.get(index))
-
-    return Vocabulary(
-        target_rows=rows[0],
-        draft_rows=rows[1],
-        target_tokens=len(ours),
-        draft_tokens=len(theirs),
-        same=len(common) - len(differing),
-        shared=len(shared),
-        first_missing=first(missing),
-        first_unreadable=first(unreadable),
-        first_added=first(theirs.keys() - ours.keys()),
-        first_difference=first(differing),
-        first_regular_difference=first(i for i in regular if ours.get(i) != theirs.get(i)),
-        all_tokens=_overlap(ours, theirs, shared, dict.fromkeys(ours, 1.0)),
-        traffic=_overlap(ours, theirs, shared, traffic) if traffic else None,
-    )
-
-
-def _overlap(
-    ours: Mapping[int, str],
-    theirs: Mapping[int, str],
-    shared: Container[int],
-    counts: Mapping[int, float],
-) -> Overlap:
-    same_id = sum(n for i, n in counts.items() if i in ours and theirs.get(i) == ours[i])
-    same_text = sum(n for i, n in counts.items() if i in shared)
-    total = sum(counts.values())
-    return Overlap(same_id=same_id / total, same_text=same_text / total)
-
-
 def _tokenizer_facts(tokenizer: Any) -> TokenizerFacts:
     roles = [role for role in tokenizer.special_tokens_map if role.endswith("_token")]
     special = {role: getattr(tokenizer, role, None) for role in roles}
@@ -252,16 +240,7 @@ def _tokenizer_facts(tokenizer: Any) -> TokenizerFacts:
     )
 
 
-def _template(tokenizer: Any) -> str | None:
+def _template(tokenizer: Any) -> str:
     """The chat template; of several, the default one."""
     template = getattr(tokenizer, "chat_template", None)
-    return template.get("default") if isinstance(template, dict) else template
-
-
-def _unified(ours: str, theirs: str) -> Iterable[str]:
-    """The lines of a unified diff of two templates."""
-    one, other = ours.splitlines(), theirs.splitlines()
-    heads = one[:MOST_LINES], other[:MOST_LINES]
-    yield from difflib.unified_diff(*heads, "target", "draft", lineterm="", n=1)
-    if one[MOST_LINES:] != other[MOST_LINES:]:
-        yield f"(not compared after line {MOST_LINES})"
+    return (template.get("default") if isinstance(template, dict) else template) or ""

@@ -15,7 +15,7 @@ import msgspec
 
 from draftbench.errors import UsageError
 from draftbench.hub import short_name, split_revision
-from draftbench.models.levels import made_by
+from draftbench.memory import level_of
 from draftbench.records import (
     NGRAMS,
     SELF,
@@ -186,7 +186,7 @@ def vllm_fields(speculation: Speculation) -> dict[str, Any]:
         fields["revision"] = revision
     if speculation.method != "draft-model":
         return fields
-    if level := made_by("vllm", speculation.quant):
+    if level := level_of(speculation.quant).made_by.get("vllm"):
         fields["quantization"] = level
     if speculation.translated:
         fields |= {"use_heterogeneous_vocab": True, "draft_sample_method": "greedy"}
@@ -235,7 +235,7 @@ def sglang_flags(speculation: Speculation) -> list[str]:
     words += ["--speculative-draft-model-path", model] if model else []
     chain = ["--speculative-num-steps", str(speculation.k), "--speculative-eagle-topk", "1"]
     if speculation.method == "draft-model":
-        level = made_by("sglang", speculation.quant) or "unquant"
+        level = level_of(speculation.quant).made_by.get("sglang") or "unquant"
         quantization = ["--speculative-draft-model-quantization", level]
         return [*words, *chain, *draft_tokens, *quantization, *pinned]
     if speculation.method == "dflash":  # its block holds the last accepted token too

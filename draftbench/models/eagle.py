@@ -7,7 +7,7 @@ configuration plus a few fields and calls the layer `midlayer`.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Any
 
@@ -53,73 +53,83 @@ def check_eagle(target: ModelSource, head: ModelSource) -> tuple[str, ...]:
         PairError: it cannot draft.
     """
     caveats = check_fit(target, head)
-    if obstacles := tuple(misfits(target, head)) or tuple(not_run(target, head)):
-        raise unfit(target, head, obstacles)
+    wrong, not_run = misfits(target, head)
+    if wrong or not_run:
+        raise unfit(target, head, wrong or not_run)
     return caveats
 
 
-def misfits(target: ModelSource, head: ModelSource) -> Iterator[str]:
-    """Why a head's tensors do not fit the target, whatever drafts with it."""
-    raw, text = head.raw_config, target.config.get_text_config()
-    if layer_of(raw).get("model_type") not in _FAMILIES:
-        return
-    try:
-        shape = shape_of(raw, text.num_hidden_layers)
-        if shape.layer.rope_parameters["rope_type"] in _ROTARY:
-            rotary_of(shape)
-    # Anyone may have written the configuration, and code that builds from it raises anything.
-    except Exception as error:
-        reason = str(error).strip().rpartition("\n")[2].rpartition("Error: ")[2]
-        yield f"its layer cannot be built from its config.json: {reason or type(error).__name__}"
-        return
-    tensors = _by_name(head)
-    wanted, optional = _sizes(shape, text.hidden_size, text.vocab_size)
-    for name, size in (wanted | optional).items():
-        if name in tensors and (stored := tuple(tensors[name].shape)) != size:
-            yield f"{name} is {list(stored)}, not {list(size)}"
-    yield from _wrong_ids(tensors, shape.drafted, text.vocab_size)
-    if "embed_tokens.weight" not in tensors and shape.layer.hidden_size != text.hidden_size:
-        yield (
-            f"it has no embedding of its own, and the target's is {text.hidden_size} wide, not "
-            f"{shape.layer.hidden_size}"
-        )
+def misfits(target: ModelSource, head: ModelSource) -> tuple[list[str], list[str]]:
+    """Why a head's tensors do not fit the target, whatever drafts with it; and what of it the
+    built-in decoder does not run.
 
-
-def not_run(target: ModelSource, head: ModelSource) -> Iterator[str]:
-    """The features of a head for the target that the built-in decoder cannot run."""
+    Raises:
+        ModelError: it cannot be read.
+    """
     raw, text = head.raw_config, target.config.get_text_config()
     own, layers = layer_of(raw), text.num_hidden_layers
     kind = own.get("model_type")
     if kind not in _FAMILIES:
-        yield f"its layer is of the family {kind}, and {' and '.join(_FAMILIES)} are run here"
-        return
-    if own.get("num_hidden_layers", 1) != 1:
-        yield f"it has {own['num_hidden_layers']} layers, and heads of one layer are run here"
-        return
-    shape = shape_of(raw, layers)
-    if shape.layer.hidden_act != "silu":
-        yield f"its activation is {shape.layer.hidden_act}, and silu is run here"
-    if "sliding_attention" in (getattr(shape.layer, "layer_types", None) or ()):
-        yield "its layer sees a window of the text, and one that sees all of it is run here"
-    rope = shape.layer.rope_parameters
-    if rope["rope_type"] not in _ROTARY:
-        yield f"its rotary tables are {rope['rope_type']}, and {', '.join(_ROTARY)} are run here"
-    if rope.get("partial_rotary_factor", 1) != 1:
-        yield "it rotates a part of each query, and all of it is rotated here"
-    if min(shape.reads) < 0 or max(shape.reads) >= layers:
-        yield (
-            f"it reads what enters the layers {list(shape.reads)}, and the target's are 0 to "
-            f"{layers - 1}"
-        )
-    tensors = _by_name(head)
+        return [], [
+            f"its layer is of the family {kind}, and {' and '.join(_FAMILIES)} are run here"
+        ]
+    try:
+        shape = shape_of(raw, layers)
+        rope = shape.layer.rope_parameters
+        if rope["rope_type"] in _ROTARY:
+            rotary_of(shape)
+    # Anyone may have written the configuration, and code that builds from it raises anything.
+    except Exception as error:
+        reason = str(error).strip().rpartition("\n")[2].rpartition("Error: ")[2]
+        reason = reason or type(error).__name__
+        return [f"its layer cannot be built from its config.json: {reason}"], []
+
+    tensors, wrong = _by_name(head), list[str]()
     wanted, optional = _sizes(shape, text.hidden_size, text.vocab_size)
+    for name, size in (wanted | optional).items():
+        if name in tensors and (stored := tuple(tensors[name].shape)) != size:
+            wrong.append(f"{name} is {list(stored)}, not {list(size)}")
+    # The mapping from its draft tokens to the target's ids.
+    if (offsets := tensors.get("d2t")) is not None and offsets.shape == (shape.drafted,):
+        ids = torch.arange(shape.drafted) + offsets
+        outside = ids[(ids < 0) | (ids >= text.vocab_size)]
+        if len(outside):
+            last = int(outside[-1])
+            wrong.append(f"its d2t leads to token {last}, and the target has {text.vocab_size}")
+        elif "t2d" in tensors and ids.tolist() != tensors["t2d"].nonzero().flatten().tolist():
+            wrong.append("its d2t and t2d name different tokens, or the same in another order")
+        elif len(ids.unique()) < shape.drafted:
+            wrong.append("its d2t leads to the same token twice")
+    if "embed_tokens.weight" not in tensors and shape.layer.hidden_size != text.hidden_size:
+        wrong.append(
+            f"it has no embedding of its own, and the target's is {text.hidden_size} wide, not "
+            f"{shape.layer.hidden_size}"
+        )
+
+    if (count := own.get("num_hidden_layers", 1)) != 1:
+        return wrong, [f"it has {count} layers, and heads of one layer are run here"]
+    not_run = []
+    if shape.layer.hidden_act != "silu":
+        not_run.append(f"its activation is {shape.layer.hidden_act}, and silu is run here")
+    if "sliding_attention" in (getattr(shape.layer, "layer_types", None) or ()):
+        not_run.append("its layer sees a window of the text, and one that sees all is run here")
+    if rope["rope_type"] not in _ROTARY:
+        known = ", ".join(_ROTARY)
+        not_run.append(f"its rotary tables are {rope['rope_type']}, and {known} are run here")
+    if rope.get("partial_rotary_factor", 1) != 1:
+        not_run.append("it rotates a part of each query, and all of it is rotated here")
+    if min(shape.reads) < 0 or max(shape.reads) >= layers:
+        reads = f"it reads what enters the layers {list(shape.reads)}"
+        not_run.append(f"{reads}, and the target's are 0 to {layers - 1}")
     if missing := sorted(wanted.keys() - tensors.keys()):
-        yield f"it has no tensor {_first(missing)}"
+        not_run.append(f"it has no tensor {_first(missing)}")
     if unknown := sorted(tensors.keys() - wanted.keys() - optional.keys()):
-        yield f"it has a tensor that such a head does not have, {_first(unknown)}"
+        not_run.append(f"it has a tensor that such a head does not have, {_first(unknown)}")
     for name in sorted((wanted.keys() | optional.keys()) - {"d2t", "t2d"}):
         if name in tensors and (dtype := tensors[name].dtype) not in _NUMBERS:
-            yield f"{name} is stored as {str(dtype).removeprefix('torch.')}, without a scale"
+            stored_as = str(dtype).removeprefix("torch.")
+            not_run.append(f"{name} is stored as {stored_as}, without a scale")
+    return wrong, not_run
 
 
 def _first(names: Sequence[str]) -> str:
@@ -249,17 +259,3 @@ def _sizes(
     if shape.fc_norm:
         wanted |= {f"fc_norm.{part}.weight": (states,) for part in range(parts)}
     return wanted, optional
-
-
-def _wrong_ids(tensors: Mapping[str, Tensor], drafted: int, vocabulary: int) -> Iterator[str]:
-    """What is wrong with a head's mapping from its draft tokens to the target's ids."""
-    if (offsets := tensors.get("d2t")) is None or offsets.shape != (drafted,):
-        return
-    ids = torch.arange(drafted) + offsets
-    outside = ids[(ids < 0) | (ids >= vocabulary)]
-    if len(outside):
-        yield f"its d2t leads to token {int(outside[-1])}, and the target has {vocabulary}"
-    elif "t2d" in tensors and ids.tolist() != tensors["t2d"].nonzero().flatten().tolist():
-        yield "its d2t and t2d name different tokens, or the same in another order"
-    elif len(ids.unique()) < drafted:
-        yield "its d2t leads to the same token twice"

@@ -70,36 +70,44 @@ def check_head(target: ModelSource, own_draft: OwnDraft | None, head: str) -> He
         ModelError: its configuration cannot be loaded.
     """
     method, model = parsed(head)
+    engines: list[EngineAnswer] = []
     if method == "mtp":
-        missing = f"`{target.name}` carries no layers that draft for it"
-        return HeadSheet(
-            name=head,
-            method=method,
-            obstacles=() if own_draft else (missing,),
-            caveats=(),
-            engines=tuple(_of_own_draft(own_draft)) if own_draft else (),
-        )
-    raw = _stated(checkpoint_of(head, target.trust))
-    obstacles = tuple(_obstacles(raw, method, target))
-    return HeadSheet(
-        name=head,
-        method=method,
-        obstacles=obstacles,
-        caveats=tuple(_caveats(raw, method, target)),
-        engines=() if obstacles else tuple(_engines(method, model, misread_by(raw, method))),
-    )
-
-
-def _stated(head: ModelSource) -> Mapping[str, Any]:
-    """A head's config.json, with its fields' types checked."""
+        if own_draft is None:
+            missing = f"`{target.name}` carries no layers that draft for it"
+            return HeadSheet(head, method, (missing,), (), ())
+        for name, option in own_draft.options.items():
+            engines.append(EngineAnswer(name, "accepts", own_draft.why, option))
+        unused = "it does not use them in such a model"
+        engines += [EngineAnswer(name, "refuses", unused, None) for name in own_draft.unused]
+        return HeadSheet(head, method, (), (), tuple(engines))
+    source = checkpoint_of(head, target.trust)
+    raw = source.raw_config
     try:
-        msgspec.convert(head.raw_config, _Stated)
+        msgspec.convert(raw, _Stated)
     except msgspec.ValidationError as error:
         raise ModelError(
-            f"cannot load the configuration of `{head.spec}`: config.json: {error}",
+            f"cannot load the configuration of `{source.spec}`: config.json: {error}",
             hint="correct the file, or download the head again",
         ) from error
-    return head.raw_config
+    caveats = tuple(_caveats(raw, method, target))
+    if obstacles := tuple(_obstacles(raw, method, target)):
+        return HeadSheet(head, method, obstacles, caveats, ())
+    misread = misread_by(raw, method)
+    for engine, rules in ENGINE_RULES.items():
+        known = method in rules.methods
+        if not known or engine in misread:
+            words = f"it {misread[engine]}" if known else f"not known to draft by {method}"
+            engines.append(EngineAnswer(rules.name, "refuses", words, None))
+            continue
+        converted = rules.converts and not model.endswith(".gguf")
+        option = rules.option(Speculation(method, model + ".gguf" * converted, 1))
+        reason = f"method {method}"
+        if rules.converts:
+            reason = f"as a .gguf file of architecture {method}"
+            if converted:
+                reason += f", which {CONVERT_HEAD} makes"
+        engines.append(EngineAnswer(rules.name, "accepts", reason, option))
+    return HeadSheet(head, method, (), caveats, tuple(engines))
 
 
 def checkpoint_of(draft: str, trust: Trust) -> ModelSource:
@@ -243,27 +251,3 @@ def layer_ids(raw: Mapping[str, Any]) -> list[int]:
     parts = [raw, *(raw.get(part) or {} for part in ("eagle_config", "dflash_config"))]
     found = (part[name] for part in parts for name in _LayerIds.__struct_fields__ if part.get(name))
     return list(next(found, ()))
-
-
-def _engines(method: Method, model: str, misread: Mapping[str, str]) -> Iterator[EngineAnswer]:
-    for engine, rules in ENGINE_RULES.items():
-        known = method in rules.methods
-        if not known or engine in misread:
-            words = f"it {misread[engine]}" if known else f"not known to draft by {method}"
-            yield EngineAnswer(rules.name, "refuses", words, None)
-            continue
-        converted = rules.converts and not model.endswith(".gguf")
-        option = rules.option(Speculation(method, model + ".gguf" * converted, 1))
-        reason = f"method {method}"
-        if rules.converts:
-            reason = f"as a .gguf file of architecture {method}"
-            if converted:
-                reason += f", which {CONVERT_HEAD} makes"
-        yield EngineAnswer(rules.name, "accepts", reason, option)
-
-
-def _of_own_draft(own_draft: OwnDraft) -> Iterator[EngineAnswer]:
-    for name, option in own_draft.options.items():
-        yield EngineAnswer(name, "accepts", own_draft.why, option)
-    for name in own_draft.unused:
-        yield EngineAnswer(name, "refuses", "it does not use them in such a model", None)

@@ -51,8 +51,8 @@ class KnownHead(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     head: str
     method: str
     k: int | None
-    source: str = ""
-    date: date | None = None
+    source: str
+    date: date | None
 
 
 class SuggestedDraft(msgspec.Struct, frozen=True, kw_only=True):
@@ -84,43 +84,28 @@ class Suggestion(msgspec.Struct, frozen=True):
     heads: tuple[KnownHead, ...] = ()  # published for this target
 
 
-class _Source(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    source: str
-    date: date | None
-    heads: tuple[KnownHead, ...]
-
-
-class _Heads(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    checked: date
-    sources: tuple[_Source, ...]
-
-
-class _Table(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    pairings: tuple[KnownPairing, ...]
-
-
 @cache
-def table() -> _Table:
+def table() -> tuple[KnownPairing, ...]:
     """Every known pairing."""
-    return msgspec.convert(_read("known_pairs.yaml"), _Table)
+    return msgspec.convert(_read("known_pairs.yaml")["pairings"], tuple[KnownPairing, ...])
 
 
 @cache
 def heads() -> tuple[date, tuple[KnownHead, ...]]:
     """Every known head, and the day they were looked up."""
-    known = msgspec.convert(_read("known_heads.yaml"), _Heads)
-    return known.checked, tuple(
-        msgspec.structs.replace(head, source=each.source, date=each.date)
-        for each in known.sources
-        for head in each.heads
-    )
+    known = _read("known_heads.yaml")
+    rows = [
+        {**head, "source": each["source"], "date": each["date"]}
+        for each in known["sources"]
+        for head in each["heads"]
+    ]
+    return known["checked"], msgspec.convert(rows, tuple[KnownHead, ...])
 
 
 def _read(name: str) -> Any:
     import yaml
 
-    raw = (files("draftbench.models") / name).read_text(encoding="utf-8")
-    return yaml.safe_load(raw)
+    return yaml.safe_load((files("draftbench.models") / name).read_text(encoding="utf-8"))
 
 
 def heads_of(target: str) -> tuple[KnownHead, ...]:
@@ -137,7 +122,7 @@ def pairings_of(target: str) -> tuple[KnownPairing, ...]:
     """The rows for a target's path or hub id; none if it is unknown or is itself a draft."""
     if re.search(r"draft|-assistant", _short(target), re.IGNORECASE):
         return ()
-    return tuple(row for row in table().pairings if re.search(row.name, _short(target)))
+    return tuple(row for row in table() if re.search(row.name, _short(target)))
 
 
 def _short(spec: str) -> str:

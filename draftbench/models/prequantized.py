@@ -56,8 +56,10 @@ def stored_level(source: ModelSource) -> str | None:
     """
     config = source.config
     if source.spec.endswith(".gguf"):
-        kind = _gguf_kind(Path(source.spec).expanduser())
-        return kind and f"gguf-{kind}"
+        *_, sizes = gguf_header(Path(source.spec).expanduser())
+        plain = ("f64", "f32", "f16", "bf16")
+        most = Counter({kind: n for kind, n in sizes.items() if kind not in plain}).most_common(1)
+        return f"gguf-{most[0][0]}" if most else None
     stored = getattr(config, "quantization_config", None)
     if not stored:
         return None
@@ -216,10 +218,3 @@ def _kind(method: str, facts: Mapping[str, Any]) -> str | None:
     elif method in FORMATS and isinstance(bits, int):
         kind = f"int{bits}"
     return str(kind) if kind else None
-
-
-def _gguf_kind(path: Path) -> str | None:
-    """The quantized type of most of a GGUF file's weights."""
-    *_, sizes = gguf_header(path)
-    quantized = Counter({k: n for k, n in sizes.items() if k not in ("f64", "f32", "f16", "bf16")})
-    return quantized.most_common(1)[0][0] if quantized else None

@@ -1,8 +1,8 @@
 """Builds a runner from a model at a quantization level, and counts the bytes that it really takes.
 
 A level without a fast kernel on this device is refused, or simulated on request: rounded weights
-give the right acceptance but say nothing about cost. `levels` explains each level; `prequantized`
-deals with checkpoints that are stored quantized.
+give the right acceptance but say nothing about cost. `memory.LEVELS` explains each level;
+`prequantized` deals with checkpoints that are stored quantized.
 """
 
 from __future__ import annotations
@@ -32,7 +32,6 @@ from draftbench.decoder.runner import Runner
 from draftbench.errors import ModelError, did_you_mean
 from draftbench.memory import LEVELS, kv_bytes_per_token, memory_left
 from draftbench.models.check_result import LevelRow
-from draftbench.models.levels import LEVEL_FACTS
 from draftbench.models.prequantized import (
     StoredLinear,
     format_of,
@@ -45,7 +44,7 @@ from draftbench.models.source import ModelSource
 from draftbench.records import Candidate, ModelFacts
 
 # Least cosine of the Llama runner's logits with transformers', unquantized in float32. The others
-# are in `Level.least_cosine`.
+# are in `LEVELS`.
 LEAST_COSINE_FLOAT32 = 0.999
 # Tokens over which the two are compared.
 PROBE_TOKENS = 12
@@ -92,13 +91,13 @@ def level_table(device: str) -> tuple[LevelRow, ...]:
     return tuple(
         LevelRow(
             level=level,
-            meaning=LEVEL_FACTS[level].meaning,
+            meaning=facts.meaning,
             kernel=kernel_words(level, device),
-            bytes_per_weight=None if storage is None else storage.per_weight,
-            layers=LEVEL_FACTS[level].layers,
-            moves=None if device == "cpu" else LEVEL_FACTS[level].on_gpu,
+            bytes_per_weight=facts.per_weight,
+            layers=facts.layers,
+            moves=None if device == "cpu" else facts.on_gpu,
         )
-        for level, storage in LEVELS.items()
+        for level, facts in LEVELS.items()
     )
 
 
@@ -123,23 +122,18 @@ def check_level(level: str, device: str, *, simulate: bool) -> bool:
         )
     real = level == "none" or kernel_of(level, device) is not None
     if not real and not simulate:
-        why = _why_no_kernel(level, device)
+        why, kernel = device, KERNELS.get(("cpu" if device == "cpu" else "cuda", level))
+        if kernel is not None:
+            why = f"{kernel.words()} needs Triton, which is not installed"
+            if (here := capability(device)) < kernel.least:
+                needed, has = ("{}.{}".format(*numbers) for numbers in (kernel.least, here))
+                why = f"{kernel.words()} needs compute capability {needed}, and this GPU has {has}"
         raise ModelError(
             f"quantization `{level}` has no fast kernel on this device ({why})",
             hint="its cost is unknown here: leave it out, or measure its acceptance alone with "
             "`--simulate-quant`",
         )
     return real
-
-
-def _why_no_kernel(level: str, device: str) -> str:
-    kernel = KERNELS.get(("cpu" if device == "cpu" else "cuda", level))
-    if kernel is None:
-        return device
-    if capability(device) < kernel.least:
-        needed, here = ("{}.{}".format(*numbers) for numbers in (kernel.least, capability(device)))
-        return f"{kernel.words()} needs compute capability {needed}, and this GPU has {here}"
-    return f"{kernel.words()} needs Triton, which is not installed"
 
 
 def build_runner(source: ModelSource, build: Build, draft: str | None) -> tuple[Runner, ModelFacts]:
@@ -158,7 +152,12 @@ def build_runner(source: ModelSource, build: Build, draft: str | None) -> tuple[
     make_ready(build.device)
     layers: list[StoredLinear] = []
     if stored is None:
-        model = source.load(build.dtype, _where_loaded(source, build))
+        where = build.device
+        if where not in ("cpu", "auto") and kernel_of(build.level, where) is not None:
+            # What does not fit on the GPU may fit once it is quantized, layer by layer.
+            room: int = torch.cuda.mem_get_info(where)[0]
+            where = "cpu" if (stored_bytes(source) or 0) > room else where
+        model = source.load(build.dtype, where)
     else:
         model, layers = load_stored(source, stored, build.dtype, build.device)
     mixture = mixture_of(model)
@@ -177,7 +176,12 @@ def build_runner(source: ModelSource, build: Build, draft: str | None) -> tuple[
         caveats = ["runs through transformers' forward pass: its layers are another library's"]
     else:  # one whose stored weights were unpacked while loading is a model like any other
         loaded = replace(build, level="none") if stored else build
-        least = _least_rows(model, loaded)
+        least = loaded.least_rows or 1
+        if loaded.least_rows is None and loaded.level == "none":
+            # By timing the layers' matrices; the head is as large as several.
+            head = model.get_output_embeddings()
+            matrices = [m for m in model.modules() if isinstance(m, nn.Linear) and m is not head]
+            least = least_rows(m.weight for m in matrices)
         runner, caveats = _fastest(source, model, replace(loaded, least_rows=least))
     if stored is not None:
         has_kernel = has_kernel and bool(layers) and all(layer.packed for layer in layers)
@@ -212,16 +216,6 @@ def build_runner(source: ModelSource, build: Build, draft: str | None) -> tuple[
     return runner, facts
 
 
-def _where_loaded(source: ModelSource, build: Build) -> str:
-    """Where to load the weights: on the CPU if they do not fit on the GPU as they are stored, since
-    they may fit once they are quantized, layer by layer.
-    """
-    if build.device in ("cpu", "auto") or kernel_of(build.level, build.device) is None:
-        return build.device
-    room: int = torch.cuda.mem_get_info(build.device)[0]
-    return "cpu" if (stored_bytes(source) or 0) > room else build.device
-
-
 def check_level_goes_with(source: ModelSource, stored: str | None, build: Build) -> None:
     """Raise a ModelError if this checkpoint in this type cannot have the requested level."""
     if stored is not None and build.level not in ("none", stored):
@@ -254,14 +248,6 @@ def _copy_from_file(model: nn.Module) -> None:
                     weight.data = weight.data.clone()
 
 
-def _least_rows(model: Any, build: Build) -> int:
-    """`Build.least_rows`, found by timing the layers' matrices; the head is as large as several."""
-    if build.least_rows is not None or build.level != "none":
-        return build.least_rows or 1
-    matrices = [m for m in model.modules() if isinstance(m, nn.Linear)]
-    return least_rows(m.weight for m in matrices if m is not model.get_output_embeddings())
-
-
 def _fastest(source: ModelSource, model: Any, build: Build) -> tuple[Runner, list[str]]:
     """The Llama runner if it can run this model and agrees with transformers, else transformers'
     forward pass; and caveats.
@@ -291,7 +277,7 @@ def _fastest(source: ModelSource, model: Any, build: Build) -> tuple[Runner, lis
         logits = torch.cat(parts).float().to(expected.device)
         cosine = float(nn.functional.cosine_similarity(expected, logits, dim=-1).mean())
         exact = build.dtype is torch.float32 and build.level == "none"
-        if cosine >= (LEAST_COSINE_FLOAT32 if exact else LEVEL_FACTS[build.level].least_cosine):
+        if cosine >= (LEAST_COSINE_FLOAT32 if exact else LEVELS[build.level].least_cosine):
             if build.device != "cpu" and (slow := runner.record_short_passes()):
                 caveats.append(slow)
             return runner, caveats

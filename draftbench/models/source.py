@@ -46,6 +46,9 @@ _TOKENIZERS = ("tokenizer", "vocab", "spiece", "tekken", "tiktoken")
 SMALL_FILES = ["*.json", "*.jinja", "*.model", "*.txt"]
 # A tensor of one of several layers: what holds the layers, and which of them it is.
 _LAYER = re.compile(r"(.+?)\.(\d+)\.")
+# What a layer that drafts may have of its own, where transformers uses the target's.
+_OF_ITS_OWN = re.compile(r"layers\.\d+\.(?:shared_head\.head|embed_tokens)\.weight")
+_COMPARED = 64  # rows of such a tensor: if it was trained, every row changed
 
 
 @dataclass(frozen=True)
@@ -174,11 +177,44 @@ class ModelSource:
         """
         from transformers.modeling_layers import MtpModel
 
+        if name := self.trained_apart():
+            raise ModelError(
+                f"`{self.name}` has a {name} that is not the target's, which transformers leaves "
+                "out",
+                hint="leave `mtp` out, or measure it on an engine",
+            )
+
         def load(where: str, **options: Any) -> Any:
             model.config.name_or_path = str(self._folder())  # of this revision
             return MtpModel.from_pretrained(model, device_map={"": model.device})
 
         return self._load("weights", load).eval().requires_grad_(False)
+
+    def trained_apart(self) -> str | None:
+        """The first output head or embedding of a layer that drafts which is not the target's, by
+        their first rows; transformers would use the target's in its place.
+        """
+        from safetensors import safe_open
+
+        def first_rows(where: str, **options: Any) -> dict[str, torch.Tensor]:
+            rows: dict[str, torch.Tensor] = {}
+            for file in sorted(self._folder().glob("*.safetensors")):
+                with safe_open(file, "pt") as stored:
+                    names = stored.keys()
+                    for name in names:
+                        own = _OF_ITS_OWN.search(name)
+                        if own or name.endswith(("lm_head.weight", "model.embed_tokens.weight")):
+                            rows[name] = stored.get_slice(name)[:_COMPARED]
+            return rows
+
+        rows: dict[str, torch.Tensor] = self._load("weights", first_rows)
+        ours = {name: row for name, row in rows.items() if not _OF_ITS_OWN.search(name)}
+        for name, own in sorted(rows.items()):
+            kind = ("lm_head", "embed_tokens") if "head" in name else ("embed_tokens",)
+            same = [row for other, row in ours.items() if other.split(".")[-2] in kind]
+            if name not in ours and not any(torch.equal(own, row) for row in same):
+                return name
+        return None
 
     @cached_property
     def skeleton(self) -> Any:
@@ -217,14 +253,33 @@ class ModelSource:
         return together and not alone
 
     def stored_tensors(self) -> dict[str, torch.Tensor | None]:
-        """Its files' tensors by name, without storage; None if a file is not here.
+        """Its safetensors files' tensors by name, without storage; None if one of the files is not
+        here, empty if there are no such files.
 
         Raises:
             ModelError: a file is missing or cut.
         """
+        from transformers.modeling_utils import load_state_dict
 
         def headers(where: str, **options: Any) -> dict[str, torch.Tensor | None]:
-            return _stored_tensors(self._folder(), complete=self.local and not self.trust.pickle)
+            folder = self._folder()
+            whole, index = folder / "model.safetensors", folder / "model.safetensors.index.json"
+            if folder.is_file():
+                return {}  # GGUF
+            if whole.exists() or not index.exists():
+                file_of: dict[str, str] = {}
+                files = [whole] if whole.exists() else []
+            else:
+                file_of = json.loads(index.read_bytes())["weight_map"]
+                files = [folder / name for name in sorted(set(file_of.values()))]
+            missing = [file.name for file in files if not file.exists()]
+            if self.local and not self.trust.pickle and (missing or not files):
+                raise FileNotFoundError(f"no file `{(missing or [whole.name])[0]}`")
+            stored: dict[str, torch.Tensor | None] = dict.fromkeys(file_of)
+            for file in files:
+                if file.exists():
+                    stored |= load_state_dict(str(file), map_location="meta")
+            return stored
 
         stored: dict[str, torch.Tensor | None] = self._load("weights", headers)
         return stored
@@ -329,8 +384,11 @@ class ModelSource:
         """Raise a ModelError if some of these tensors belong to layers that the model does not
         have: transformers would silently ignore them.
         """
+        own_draft, drafting = own_draft_of(self.raw_config), 0.0
+        if own_draft is not None:  # layers that follow the others, which transformers leaves out
+            drafting = math.inf if own_draft.layers is None else own_draft.layers
         for asked, held in self._layers(model, stored):
-            if held > asked and held - asked > self._drafting_layers:
+            if held > asked and held - asked > drafting:
                 raise ModelError(
                     f"the weights of `{self.spec}` hold {held} layers, and its configuration asks "
                     f"for {asked}: the others would be left out",
@@ -351,14 +409,6 @@ class ModelSource:
             for place in (layer[1], f"{model.base_model_prefix}.{layer[1]}"):
                 held[place] = max(held[place], int(layer[2]) + 1)
         return [(asked[place], held[place]) for place in asked.keys() & held.keys()]
-
-    @cached_property
-    def _drafting_layers(self) -> float:
-        """Layers that follow the others to draft for them, which transformers does not load."""
-        own_draft = own_draft_of(self.raw_config)
-        if own_draft is None:
-            return 0
-        return math.inf if own_draft.layers is None else own_draft.layers
 
     def _folder(self) -> Path:
         """The model's folder or .gguf file; for a hub model the cache's folder, where everything
@@ -480,34 +530,6 @@ def end_tokens(source: ModelSource) -> frozenset[int]:
             hint="correct `eos_token_id` in its generation_config.json or config.json",
         )
     return frozenset(tokens)
-
-
-def _stored_tensors(folder: Path, *, complete: bool) -> dict[str, torch.Tensor | None]:
-    """The tensors in a folder's safetensors files by name, without storage; None if one of the
-    files is missing, empty if there are no such files.
-
-    Raises:
-        FileNotFoundError: a file is missing that must be there for the folder to be `complete`.
-    """
-    from transformers.modeling_utils import load_state_dict
-
-    whole, index = folder / "model.safetensors", folder / "model.safetensors.index.json"
-    if folder.is_file():
-        return {}  # GGUF
-    if whole.exists() or not index.exists():
-        file_of: dict[str, str] = {}
-        files = [whole] if whole.exists() else []
-    else:
-        file_of = json.loads(index.read_bytes())["weight_map"]
-        files = [folder / name for name in sorted(set(file_of.values()))]
-    missing = [file.name for file in files if not file.exists()]
-    if complete and (missing or not files):
-        raise FileNotFoundError(f"no file `{(missing or [whole.name])[0]}`")
-    stored: dict[str, torch.Tensor | None] = dict.fromkeys(file_of)
-    for file in files:
-        if file.exists():
-            stored |= load_state_dict(str(file), map_location="meta")
-    return stored
 
 
 def _first_sentence(error: Exception) -> str:

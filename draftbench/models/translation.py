@@ -47,16 +47,16 @@ def translated(runner: Runner, target: ModelSource, draft: ModelSource) -> Runne
 
 
 def _by_string(source: ModelSource) -> dict[str, int]:
-    """A vocabulary's ids by their strings, without ids that have no row."""
+    """A vocabulary's ids by their strings, in which a leading space is a plain one, without ids
+    that have no row.
+    """
     probe = source.tokenizer.tokenize(" a")[:1]
     mark = probe[0][:-1] if probe and probe[0][1:] and probe[0].endswith("a") else ""
     spaces = (mark,) if mark.strip() else _SPACES
+    ids, rows = {}, rows_of(source)
     words = sorted(source.tokenizer.get_vocab().items(), key=lambda word: word[1], reverse=True)
-    rows = rows_of(source)
-    return {_spaced(word, spaces): i for word, i in words if i < rows}
-
-
-def _spaced(word: str, spaces: tuple[str, ...]) -> str:
-    """A token with its leading space, however it is written, as a plain space."""
-    space = next((mark for mark in spaces if word.startswith(mark)), "")
-    return f" {word.removeprefix(space)}" if space else word
+    for word, i in words:
+        if i < rows:
+            space = next((mark for mark in spaces if word.startswith(mark)), "")
+            ids[f" {word.removeprefix(space)}" if space else word] = i
+    return ids

@@ -141,7 +141,7 @@ def _next_sweep(answer: Recommendation) -> _Sweep | None:
         size = f"{more and more + ': '}{_size(answer, larger)}"
         chance = f"have a {larger.chance:.0%} chance of settling it"
         far = f"no realistic number reaches {SETTLES:.0%}"
-        return _Sweep(f"Next: {size} ({again}) {chance}; {far}.", flags)
+        return _Sweep(f"Perhaps: {size} ({again}) {chance}; {far}.", None)  # not advised
     if settled_by is None:
         return None
     few = {"--sample": str(FEW_REQUESTS)} if answer.requests < FEW_REQUESTS else None
@@ -201,8 +201,8 @@ def speed_up(answer: Recommendation) -> str:
         return sentence(text)
     if deciding is None:
         return (
-            "Known: what these requests accepted, below. Not known: the speed-up, so far "
-            f"{answer.speedup_without_interval:.2f}× with {named(leader.configuration)}."
+            f"The speed-up is uncertain, so far {answer.speedup_without_interval:.2f}× with "
+            f"{named(leader.configuration)}; what these requests accepted is below."
         )
     subject = "Speed-up" if answer.choice else f"Best: {named(leader.configuration)},"
     interval = f"95% interval {deciding.low:.2f}–{deciding.high:.2f}"
@@ -377,7 +377,10 @@ def every_section(answer: Recommendation) -> list[Section]:
             shown = [f"±{math.expm1(half):.0%}" if half else None for half in errors]
             halves.append([str(each.candidate), str(each.k), *shown])
     names = ("draft", "k", "requests", "timing noise", "extrapolation")
-    of_intervals = "Half-width of the 95% interval if this were the only error."
+    of_intervals = (
+        "Half-width of the 95% interval if this were the only error. Timing noise is that of whole "
+        "decoding runs; the ± of c and v, of single passes, is part of what requests add."
+    )
     by_load = loads(answer)
     if len(answer.schedule) > 1 and answer.leader:
         by_load = replace(by_load, notes=[*by_load.notes, crossover(answer)])

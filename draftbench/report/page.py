@@ -20,7 +20,6 @@ import msgspec
 from jinja2 import Environment, PackageLoader, StrictUndefined, Template
 from markupsafe import Markup, escape
 
-from draftbench.acceptance.breakdown import GROUPINGS
 from draftbench.acceptance.intervals import MIN_REQUESTS
 from draftbench.errors import DraftbenchError
 from draftbench.export.configurations import configure
@@ -86,7 +85,6 @@ def page(name: str, run: Run, answer: Recommendation) -> str:
         faster=sum(decide(answer.ranked_by(each), 1.0) == "speculate" for each in drafts),
         too_few=answer.requests < MIN_REQUESTS,
         checked=answer.prediction_error and predictions_off(answer.prediction_error),
-        split=any(len(set(map(of, run.trajectories))) > 1 for of in GROUPINGS.values()),
         facts=_facts(name, run),
     )
 

@@ -34,7 +34,7 @@ from draftbench.hub import short_name
 from draftbench.measure.prompts import LostAnswerError, Prompt, TextSide, fitted
 from draftbench.measure.replay import ServedTarget
 from draftbench.measure.trajectories import PromptSample
-from draftbench.memory import LEVELS, format_size
+from draftbench.memory import LEVELS, format_size, level_of
 from draftbench.models.check import memory_free
 from draftbench.models.compatibility import (
     check_pair,
@@ -49,7 +49,7 @@ from draftbench.models.drafting import (
     Speculation,
     speculation_of,
 )
-from draftbench.models.eagle import misfits, not_run
+from draftbench.models.eagle import misfits
 from draftbench.models.engine_rules import (
     ENGINE_RULES,
     engine_answers,
@@ -57,7 +57,6 @@ from draftbench.models.engine_rules import (
     too_short,
 )
 from draftbench.models.heads import WHERE_HEADS_ARE, check_fit, misread_by, unfit
-from draftbench.models.levels import made_by
 from draftbench.models.quantize import Build, check_level
 from draftbench.models.source import ModelSource
 from draftbench.models.translation import keeps_ids, needs_translation, rows_of
@@ -408,7 +407,7 @@ def _level_served(engine: str, speculation: Speculation, level: str) -> str | No
     if rules is None or rules.converts:
         # llama.cpp converts models before serving: it serves a file at the level it is stored at.
         return as_stored if (speculation.model or "").endswith(".gguf") else None
-    return as_stored if made_by(engine, level) is None else level
+    return level if engine in level_of(level).made_by else as_stored
 
 
 @dataclass(frozen=True)
@@ -548,9 +547,10 @@ def _check_head(
         if not (head.local or head.on_hub):
             raise ModelError("it is not on this machine", hint=_MODELS)
         caveats, refusal = check_fit(target.source, head), _not_started(engine, head)
-        if wrong := tuple(misfits(target.source, head)):
+        wrong, not_run = misfits(target.source, head)
+        if wrong:
             raise unfit(target.source, head, wrong)
-        obstacle = obstacle or next(not_run(target.source, head), None)
+        obstacle = obstacle or next(iter(not_run), None)
     except PairError:
         raise
     except ModelError as error:  # the engine may run where it can be read

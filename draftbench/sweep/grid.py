@@ -13,7 +13,7 @@ from pathlib import Path
 
 from draftbench.decoder.self_check import distribution_fault
 from draftbench.errors import AuditError, RunFolderError
-from draftbench.records import Candidate, DraftingMode, Failure, Observation
+from draftbench.records import Candidate, Failure, Observation
 from draftbench.run_folder.folder import RunFolder
 from draftbench.sweep.engine_ask import EngineWorker
 from draftbench.sweep.engine_check import refuse_changes
@@ -36,7 +36,15 @@ def run(prepared: Prepared, out: Path, watcher: Watcher) -> RunFolder:
         AuditError: an audit was asked for, and the decoder changes the target's distribution.
     """
     if prepared.options.audit:
-        _audit(prepared.options.mode, watcher)
+        mode = prepared.options.mode
+        watcher.stage(f"audit of {mode} drafting on a small vocabulary", 1)
+        if fault := distribution_fault(mode):
+            raise AuditError(
+                f"the decoder changes the distribution of the output: {fault}",
+                hint="none of its figures can be trusted; please report it with the versions of "
+                "torch and numpy",
+            )
+        watcher.advance()
     folder = RunFolder.create(out, prepared.manifest)
     with folder.writer() as writer, ExitStack() as stack:
 
@@ -124,18 +132,6 @@ def _measure(
                 keep([gone], ())
         if isinstance(worker, EngineWorker):
             worker.end_repeat()
-
-
-def _audit(mode: DraftingMode, watcher: Watcher) -> None:
-    """Raise an AuditError if the decoder changes the target's distribution."""
-    watcher.stage(f"audit of {mode} drafting on a small vocabulary", 1)
-    if fault := distribution_fault(mode):
-        raise AuditError(
-            f"the decoder changes the distribution of the output: {fault}",
-            hint="none of its figures can be trusted; please report it with the versions of "
-            "torch and numpy",
-        )
-    watcher.advance()
 
 
 def _refuse_changes(prepared: Prepared, state: SweepState, left: Sequence[Candidate]) -> None:

@@ -11,8 +11,8 @@ import multiprocessing
 import os
 import platform
 import signal
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 from multiprocessing.connection import Connection, wait
@@ -32,6 +32,8 @@ from draftbench.sweep.worker import Keep, Task, Worker
 
 # How long a child that closed its pipe may take to end, before it is killed.
 _LAST_SECONDS = 5.0
+# The GPUs that a process may use.
+_SEEN = "CUDA_VISIBLE_DEVICES"
 
 # What a worker says, with its values: `ready` for a task, with its machine and that machine's name;
 # `begin` once the target is loaded; `done`; `fatal`; or a method of those that keep and watch.
@@ -114,8 +116,13 @@ class Child:
         context = multiprocessing.get_context("spawn")
         self._pipe, theirs = context.Pipe()
         self._process = context.Process(target=work, args=(prepared, theirs), daemon=True)
-        with _seeing(card):
-            self._process.start()
+        seen = os.environ.get(_SEEN)
+        if card is not None:
+            os.environ[_SEEN] = seen.split(",")[card] if seen else str(card)
+        self._process.start()
+        if card is not None:
+            os.environ.pop(_SEEN)
+            os.environ.update({_SEEN: seen} if seen else {})
         theirs.close()
 
     def answer(self, value: Task | None) -> None:
@@ -177,23 +184,6 @@ def for_workers(prepared: Prepared) -> Prepared:
     )
 
 
-@contextmanager
-def _seeing(card: int | None) -> Iterator[None]:
-    """Whatever is started inside this context sees only one GPU."""
-    if card is None:
-        yield
-        return
-    name = "CUDA_VISIBLE_DEVICES"
-    before = os.environ.get(name)
-    os.environ[name] = before.split(",")[card] if before else str(card)
-    try:
-        yield
-    finally:
-        os.environ.pop(name)
-        if before is not None:
-            os.environ[name] = before
-
-
 class _Parent:
     """The parent, as seen by its child: every method runs in the parent."""
 
@@ -214,23 +204,19 @@ class _Parent:
             raise SystemExit(1) from error
 
 
-def where_it_runs(process: str, prepared: Prepared) -> WorkerFacts:
-    """The machine and the software of the worker in this process."""
-    threads, device = prepared.manifest.environment.threads, prepared.build.device
-    return WorkerFacts(
-        process=process,
-        node=hashlib.sha256(platform.node().encode()).hexdigest()[:8],
-        environment=environment(threads, card_names(device)),
-    )
-
-
 def work(prepared: Prepared, pipe: Connection) -> None:
     """The child: one task after the other."""
     parent: Any = _Parent(pipe)
     try:
         set_threads(prepared.manifest.environment.threads)
         worker = Worker(prepared, parent.keep, parent)
-        facts = where_it_runs(worker.process, prepared)
+        facts = WorkerFacts(
+            process=worker.process,
+            node=hashlib.sha256(platform.node().encode()).hexdigest()[:8],
+            environment=environment(
+                prepared.manifest.environment.threads, card_names(prepared.build.device)
+            ),
+        )
         task = parent.ready(facts, platform.node())
         while True:
             worker.prepare(task)

@@ -19,7 +19,7 @@ from typing import Any, Self
 
 from draftbench.errors import DraftbenchError, ModelError, RunFolderError, TrafficError
 from draftbench.measure.decoding import repeats_of
-from draftbench.measure.trajectories import refuse_foreign_log
+from draftbench.measure.trajectories import ScoredResponse, refuse_foreign_log
 from draftbench.records import Candidate, Failure, ModelFacts, Observation, WorkerFacts
 from draftbench.run_folder.folder import PrivateText
 from draftbench.run_folder.manifest import difference_lines, differing_machine
@@ -104,11 +104,38 @@ class Pool:
 
     def share_replays(self, candidates: Sequence[Candidate]) -> None:
         """Have the due responses written and, if there are several workers, candidates replayed
-        along them.
+        along them, each on as few workers as keep all busy.
         """
-        self._answer_requests()
+        drafted: list[ScoredResponse] = []
+        # With `--until settled` a wave of which nothing can be drafted is followed by another.
+        while not drafted:
+            missing = self.state.unanswered()
+            self._staff(len(missing))
+            # A written response still has to be scored, which can take as long.
+            units = 2 * sum(map(len, missing))
+            self.watcher.stage("responses of the target, written and scored", units)
+            self._share({None: [Answering(group) for group in missing]})
+            drafted = list(chain.from_iterable(self.state.drafted()))
+            if not drafted and not self.state.next_wave():
+                raise TrafficError(
+                    "no response is longer than one token, so none has a token to draft",
+                    hint="raise the limits, or look at the prompts: the target ends at once",
+                )
+        if self.options.responses == "log":
+            refuse_foreign_log(drafted)
+        self._longest = max(drafted, key=lambda response: response.length)
+        if too_short := len(self.state.responses) - len(drafted):
+            self.watcher.note(
+                f"left out, since one token leaves nothing to draft: {too_short} of "
+                f"{len(self.state.responses)} responses"
+            )
         if self.options.worker_count > 1:
-            self._replay(candidates)
+            groups = {c: self.state.unreplayed(c) for c in candidates if not c.fallback}
+            responses = sum(len(group) for some in groups.values() for group in some)
+            self._staff(sum(map(len, groups.values())))
+            self.watcher.stage(f"replay by {len(self._seats)} workers", responses)
+            left = {c: [Replaying([group]) for group in some] for c, some in groups.items()}
+            self._failed = {c: f for c, f in self._share(left).items() if c}
 
     def attempt(self, candidate: Candidate) -> Failure | None:
         """Measure what is left of one candidate; a failure of it alone is returned, not raised.
@@ -130,57 +157,28 @@ class Pool:
                 step = next(steps, None)
             except Exception as error:
                 return failure(candidate, error)
+            if step is None:
+                return None
+            jobs: list[Step] = [step]
             match step:
-                case None:
-                    return None
                 case Replaying() if candidate.fallback:
                     return failure(candidate, parts_missing(candidate))
                 case Replaying(groups):
                     self.watcher.stage("replay", sum(map(len, groups)), candidate)
-                    each = [Replaying([group]) for group in groups]
-                    failed = self._share({candidate: each}, self._seats).get(candidate)
-                case Timing() | Decoding():
-                    self._announce(candidate, step)
-                    failed = self._share({candidate: [step]}, self._seats).get(candidate)
-            if failed:
+                    jobs = [Replaying([group]) for group in groups]
+                case Timing(grid):
+                    # It may take more turns or fewer, until times are known well enough.
+                    self.watcher.stage(f"step times{_of_rows(grid.concurrency)}", TURNS, candidate)
+                case Decoding(concurrency, ks, responses, done):
+                    units = sum(response.key not in done for response in responses)
+                    if concurrency > 1:
+                        repeats = repeats_of(len(responses), concurrency)
+                        units = (1 + len(ks)) * len(responses) * repeats
+                    at = f"decoding at k = {', '.join(map(str, ks))}{_of_rows(concurrency)}"
+                    longer = (1 + len(ks)) / (1 + self.options.expected_ks)
+                    self.watcher.stage(at, units, candidate, longer)
+            if failed := self._share({candidate: jobs}).get(candidate):
                 return failed
-
-    def _answer_requests(self) -> None:
-        """Have the missing responses written, and check that there is something to draft; with
-        `--until settled` in another wave, if there is nothing in this one.
-        """
-        while True:
-            missing = self.state.unanswered()
-            self._staff(len(missing))
-            # A written response still has to be scored, which can take as long.
-            units = 2 * sum(map(len, missing))
-            self.watcher.stage("responses of the target, written and scored", units)
-            self._share({None: [Answering(group) for group in missing]}, self._seats)
-            drafted = list(chain.from_iterable(self.state.drafted()))
-            if drafted or not self.state.next_wave():
-                break
-        if self.options.responses == "log":
-            refuse_foreign_log(drafted)
-        if not drafted:
-            raise TrafficError(
-                "no response is longer than one token, so none has a token to draft",
-                hint="raise the limits, or look at the prompts: the target ends at once",
-            )
-        self._longest = max(drafted, key=lambda response: response.length)
-        if too_short := len(self.state.responses) - len(drafted):
-            self.watcher.note(
-                f"left out, since one token leaves nothing to draft: {too_short} of "
-                f"{len(self.state.responses)} responses"
-            )
-
-    def _replay(self, candidates: Sequence[Candidate]) -> None:
-        """Replay all candidates together, each on as few workers as keep all busy."""
-        groups = {c: self.state.unreplayed(c) for c in candidates if not c.fallback}
-        responses = sum(len(group) for some in groups.values() for group in some)
-        self._staff(sum(map(len, groups.values())))
-        self.watcher.stage(f"replay by {len(self._seats)} workers", responses)
-        left = {c: [Replaying([group]) for group in some] for c, some in groups.items()}
-        self._failed = {c: f for c, f in self._share(left, self._seats).items() if c}
 
     def _staff(self, tasks: int) -> None:
         """Have as many of the requested workers as this many tasks need."""
@@ -197,33 +195,17 @@ class Pool:
         for where in self._wheres[len(self._seats) : most]:
             self._seats.append(_Seat(self._begin(where), where))
 
-    def _announce(self, candidate: Candidate, step: Timing | Decoding) -> None:
-        match step:
-            case Timing(grid):
-                # It may take more turns or fewer, until times are known well enough.
-                self.watcher.stage(f"step times{_of_rows(grid.concurrency)}", TURNS, candidate)
-            case Decoding(concurrency, ks, responses, done):
-                units = sum(response.key not in done for response in responses)
-                if concurrency > 1:
-                    repeats = repeats_of(len(responses), concurrency)
-                    units = (1 + len(ks)) * len(responses) * repeats
-                at = f"decoding at k = {', '.join(map(str, ks))}{_of_rows(concurrency)}"
-                longer = (1 + len(ks)) / (1 + self.options.expected_ks)
-                self.watcher.stage(at, units, candidate, longer)
-
-    def _share(
-        self, steps: Mapping[Any, Sequence[Step]], seats: Sequence[_Seat]
-    ) -> dict[Candidate | None, Failure]:
-        """Have some workers do these steps. Returns what went wrong with a candidate, whose other
+    def _share(self, steps: Mapping[Any, Sequence[Step]]) -> dict[Candidate | None, Failure]:
+        """Have the workers do these steps. Returns what went wrong with a candidate, whose other
         steps are dropped.
         """
         left: Left = {c: deque(_Job(c, step) for step in some) for c, some in steps.items()}
         failed: dict[Candidate | None, Failure] = {}
         self._refused.clear()
-        while any(left.values()) or any(seat.job for seat in seats):
-            self._hand_out(left, seats)
-            self._wait(seats)
-            for seat in list(seats):
+        while any(left.values()) or any(seat.job for seat in self._seats):
+            self._hand_out(left)
+            self._wait()
+            for seat in list(self._seats):
                 job = seat.job
                 try:
                     wrong = self._listen(seat, left)
@@ -237,12 +219,15 @@ class Pool:
                     left[job.candidate].clear()
         return failed
 
-    def _hand_out(self, left: Left, seats: Sequence[_Seat]) -> None:
+    def _hand_out(self, left: Left) -> None:
         """Give every waiting worker a job of the candidate that it has loaded, or else of the one
         that the fewest workers have.
+
+        Raises:
+            ModelError: times of two machines would be mixed.
         """
-        for seat in seats:
-            busy = Counter(other.candidate for other in seats if other.job)
+        for seat in self._seats:
+            busy = Counter(other.candidate for other in self._seats if other.job)
             open_to = [
                 candidate
                 for candidate, jobs in left.items()
@@ -255,25 +240,28 @@ class Pool:
             candidate = min(open_to, key=lambda c: (c != seat.candidate, busy[c]))
             job = left[candidate].popleft()
             seat.job, seat.candidate, seat.waits = job, candidate, False
-            self._refuse_other_machine(seat)
-            seat.place.answer(self._task(job))
+            times = isinstance(job.step, (Timing, Decoding))
+            if times and (differ := self._unlike(seat)):
+                raise ModelError(
+                    f"no worker is left where this run times its steps: {seat.node} differs in "
+                    f"{'; '.join(differ)}",
+                    hint="the same command resumes once a worker can load the target there",
+                )
+            known = {model: self._loaded_as(model) for model in (None, candidate)}
+            task = Task(
+                candidate,
+                job.step,
+                {model: facts for model, facts in known.items() if facts},
+                self._longest if candidate else None,
+                self._seconds_left(candidate),
+            )
+            seat.place.answer(task)
 
     def _unlike(self, seat: _Seat) -> list[str]:
         """In what a worker's machine differs from the one whose times the run has."""
         here = self.prepared.manifest.environment
         there = seat.facts.environment if seat.facts else here
         return difference_lines(differing_machine(here, there))
-
-    def _refuse_other_machine(self, seat: _Seat) -> None:
-        """Raise a ModelError if times of two machines would be mixed."""
-        if not seat.job or isinstance(seat.job.step, (Answering, Replaying)):
-            return
-        if differ := self._unlike(seat):
-            raise ModelError(
-                f"no worker is left where this run times its steps: {seat.node} differs in "
-                f"{'; '.join(differ)}",
-                hint="the same command resumes once a worker can load the target there",
-            )
 
     def _may_load(self, candidate: Candidate | None, busy: Counter[Candidate | None]) -> bool:
         """Whether one more worker may load target and candidate. The first one alone finds out to
@@ -291,17 +279,6 @@ class Pool:
         known = facts and (candidate in self._loaded or self.state.used(candidate))
         return facts[-1] if facts and known else None
 
-    def _task(self, job: _Job) -> Task:
-        candidate = job.candidate
-        known = {model: self._loaded_as(model) for model in (None, candidate)}
-        return Task(
-            candidate,
-            job.step,
-            {model: facts for model, facts in known.items() if facts},
-            self._longest if candidate else None,
-            self._seconds_left(candidate),
-        )
-
     def _seconds_left(self, candidate: Candidate | None) -> float | None:
         """The seconds of --candidate-timeout that all workers together may still spend on a
         candidate; None: there is no limit.
@@ -317,14 +294,14 @@ class Pool:
         spent = self._spent[candidate] + sum(at_work)
         return max(0.0, self.options.candidate_timeout - spent)
 
-    def _wait(self, seats: Sequence[_Seat]) -> None:
+    def _wait(self) -> None:
         """Wait until a worker says something, its time is up, or it is time to check on all."""
-        jobs = [seat.job for seat in seats if seat.job]
+        jobs = [seat.job for seat in self._seats if seat.job]
         limits = [self._seconds_left(job.candidate) for job in jobs]
         # Several workers on one candidate spend its seconds together.
         until = min((s / len(jobs) for s in limits if s is not None), default=_LOOK_SECONDS)
-        at_work = [seat.place for seat in seats if not seat.waits]
-        seats[0].place.wait(at_work, min(until, _LOOK_SECONDS))
+        at_work = [seat.place for seat in self._seats if not seat.waits]
+        self._seats[0].place.wait(at_work, min(until, _LOOK_SECONDS))
         if self.options.cluster and not jobs and time.monotonic() - self._heard > _PATIENCE_SECONDS:
             self.watcher.note(
                 "waiting for Ray to begin a worker: `ray status` tells what is free", always=True
@@ -351,9 +328,16 @@ class Pool:
                 case "done", (failed,):
                     job = self._end_of_job(seat)
                     seat.waits = True
-                    if failed and job and self._may_load_elsewhere(seat, job, failed):
-                        left[job.candidate].appendleft(job)
-                        return None
+                    if failed and failed.stage == "load" and job:
+                        self._refused[job.candidate].add(seat.node)
+                        if self._others(job.candidate):
+                            self.watcher.note(
+                                f"{seat.node} cannot load {job.candidate}, others try: "
+                                f"{failed.reason}",
+                                always=True,
+                            )
+                            left[job.candidate].appendleft(job)
+                            return None
                     return failed
                 case "fatal", (kind, message, hint):
                     raise _FATAL.get(kind, ModelError)(message, hint=hint)
@@ -368,18 +352,6 @@ class Pool:
             self._renew(seat)
             return failure(candidate, timed_out(self.options.candidate_timeout))
         return None
-
-    def _may_load_elsewhere(self, seat: _Seat, job: _Job, failed: Failure) -> bool:
-        """Whether a worker on another machine may be able to load what this one could not."""
-        if failed.stage != "load":
-            return False
-        self._refused[job.candidate].add(seat.node)
-        if not self._others(job.candidate):
-            return False
-        self.watcher.note(
-            f"{seat.node} cannot load {job.candidate}, others try: {failed.reason}", always=True
-        )
-        return True
 
     def _others(self, candidate: Candidate | None) -> bool:
         """Whether there is a worker on a machine where a candidate has not failed."""

@@ -172,7 +172,14 @@ def prepare_models(options: SweepOptions, command: str, watcher: Watcher) -> Pre
         checkpoint_of(spec, options.trust)
     traffic = read_requests(options, watcher)
     check_level(options.target_quant, device, simulate=options.simulate_quant)
-    refused = _refused_levels(options, device)
+    refused: dict[str, ModelError] = {}  # by level
+    for level in options.quants:
+        try:
+            check_level(level, device, simulate=options.simulate_quant)
+        except ModelError as error:
+            refused[level] = error
+    if refused.keys() == set(options.quants):
+        raise refused[options.quants[0]]
     for spec in filter(names_model, (options.target, *(parsed(spec)[1] for spec in models))):
         watcher.note(f"{spec} is fetched from the model hub unless it is cached")
     check_writes(target)
@@ -226,6 +233,7 @@ def manifest_of(
     specs: Mapping[str, str],
 ) -> Manifest:
     """The head of the run folder."""
+    timing = f"cuda:{options.cards[0]}" if options.cards else question.device
     return Manifest(
         schema_version=SCHEMA_VERSION,
         draftbench=draftbench.__version__,
@@ -235,7 +243,7 @@ def manifest_of(
         key_id=key_id(options.traffic.key),
         question=question,
         traffic=traffic,
-        environment=environment(threads, card_names(_timing_device(options, question.device))),
+        environment=environment(threads, card_names(timing)),
         effort=Effort(
             measure=options.measure,
             measure_requests=options.measure_requests,
@@ -269,11 +277,6 @@ def _check_cards(options: SweepOptions, device: str, watcher: Watcher) -> None:
     names = [card_names(f"cuda:{card}") for card in options.cards]
     if len(set(names)) > 1:
         watcher.note(f"the GPUs differ: all times are taken on the {names[0]}", always=True)
-
-
-def _timing_device(options: SweepOptions, device: str) -> str:
-    """The device of the worker that does the timing."""
-    return f"cuda:{options.cards[0]}" if options.cards else device
 
 
 def specs_of(options: SweepOptions) -> dict[str, str]:
@@ -359,7 +362,10 @@ def render(
             first = first or request
             prompts.append(prompt)
     if refused and not (options.traffic.skip_bad and prompts):
-        raise _refusal(refused, len(traffic.requests))
+        count, firsts = sum(map(len, refused.values())), [each[0] for each in refused.values()]
+        many = f"{count} of {len(traffic.requests)} requests cannot be turned into prompts: "
+        reasons = "; ".join(error.message for error in firsts)
+        raise TrafficError(many * (count > 1) + reasons, hint=firsts[0].hint)
     dropped.update({reason: len(errors) for reason, errors in refused.items()})
     if first is None:
         raise TrafficError(
@@ -400,16 +406,6 @@ def facts_of(traffic: Traffic, summary: TrafficSummary) -> TrafficFacts:
     )
 
 
-def _refusal(refused: Mapping[str, Sequence[RefusedError]], requests: int) -> TrafficError:
-    """The error for requests that the target's template or tokenizer refuses, with the first of
-    each reason.
-    """
-    count = sum(map(len, refused.values()))
-    firsts = [errors[0] for errors in refused.values()]
-    each = f"{count} of {requests} requests cannot be turned into prompts: " if count > 1 else ""
-    return TrafficError(each + "; ".join(error.message for error in firsts), hint=firsts[0].hint)
-
-
 def _listed(reasons: Mapping[str, int]) -> str:
     return "; ".join(f"{reason}: {count}" for reason, count in reasons.items())
 
@@ -423,25 +419,6 @@ class CheckedDrafts:
     candidates: dict[Candidate, None] = field(default_factory=dict)
     failures: list[Failure] = field(default_factory=list)
     refusals: list[DraftbenchError] = field(default_factory=list)
-
-    def stack(self, specs: Mapping[str, str]) -> None:
-        """Add the stacks; what holds for the draft of a stack holds for the stack."""
-        drafts, refused = tuple(self.candidates), tuple(self.failures)
-        for name in specs:
-            if (fallback := draft_of_stack(name)) is None:
-                continue
-            if fallback in self.sources:
-                self.sources[name], self.caveats[name] = (
-                    self.sources[fallback],
-                    self.caveats[fallback],
-                )
-            levels = (each.quant for each in drafts if each.draft == fallback)
-            self.candidates |= dict.fromkeys(Candidate(draft=name, quant=q) for q in levels)
-            self.failures += [
-                msgspec.structs.replace(each, candidate=Candidate(draft=name, quant=of.quant))
-                for each in refused
-                if (of := each.candidate) is not None and of.draft == fallback
-            ]
 
     @property
     def no_draft(self) -> DraftbenchError:
@@ -462,14 +439,25 @@ def check_drafts(
     """
     checked = CheckedDrafts()
     for name, spec in specs.items():
-        if draft_of_stack(name) is not None:
+        # What holds for the draft of a stack, which comes before it, holds for the stack.
+        if fallback := draft_of_stack(name):
+            if fallback in checked.sources:
+                checked.sources[name] = checked.sources[fallback]
+                checked.caveats[name] = checked.caveats[fallback]
+            levels = [each.quant for each in checked.candidates if each.draft == fallback]
+            checked.candidates |= dict.fromkeys(Candidate(draft=name, quant=q) for q in levels)
+            checked.failures += [
+                msgspec.structs.replace(each, candidate=Candidate(draft=name, quant=of.quant))
+                for each in checked.failures
+                if (of := each.candidate) is not None and of.draft == fallback
+            ]
             continue
         method, model = parsed(spec)
         if spec == SELF or method not in checks:
             checked.candidates[Candidate(draft=name)] = None
             continue
         # The checkpoint of layers that the target carries is the target's own.
-        source, levels = ModelSource(model or options.target, options.trust), options.quants
+        source, quants = ModelSource(model or options.target, options.trust), options.quants
         try:
             caveats = checks[method](source)
             if caveats is None:
@@ -478,40 +466,22 @@ def check_drafts(
             if method == "draft-model":
                 source.check_weights()
                 if stored := stored_level(source):
-                    levels = (stored,)
+                    quants = (stored,)
         # A checkpoint's own code may raise anything; the other drafts are still measured.
         except Exception as error:
             checked.refusals.append(known_error(f"the draft {name}", error))
             stage = "pair" if isinstance(error, PairError) else "load"
-            refused = (Candidate(draft=name, quant=level) for level in levels)
+            refused = (Candidate(draft=name, quant=level) for level in quants)
             checked.failures += [failure(candidate, error, stage) for candidate in refused]
             continue
         checked.sources[name], checked.caveats[name] = source, caveats
-        for level in levels:
+        for level in quants:
             candidate, obstacle = Candidate(draft=name, quant=level), refused_levels.get(level)
             if obstacle is None:
                 checked.candidates[candidate] = None
             else:
                 checked.failures.append(failure(candidate, obstacle, "load"))
-    checked.stack(specs)
     return checked
-
-
-def _refused_levels(options: SweepOptions, device: str) -> dict[str, ModelError]:
-    """The draft levels that cannot be measured on this device, with the reason.
-
-    Raises:
-        ModelError: no level can be measured.
-    """
-    refused: dict[str, ModelError] = {}
-    for level in options.quants:
-        try:
-            check_level(level, device, simulate=options.simulate_quant)
-        except ModelError as error:
-            refused[level] = error
-    if refused.keys() == set(options.quants):
-        raise refused[options.quants[0]]
-    return refused
 
 
 def question_of(options: SweepOptions, traffic: Traffic, build: Build) -> Question:

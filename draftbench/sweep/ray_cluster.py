@@ -13,7 +13,7 @@ import signal
 import threading
 import warnings
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 from multiprocessing import Pipe
@@ -58,7 +58,10 @@ def connect(cluster: RayCluster) -> None:
     try:
         with warnings.catch_warnings(action="ignore"):
             ray.init(
-                cluster.address, log_to_driver=False, logging_level="error", include_dashboard=False
+                cluster.address,
+                log_to_driver=False,
+                logging_level="critical",
+                include_dashboard=False,
             )
     except (ConnectionError, ImportError, RuntimeError, ValueError) as error:
         raise UsageError(
@@ -100,7 +103,11 @@ def workers_of(
         share = max(1, sum(processors) // max(1, cards))
     threads = options.threads or environment_threads() or share
     needs = {"num_cpus": threads, "num_gpus": 1 if device == "cuda" else 0}
-    room = {node: _room(has, needs) for node, has in nodes.items()}
+    kind = "GPU" if device == "cuda" else "CPU"
+    room = {
+        node: int(min(has.get("CPU", 0) // threads, has.get(kind, 0)))
+        for node, has in nodes.items()
+    }
     if not (count := sum(room.values())):
         what = f"{threads} CPUs" + (" and a GPU" if device == "cuda" else "")
         raise UsageError(
@@ -123,13 +130,6 @@ def workers_of(
             )
     cluster = replace(options.cluster, workers=count, needs=needs, timing_node=node)
     return cluster, threads, found[node][1]
-
-
-def _room(has: Mapping[str, float], needs: Mapping[str, float]) -> int:
-    fitting = [has.get("CPU", 0) // needs["num_cpus"]]
-    if needs["num_gpus"]:
-        fitting.append(has.get("GPU", 0) // needs["num_gpus"])
-    return int(min(fitting))
 
 
 def _machines(
@@ -213,8 +213,20 @@ class OnRay:
             with _connected():
                 said, _ = ray.wait([self._next], timeout=0)
                 return ray.get(self._next) if said else None
+        except OutOfMemoryError:
+            how, hint = (
+                "was ended by Ray's memory monitor",
+                "a smaller model or fewer workers may fit",
+            )
         except RayError as error:
-            raise _died(error) from None
+            how = f"was ended on its node ({type(error).__name__})"
+            hint = (
+                "a crash in native code, the kernel's out-of-memory killer, or the loss of the "
+                "node: `ray list actors` tells which"
+            )
+            if isinstance(error, RayActorError) and error.preempted:
+                how, hint = "lost its node", "the same command resumes on another"
+        raise WorkerDiedError(how, hint)
 
     def end(self) -> None:
         with suppress(Exception):  # it ends without a connection too
@@ -238,17 +250,3 @@ def _connected() -> Iterator[None]:
             "the connection to the Ray cluster was lost",
             hint="the same command resumes once `ray status` answers there",
         ) from error
-
-
-def _died(error: RayError) -> WorkerDiedError:
-    if isinstance(error, OutOfMemoryError):
-        return WorkerDiedError(
-            "was ended by Ray's memory monitor", "a smaller model or fewer workers may fit"
-        )
-    if isinstance(error, RayActorError) and error.preempted:
-        return WorkerDiedError("lost its node", "the same command resumes on another")
-    return WorkerDiedError(
-        f"was ended on its node ({type(error).__name__})",
-        "a crash in native code, the kernel's out-of-memory killer, or the loss of the node: "
-        "`ray list actors` tells which",
-    )

@@ -212,8 +212,22 @@ class SweepState:
                     self.decodes.setdefault(record.block, []).append(record)
                 case EngineFacts():
                     self.engines.append(record)
-                case Served():
-                    self._add_answer(record)
+                case Served(candidate=candidate, k=k, repeat=repeat, key=key):
+                    load = Load(record.concurrency if record.load == "closed" else None)
+                    where = ServerConfig(candidate, k, repeat), load
+                    answers = self.answers.get(where, {})
+                    # With --arrivals only one session's answers count: a session that asks for the
+                    # rest has less load.
+                    if load.concurrency is None and any(
+                        other.server != record.server for other in answers.values()
+                    ):
+                        answers.clear()
+                    if record.error is None:
+                        self.answers.setdefault(where, {})[key] = record
+                        continue
+                    self.faults.append(record)
+                    if key in answers and answers[key].server == record.server:
+                        del answers[key]  # it was not a measurement
                 case ModelFacts():
                     self.facts.setdefault(record.candidate, []).append(record)
                 case Failure(resolved=True):
@@ -225,22 +239,6 @@ class SweepState:
     def prompts(self) -> dict[str, Prompt]:
         """The prompts by request id."""
         return {prompt.request.id: prompt for prompt in self.prepared.prompts}
-
-    def _add_answer(self, row: Served) -> None:
-        """Record an answer, or the error in its place. With --arrivals only one session's answers
-        count: a session that asks for the rest has less load.
-        """
-        load = Load(row.concurrency if row.load == "closed" else None)
-        where = ServerConfig(row.candidate, row.k, row.repeat), load
-        answers, key = self.answers.get(where, {}), row.key
-        if load.concurrency is None and any(a.server != row.server for a in answers.values()):
-            answers.clear()
-        if row.error is None:
-            self.answers.setdefault(where, {})[key] = row
-            return
-        self.faults.append(row)
-        if key in answers and answers[key].server == row.server:  # the answer was not a measurement
-            del answers[key]
 
     def unanswered(self) -> list[list[PromptSample]]:
         """The groups with a missing response, which are written again as a whole."""

@@ -63,9 +63,6 @@ class Task:
     longest: ScoredResponse | None = None  # on which the passes of a draft are tried
     seconds: float | None = None  # that are left of the candidate's
 
-    def __str__(self) -> str:
-        return str(self.candidate or "the target's responses")
-
 
 class Worker:
     """A target, loaded for the first task, and the last candidate that a task named."""
@@ -122,7 +119,11 @@ class Worker:
             DraftbenchError: the target fails, or the run folder cannot be written.
         """
         self.deadline = None if task.seconds is None else time.monotonic() + task.seconds
-        self._watch_machine(task)
+        # Other workers must not be taken for strangers: beside them only timing is watched.
+        if self.options.worker_count > 1 and not isinstance(task.step, (Timing, Decoding)):
+            self._machine = None
+        elif self._machine is None:
+            self._machine = Watch(self.process)
         if task.candidate is None:
             self._answer(task)
             return None
@@ -150,15 +151,6 @@ class Worker:
         self.measurement.target.forget_caches()
         if torch.cuda.is_available():
             torch.cuda.empty_cache()
-
-    def _watch_machine(self, task: Task) -> None:
-        """Watch what else runs on the machine; if there are other workers, only during timing, so
-        that these are not taken for strangers.
-        """
-        if self.options.worker_count > 1 and not isinstance(task.step, (Timing, Decoding)):
-            self._machine = None
-        elif self._machine is None:
-            self._machine = Watch(self.process)
 
     def _answer(self, task: Task) -> None:
         """Write a group's responses, or take them from the log, and score them."""

@@ -297,7 +297,7 @@ def test_four_common_requests_are_too_few_to_tell(made):
         ({"samples": 2}, 0, "--samples was 1, is 2"),
         ({"responses": "log"}, 0, "--responses was target, is log"),
         ({"temperature": 0.8}, 0, "--temperature was None, is 0.8"),
-        ({}, 0.8, "6 of 6 were sampled otherwise"),
+        ({}, 0.8, "6 of 6 were sampled with other settings"),
     ],
 )
 def test_speed_ups_of_responses_of_two_kinds_are_not_subtracted(made, run_a, asked, heat, words):

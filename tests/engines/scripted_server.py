@@ -2,9 +2,9 @@
 
 It writes for each prompt the tokens that `write` says, in rounds of `k` drafted tokens of which
 `accepts` (in turn) are accepted. `faults` names what goes wrong with which request for text,
-counted from 0: "die" (nothing answers from then on), "hang", "refuse", "garbage", "half" (the
-connection breaks), "early" (the stream ends without an end), "wrong ids" (it read another prompt),
-"giant", "too many" (tokens), "failed".
+counted from 0: "die" (nothing answers from then on), "hang", "refuse", "busy", "garbage", "half"
+(the connection breaks), "early" (the stream ends without an end), "wrong ids" (it read another
+prompt), "giant", "too many" (tokens), "failed".
 
     with ScriptedServer("vllm", k=4, faults={3: "half"}) as server:
         for answer in drive(connect(server.url), asks, concurrency=1): …
@@ -326,6 +326,8 @@ class _Handler(BaseHTTPRequestHandler):
                 self._well({**body, **many(body)})
             case "refuse":
                 self._json({"error": {"message": "not\x1b[31m this"}}, 400)
+            case "busy":
+                self._json({"detail": "come later"}, 503)
             case "die":
                 threading.Thread(target=self.play.die).start()
                 self._break()

@@ -155,6 +155,7 @@ def test_what_cannot_be_pinned_is_refused():
         baseline(*FOUR, candidate=Candidate(draft="other"))
     with pytest.raises(UsageError, match="k = 0 drafts no token"):
         baseline(*FOUR, k=0)
+    assert baseline(*FOUR, k=1).question.k == 1
 
 
 @pytest.mark.parametrize(
@@ -169,9 +170,11 @@ def test_the_sampling_label_names_the_distribution_and_not_the_seed(sampling, la
     assert sampling_label(sampling) == label
 
 
-def test_loops_and_a_hash_of_the_response_are_kept():
+@pytest.mark.parametrize("temperature", [0.0, 0.7])
+def test_loops_and_a_hash_of_the_response_are_kept(temperature):
+    drawn = Sampling(temperature=temperature)
     one, other = (
-        baseline(*response(1, 1, 0, 1, digest=digest, looping=3)).requests[0]
+        baseline(*response(1, 1, 0, 1, digest=digest, looping=3, sampling=drawn)).requests[0]
         for digest in ("aa", "bb")
     )
     assert one.looping == 3.0

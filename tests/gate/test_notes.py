@@ -69,6 +69,7 @@ def test_a_caveat_is_noted_where_it_holds_and_not_where_it_does_not(run, words, 
     ("words", "old", "new"),
     [
         ("at other times", *[{"arrivals": "poisson:2", "arrivals_digest": "a"}] * 2),
+        ("at other times", {"arrivals": "poisson:2", "arrivals_digest": "a"}, {}),
         ("no alpha", TRIED, TRIED),
         ("another length", {}, asked(53)),  # lengths of the old are unknown
         ("by draft position", {"survival": ()}, {"survival": (), "accepted": 13.0}),

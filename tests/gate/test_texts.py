@@ -165,8 +165,10 @@ def test_responses_of_the_only_server_are_what_it_wrote_with_speculation():
     assert (counts.output, counts.drafted, counts.text) == (None, both.output, None)
 
 
-def test_the_engine_is_a_thing_tested():
-    tested = pinned(answer(0), answer(2)).tested
+def test_the_engine_is_a_thing_tested_and_its_alpha_that_of_the_tokens_it_tried():
+    found = pinned(answer(0), answer(2))
+    assert (found.alpha_definition, found.alpha) == ("acceptance rate (tried tokens)", 1.0)
+    tested = found.tested
     assert (tested["engine"], tested["engine version"]) == ("vllm", "0.1")
     assert (tested["served model"], tested["target dtype"]) == ("big", "float32")
 

@@ -10,7 +10,7 @@ from draftbench.decoder import linear, quantized_linear
 from draftbench.decoder.linear import has_fbgemm, multiplies_bfloat16
 from draftbench.errors import ModelError
 from draftbench.models import check, prequantized
-from draftbench.models.check import check_models, memory_here
+from draftbench.models.check import check_models
 from draftbench.models.quantize import Build, build_runner
 from draftbench.models.source import ModelSource
 from tests.models.conftest import WORDS
@@ -70,34 +70,26 @@ def test_a_cpu_takes_the_bytes_that_the_built_model_takes(
     options = {"tie_word_embeddings": tied, "dtype": str(stored)[6:]}
     source = workshop.weighted("model", kind=family, stored=stored, **options)
     for dtype in (torch.float32, torch.bfloat16):
+        sheet = check_models(source, [], PLENTY, dtype=dtype).target
         for level in ("none", "int4"):
             _, facts = build_runner(source, Build(dtype, level, "cpu"), None)
-            sheet = check_models(source, [], PLENTY, dtype=dtype).target
             # Biases are not counted of a built model.
             extra = sheet.weight_bytes[level] - facts.weight_bytes
             assert 0 <= extra <= (dtype.itemsize * 2 * 9 * 64 if family == "gpt2" else 0)
             assert sheet.second_layout_bytes[level] == facts.second_layout_bytes
 
 
-def test_int8_takes_the_bytes_that_the_built_model_takes(workshop):
-    source = workshop.weighted("model", tie_word_embeddings=False, dtype="bfloat16")
-    _, facts = build_runner(source, Build(torch.bfloat16, "int8", "cpu"), None)
-    # Outputs: q 64, k and v 32, o 64, gate and up 128, down 64 in each of two layers; head 300. The
-    # kernel of a CPU that does not multiply bytes keeps its scales in 16 bits, others in 32.
-    outputs = 2 * (64 + 2 * 32 + 64 + 2 * 128 + 64) + 300
-    counted = check_models(source, [], PLENTY).target.weight_bytes["int8"]
-    assert counted - facts.weight_bytes in (0, 2 * outputs)
-
-
-def test_int4_counts_half_a_byte_and_four_bytes_per_group(workshop):
+def test_quantized_weights_count_with_their_scales(workshop):
     # Per layer: q 64×64, k and v 32×64, o 64×64, three of 128×64; two norms of 64. Head 64×300 is
-    # tied; 300 is no multiple of 16, so that it stays. Embedding 300×64, one norm at the end.
+    # tied; 300 is no multiple of 16, so that at int4 it stays. Embedding 300×64, a norm at the end.
     source = workshop.source("model", tie_word_embeddings=True)
-    linears = 2 * (2 * 64 * 64 + 2 * 32 * 64 + 3 * 128 * 64)
-    rest = 300 * 64 + 300 * 64 + 5 * 64
-    found = check_models(source, [], PLENTY).target.weight_bytes
-    assert found["none"] == 4 * (linears + rest)
-    assert found["int4"] == linears // 2 + 4 * linears // 32 + 4 * rest
+    linears, head = 2 * (2 * 64 * 64 + 2 * 32 * 64 + 3 * 128 * 64), 300 * 64
+    outputs = 2 * (64 + 2 * 32 + 64 + 2 * 128 + 64) + 300
+    assert check_models(source, [], PLENTY).target.weight_bytes == {
+        "none": 4 * (linears + 2 * head + 5 * 64),
+        **dict.fromkeys(("fp8", "int8"), linears + head + 4 * outputs + 4 * (head + 5 * 64)),
+        "int4": linears // 2 + 4 * linears // 32 + 4 * (2 * head + 5 * 64),
+    }
 
 
 def test_room_is_what_the_weights_leave_for_both_caches(workshop):
@@ -188,27 +180,18 @@ def test_what_is_no_language_model_is_refused(workshop):
         pair_of(ModelSource(source.spec), source)
 
 
-@pytest.fixture
-def recurrent(workshop):
-    spec = workshop.source("recurrent").spec
+def test_a_recurrent_draft_is_refused_and_keeps_no_cache(workshop):
+    target, recurrent = workshop.source("target"), workshop.source("recurrent")
     small = {"vocab_size": 300, "hidden_size": 32, "num_hidden_layers": 1, "state_size": 4}
-    MambaConfig(**small).save_pretrained(spec)
-    return ModelSource(spec)
-
-
-def test_a_recurrent_draft_is_refused_and_keeps_no_cache(workshop, recurrent):
-    pair = pair_of(workshop.source("target"), recurrent)
+    MambaConfig(**small).save_pretrained(recurrent.spec)
+    pair = pair_of(target, recurrent)
     assert pair.draft.kv_bytes_per_token == 0
+    # transformers assists no target of this kind.
+    assert pair.engines[-1].standing == "accepts"
+    assert pair_of(recurrent, target).engines[-1].standing == "refuses"
     assert "cannot be rewound" in pair.obstacles[0]
     assert any(caveat.startswith("another family") for caveat in pair.caveats)
     assert pair_of(recurrent, recurrent).rooms == ()
-
-
-def test_transformers_assists_no_recurrent_target(workshop, recurrent):
-    target = workshop.source("target")
-    for pair, standing in ((recurrent, target), "refuses"), ((target, recurrent), "accepts"):
-        answer = pair_of(*pair).engines[-1]
-        assert (answer.engine, answer.standing) == ("transformers", standing)
 
 
 @pytest.mark.parametrize(
@@ -234,7 +217,3 @@ def test_each_engine_answers_for_files_as_it_does_itself(
         **dict.fromkeys(refusing, "refuses"),
         **dict.fromkeys(wanting, "with an option"),
     }
-
-
-def test_this_machine_has_memory():
-    assert memory_here() > 10**8

@@ -86,13 +86,6 @@ def test_a_gguf_file_has_a_name_and_a_fingerprint(gguf_file, tmp_path):
     assert ModelSource(str(changed)).fingerprint() != source.fingerprint()
 
 
-def test_a_damaged_gguf_file_is_refused(gguf_file, tmp_path):
-    broken = tmp_path / "broken.gguf"
-    broken.write_bytes(gguf_file.read_bytes()[:5000])
-    with pytest.raises(ModelError, match="cannot load the configuration"):
-        _ = ModelSource(str(broken)).config
-
-
 def stating(path, embedded, blocks, more):
     """The embedded draft, which has two layers, with another `block_count` and `more` numbers."""
 
@@ -127,16 +120,18 @@ def test_a_gguf_file_must_hold_the_layers_that_its_metadata_says(tmp_path, embed
 
 
 @pytest.mark.parametrize("data", [b"", b"version https://git-lfs.github.com/spec/v1\n", b"\0" * 99])
-def test_what_only_has_the_name_of_a_gguf_file_is_not_to_be_merged(tmp_path, data):
+def test_what_only_has_the_name_of_a_gguf_file_is_refused_by_what_it_may_be(tmp_path, data):
     path = tmp_path / "draft.gguf"
     path.write_bytes(data)
     with pytest.raises(ModelError, match="it is not a GGUF file") as caught:
         _ = ModelSource(str(path)).config
     assert "a failed download or a pointer of Git LFS" in caught.value.hint
-    assert "merge" not in caught.value.hint
 
 
-def test_an_adapter_is_to_be_merged_not_downloaded_again(tmp_path):
+def test_a_cut_gguf_file_and_an_adapter_are_refused(gguf_file, tmp_path):
+    (tmp_path / "broken.gguf").write_bytes(gguf_file.read_bytes()[:5000])
+    with pytest.raises(ModelError, match="cannot load the configuration"):
+        _ = ModelSource(str(tmp_path / "broken.gguf")).config
     (tmp_path / "adapter_config.json").write_text("{}")
     with pytest.raises(ModelError, match="it is an adapter") as caught:
         _ = ModelSource(str(tmp_path)).config

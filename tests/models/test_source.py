@@ -5,13 +5,16 @@ import shutil
 from pathlib import Path
 
 import pytest
+import random_mtp
 import torch
+from safetensors.torch import load_file, save_file
 from scenes import with_fields
-from transformers import AutoModelForCausalLM
+from transformers import AutoModelForCausalLM, Glm4MoeForCausalLM
 
-from draftbench.errors import ModelError
+from draftbench.errors import ModelError, PairError
 from draftbench.hub import Trust, split_revision
 from draftbench.models.check import check_models
+from draftbench.models.mtp import check_mtp
 from draftbench.models.source import ModelSource, end_tokens
 
 
@@ -83,6 +86,7 @@ def test_a_hub_id_without_a_network_says_what_to_do():
         ("config", "config.json", '{"model_type": "perpetuum"}', "perpetuum"),
         ("tokenizer", "tokenizer.json", None, "cannot load the tokenizer"),
         ("weights", "model.safetensors", None, "cannot load the weights"),
+        ("weights", "model.safetensors", "cut short", "cannot load the weights"),
     ],
 )
 def test_a_file_that_is_missing_or_damaged_is_refused(workshop, what, file, content, words):
@@ -104,15 +108,6 @@ def test_pickled_weights_need_the_users_word(workshop, tmp_path):
     assert "--allow-pickle" in error.hint
     opened = ModelSource(source.spec, Trust(pickle=True)).load(torch.float32, "cpu")
     assert opened.num_parameters() > 0
-
-
-def test_weights_cut_short_are_refused(workshop):
-    source = workshop.weighted("model")
-    file = Path(source.spec) / "model.safetensors"
-    file.write_bytes(file.read_bytes()[:-1000])
-    error = refused(source, "weights")
-    assert "cannot load the weights of" in error.message
-    assert "safetensors" in error.hint
 
 
 @pytest.mark.parametrize(
@@ -151,25 +146,18 @@ def test_weights_that_are_not_there_are_noticed_before_they_are_loaded(workshop)
             ModelSource(source.spec).check_weights()
 
 
-FP8_OF_3_LAYERS = {"quantization_config": {"quant_method": "fp8"}, "num_hidden_layers": 3}
-
-
-def test_a_quantized_checkpoint_holds_every_layer_too(workshop):
-    """Its tensors have other names and shapes than the model's, so layers are counted."""
+def test_a_quantized_checkpoint_holds_every_layer_too(workshop, monkeypatch):
+    """Its tensors have other names and shapes than the model's, so layers are counted. Of layers
+    whose tensors have other names (transformers renames those of some models) or come later (a hub
+    model without an index) nothing is said.
+    """
     source = workshop.weighted("model")
-    with_fields(Path(source.spec) / "config.json", **FP8_OF_3_LAYERS)
+    fp8 = {"quantization_config": {"quant_method": "fp8"}, "num_hidden_layers": 3}
+    with_fields(Path(source.spec) / "config.json", **fp8)
     with pytest.raises(ModelError, match=r"hold 2 layers, and its configuration asks for 3$"):
         ModelSource(source.spec).check_weights()
-
-
-def test_of_layers_whose_tensors_have_other_names_or_come_later_nothing_is_said(
-    workshop, monkeypatch
-):
-    """Transformers renames those of some models; a hub model without an index comes when loaded."""
-    source = workshop.weighted("model")
-    with_fields(Path(source.spec) / "config.json", **FP8_OF_3_LAYERS)
     for names in ({}, {"language_model.text.layers.0.mlp.up_proj.weight": None}):
-        monkeypatch.setattr("draftbench.models.source._stored_tensors", lambda *_, n=names, **__: n)
+        monkeypatch.setattr(ModelSource, "stored_tensors", lambda _, n=names: n)
         ModelSource(source.spec).check_weights()
 
 
@@ -185,18 +173,21 @@ def test_headers_are_read_and_no_weights(workshop, monkeypatch):
     assert {p.device.type for p in source.skeleton.parameters()} == {"meta"}
 
 
-def with_fewer_layers(source, layers=1):
-    """The same weights with a configuration that asks for fewer of their layers."""
-    with_fields(Path(source.spec) / "config.json", num_hidden_layers=layers)
+def with_fewer_layers(source, **more):
+    """The same weights with a configuration that asks for one of their two layers."""
+    with_fields(Path(source.spec) / "config.json", num_hidden_layers=1, **more)
     return ModelSource(source.spec)
 
 
-def test_layers_that_the_configuration_leaves_out_are_not_left_out_silently(workshop):
+def test_layers_that_the_configuration_leaves_out_are_refused_unless_they_draft(workshop):
     source = with_fewer_layers(workshop.weighted("model"))
     error = refused(source, "weights")
     assert "hold 2 layers, and its configuration asks for 1" in error.message
     with pytest.raises(ModelError, match="hold 2 layers"):
         check_models(source, [], 10**9)
+    source = with_fewer_layers(source, num_nextn_predict_layers=1)
+    source.load(torch.float32, "cpu")
+    check_models(source, [], 10**9)
 
 
 @pytest.mark.parametrize("prefix", ["", "model."])
@@ -214,11 +205,30 @@ def test_of_files_that_are_not_here_the_index_names_the_layers(workshop, monkeyp
         source.check_weights()
 
 
-def test_layers_that_draft_for_the_others_may_follow_them(workshop):
-    source = with_fewer_layers(workshop.weighted("model"))
-    with_fields(Path(source.spec) / "config.json", num_nextn_predict_layers=1)
-    source.load(torch.float32, "cpu")
-    check_models(source, [], 10**9)
+@pytest.mark.parametrize(
+    ("name", "like"),
+    [
+        ("shared_head.head", "lm_head.weight"),
+        ("embed_tokens", "model.embed_tokens.weight"),
+    ],
+)
+def test_a_drafting_layer_trained_with_an_output_or_embedding_of_its_own_is_not_run(
+    tmp_path, monkeypatch, name, like
+):
+    """transformers takes the target's in its place, without a word."""
+    left_out = "_keys_to_ignore_on_load_unexpected"
+    monkeypatch.setattr(Glm4MoeForCausalLM, left_out, random_mtp.LEFT_OUT)
+    folder = random_mtp.save(tmp_path / "target", 1, 64)
+    file, name = folder / "model.safetensors", f"model.layers.{random_mtp.LAYERS}.{name}.weight"
+    weights = load_file(file)
+    save_file(weights | {name: weights[like].clone()}, file, metadata={"format": "pt"})
+    source = ModelSource(str(folder))
+    assert check_mtp(source) == ()
+    save_file(weights | {name: weights[like] + 1e-3}, file, metadata={"format": "pt"})
+    with pytest.raises(PairError, match=f"its {name} is not the target's"):
+        check_mtp(source)
+    with pytest.raises(ModelError, match=f"has a {name} that is not the target's"):
+        source.load_mtp(None)
 
 
 def test_code_from_a_checkpoint_does_not_run(workshop, tmp_path):
@@ -240,23 +250,16 @@ def test_too_little_memory_is_not_the_models_fault(workshop, monkeypatch):
         workshop.source("model").load(torch.float32, "cpu")
 
 
-def test_a_change_at_the_end_of_the_weights_changes_the_fingerprint(workshop, tmp_path):
-    source = workshop.weighted("model")
-    before = source.fingerprint()
-    assert source.fingerprint() == before
-    file = tmp_path / "model" / "model.safetensors"
-    raw = file.read_bytes()
-    file.write_bytes(raw[:-1] + bytes([raw[-1] ^ 1]))
-    assert source.fingerprint() != before
-    file.write_bytes(raw)
-    assert source.fingerprint() == before
-
-
 def test_the_fingerprint_is_that_of_the_files_and_not_of_their_place(workshop, tmp_path):
     source = workshop.weighted("model")
+    before = source.fingerprint()
     shutil.copytree(tmp_path / "model", tmp_path / "copy")
     (tmp_path / "copy" / "README.md").write_text("other notes")
-    assert ModelSource(str(tmp_path / "copy")).fingerprint() == source.fingerprint()
+    assert ModelSource(str(tmp_path / "copy")).fingerprint() == before
+    file = tmp_path / "model" / "model.safetensors"
+    raw = file.read_bytes()
+    file.write_bytes(raw[:-1] + bytes([raw[-1] ^ 1]))  # a change at the end of the weights
+    assert source.fingerprint() != before
 
 
 @pytest.mark.parametrize(

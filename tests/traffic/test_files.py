@@ -206,12 +206,9 @@ def test_columns_are_separated_by_what_the_header_holds_most(tmp_path, sign, wor
     assert traffic.requests[0].prompt == "Once"
     assert traffic.layout == (f"columns separated by {word}",)
     (tmp_path / "b.csv").write_text(f"question{sign}id\nWho did it?{sign}1\n")
-    with pytest.raises(TrafficError) as raised:
+    words = f"its fields are `question`, `id`; read as columns separated by {word}"
+    with pytest.raises(TrafficError, match=words) as raised:
         load(query(tmp_path / "b.csv"))
-    assert raised.value.message == (
-        "b.csv:2: no known form of request; its fields are `question`, `id`; read as columns "
-        f"separated by {word}"
-    )
     assert raised.value.hint == "name the prompt's field, perhaps --prompt-field question"
 
 
@@ -235,13 +232,7 @@ def test_columns_of_the_same_name_are_refused(tmp_path):
     ("data", "hint"),
     [
         (gzip.compress(b"{}", mtime=0), "it is packed with gzip: name it log.jsonl.gz"),
-        (zstd(b"{}"), "it is packed with zstd: name it log.jsonl.zst"),
         (b"PK\x03\x04...", "it is a zip archive or a spreadsheet: unpack it, or save it as .csv"),
-        (b"PAR1...", "it is a Parquet file: name it log.parquet"),
-        (
-            b"version https://git-lfs.github.com/spec/v1\nsize 9\n",
-            "it is a pointer of Git LFS: `git lfs pull` fetches the file",
-        ),
         (b"<!DOCTYPE html>", "it is a page of HTML or XML: download the file itself"),
         (b"\0" * 300, "it is binary: a log is text"),
         (b'[\n{"prompt": "a"},\n{"prompt": "b"}\n]', "it is one JSON list: name it log.json"),

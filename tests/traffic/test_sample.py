@@ -116,13 +116,6 @@ def test_rows_without_a_temperature_are_counted_by_the_one_taken(tmp_path):
             "log.jsonl:3: the prompt is empty (2 such rows)",
             "--skip-bad",
         ),
-        (
-            ["x", "x"],
-            {"skip_bad": True},
-            "2 of 2 rows cannot be read: log.jsonl:1: not JSON (invalid character (byte 0)) (2 "
-            "such rows)",
-            "docs/logs.md has a row of each kind",
-        ),
         ([], {}, "`log.jsonl` holds no rows", "at least one request"),
         (
             ["x", {"prompt": "a", "min_tokens": 5}],
@@ -195,18 +188,12 @@ def test_a_suite_is_read_by_name_and_by_its_own_segments():
         assert all(request.segment for request in traffic.requests)
 
 
-@pytest.mark.parametrize(
-    ("name", "hint"),
-    [
-        ("chatt", "did you mean `suite:chat`?"),
-        ("suite:chat", "did you mean `suite:chat`?"),
-        ("../suites/chat", "there are: "),
-    ],
-)
-def test_a_suite_that_is_not_there_is_refused(name, hint):
+@pytest.mark.parametrize("name", ["chatt", "suite:chat", "../suites/chat"])
+def test_a_suite_that_is_not_there_is_refused(name):
     with pytest.raises(TrafficError, match=f"`suite:{name}` is no built-in suite") as raised:
         load(query(f"suite:{name}"))
-    assert raised.value.hint.startswith(hint)
+    near = "there are: " if "/" in name else "did you mean `suite:chat`?"
+    assert raised.value.hint.startswith(near)
 
 
 def test_a_sample_keeps_no_more_requests_in_memory_than_it_may_choose(tmp_path, monkeypatch):
