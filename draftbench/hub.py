@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path, PurePath
@@ -33,7 +32,7 @@ def names_model(spec: str) -> bool:
     name = spec.partition("@")[0]
     if not spec or path_like or name.count("/") > 1 or ":" in name:
         return False
-    return not os.path.exists(spec)  # noqa: PTH110 (Path.exists raises for a name that is too long)
+    return not exists(Path(spec))
 
 
 def exists(path: Path) -> bool:
