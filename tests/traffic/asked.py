@@ -8,7 +8,11 @@ TOOL = {"name": "f", "description": "d"}
 FUNCTION = {"type": "function", "function": {**TOOL, "parameters": {"type": "object"}}}
 
 
-def asked(row, **fields):
-    """The request of a row, which may be bytes."""
+def read(row, **fields):
+    """What is read of a row, which may be bytes."""
     data = row if isinstance(row, bytes) else json.dumps(row).encode()
-    return read_request(data, "log:1", Fields(**fields), b"key").request
+    return read_request(data, "log:1", Fields(**fields), b"key")
+
+
+def asked(row, **fields):
+    return read(row, **fields).request

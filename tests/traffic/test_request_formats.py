@@ -172,6 +172,10 @@ def test_tgi_samples_where_it_is_told_to_or_the_choice_is_narrowed(parameters):
             "reasoning that is not in the log",
         ),
         ({"messages": [USER], "system": "a", "system_prompt": "b"}, "several system texts"),
+        (
+            {"messages": [CALLED[1] | {"role": "system"}, USER], "system": "a"},
+            "several system texts",
+        ),
         ({"messages": [USER | {"images": ["a"]}]}, "messages.images"),
         ({"messages": [USER], "history": [["a", "b"]]}, "history"),
         (CHAT | {"model_parameters": {"temperature": 0.7, "frobnicate": 1}}, "frobnicate"),
