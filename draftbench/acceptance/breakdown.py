@@ -21,14 +21,7 @@ from draftbench.acceptance.definitions import (
     ratio,
 )
 from draftbench.acceptance.intervals import Estimate, estimates, paired_difference
-from draftbench.acceptance.rounds import (
-    Floats,
-    Ints,
-    ModelPairs,
-    Pairs,
-    Rounds,
-    model_pairs,
-)
+from draftbench.acceptance.rounds import Floats, Ints, ModelPairs, Pairs, Rounds, model_pairs
 from draftbench.records import Trajectory
 
 CONFIDENCE_EDGES = (0.2, 0.4, 0.6, 0.8, 0.95)

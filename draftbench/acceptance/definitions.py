@@ -34,9 +34,7 @@ class Figure:
 
 
 ALPHA_OVERLAP = Figure(
-    name="acceptance rate (overlap)",
-    symbol="α",
-    formula="mean over positions of Σ min(p, q)",
+    name="acceptance rate (overlap)", symbol="α", formula="mean over positions of Σ min(p, q)"
 )
 ALPHA_EMITTED = Figure(
     name="acceptance rate (emitted tokens)",

@@ -25,11 +25,9 @@ def usual_k(ks: Iterable[int]) -> int:
 
 
 class RunningFigures:
-    """α, τ and tokens per second of each candidate, as `acceptance` computes them.
-
-    `k` is the draft length of τ. A long sweep's tokens are not
-    kept, only what each request adds to the sums. A request whose samples were added apart counts
-    as two.
+    """α, τ (at `k`) and tokens per second of each candidate, as `acceptance` computes them. A long
+    sweep's tokens are not kept, only what each request adds to the sums. A request whose samples
+    were added apart counts as two.
     """
 
     def __init__(self, ks: Sequence[int]) -> None:
@@ -55,8 +53,16 @@ class RunningFigures:
                     response = self._responses.get(record.key)
                     if response is not None:
                         replayed.setdefault(str(record.candidate), []).append((response, record))
-                case Decode():
-                    self._add_decode(record)
+                case Decode(block=block, concurrency=concurrency, process=process, k=k):
+                    # Of several rows only what its last process decoded is comparable.
+                    key, self.rows = (block, concurrency), concurrency
+                    last, sums = self._decoded.get(key, (process, {}))
+                    if concurrency > 1 and last != process:
+                        sums = {}
+                    tokens, seconds = sums.get(k, (0, 0.0))
+                    tokens += record.output_tokens - 1
+                    sums[k] = tokens, seconds + record.decode_seconds
+                    self._decoded[key] = process, sums
         for name, pairs in replayed.items():
             along = CandidateRounds.of(pairs)
             length = mean_accepted_length(along.trajectories, along.at(self.k))
@@ -64,16 +70,6 @@ class RunningFigures:
             rate = alpha(pairs)
             if rate is not None:
                 self._rates.setdefault(name, []).append(rate)
-
-    def _add_decode(self, decode: Decode) -> None:
-        # Of several rows only what its last process decoded is comparable.
-        key, self.rows = (decode.block, decode.concurrency), decode.concurrency
-        process, sums = self._decoded.get(key, (decode.process, {}))
-        if decode.concurrency > 1 and process != decode.process:
-            sums = {}
-        tokens, seconds = sums.get(decode.k, (0, 0.0))
-        sums[decode.k] = tokens + decode.output_tokens - 1, seconds + decode.decode_seconds
-        self._decoded[key] = decode.process, sums
 
     def alpha(self, candidate: str) -> Estimate | None:
         """None for prompt lookup and over fewer than five requests."""

@@ -7,18 +7,8 @@ from collections.abc import Callable, Sequence
 import msgspec
 
 from draftbench.acceptance import definitions
-from draftbench.acceptance.breakdown import (
-    Breakdown,
-    GroupRounds,
-    breakdown,
-    rounds_by_group,
-)
-from draftbench.acceptance.candidate_rounds import (
-    Along,
-    candidate_rounds,
-    counted_along,
-    runs_at,
-)
+from draftbench.acceptance.breakdown import Breakdown, GroupRounds, breakdown, rounds_by_group
+from draftbench.acceptance.candidate_rounds import Along, candidate_rounds, counted_along, runs_at
 from draftbench.acceptance.definitions import Sample
 from draftbench.acceptance.faults import (
     SuspectedFault,
@@ -27,12 +17,7 @@ from draftbench.acceptance.faults import (
     suspected_faults,
     template_may_differ,
 )
-from draftbench.acceptance.intervals import (
-    Estimate,
-    estimates,
-    paired_difference,
-    requests_needed,
-)
+from draftbench.acceptance.intervals import Estimate, estimates, paired_difference, requests_needed
 from draftbench.acceptance.rounds import Rounds, model_pairs
 from draftbench.acceptance.trees import TreeFigures, best_trees
 from draftbench.records import Candidate, DraftingMode, Trajectory

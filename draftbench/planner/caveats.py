@@ -67,14 +67,13 @@ def caveats(evaluator: Evaluator, decided: DecisionAt) -> tuple[Caveat, ...]:
     """Every caveat once: the decisive ones first, led by those that put acceptance in doubt. One
     that holds for several candidates names them all.
     """
-    run, timing = evaluator.run, evaluator.source.run
-    target = run.facts_of(None)
+    run, target = evaluator.run, evaluator.run.facts_of(None)
     found = [
         *_of_leader(evaluator, decided),
         *_of_engine(evaluator, decided),
         *_of_sample(evaluator, decided),
         *(Caveat("borrowed-costs", text) for text in evaluator.source.caveats),
-        *(_of_machine(timing) if timing else ()),
+        *(() if evaluator.foreign else _of_machine(run)),
         *_of_outputs(run),
         *_of_candidates(evaluator, decided),
         *(Caveat("model", f"target: {text}") for text in (target.caveats if target else ())),

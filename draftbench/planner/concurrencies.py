@@ -31,28 +31,24 @@ _SECONDS_AN_HOUR = 3600
 def at_concurrency(evaluator: Evaluator, concurrency: int) -> AtConcurrency:
     """One concurrency's answer."""
     decided, price = evaluator.at(concurrency), evaluator.options.price_per_hour
-    leader = decided.leader
-    known = any(each.log() is not None for each in decided.alternatives)
-    plain = plain_decoding(evaluator, concurrency)
-    # How many requests were decoded together is known only if their number is constant.
-    in_flight = evaluator.foreign or evaluator.run.manifest.question.arrivals == "closed"
-    plain_rate = concurrency / plain.step if plain and in_flight else None
-    plain_range = None
-    if plain and plain.by_candidate and in_flight:
-        plain_range = (
-            concurrency / max(plain.by_candidate),
-            concurrency / min(plain.by_candidate),
-        )
-    plain_time = plain.token or plain.step if plain else None
+    leader, plain = decided.leader, plain_decoding(evaluator, concurrency)
     speedup = leader.value("expected") if leader else None
-    speedup_of_time = leader.value("end_to_end") if leader and plain and plain.token else speedup
-
-    def times(rate: float | None, factor: float | None) -> float | None:
-        return rate * factor if rate is not None and factor else None
-
-    rate = times(plain_rate, speedup)
-    time = plain_time / speedup_of_time if plain_time and speedup_of_time else None
-    hours_per_dollar = _SECONDS_AN_HOUR / price if price else None
+    plain_range: tuple[float, float] | None = None
+    plain_rate = rate = plain_time = time = None
+    # How many requests were decoded together is known only if their number is constant.
+    if plain and (evaluator.foreign or evaluator.run.manifest.question.arrivals == "closed"):
+        plain_rate = concurrency / plain.step
+        rate = plain_rate * speedup if speedup else None
+        if steps := plain.by_candidate:
+            plain_range = concurrency / max(steps), concurrency / min(steps)
+    if plain:
+        plain_time = plain.token or plain.step
+        of_time = leader.value("end_to_end") if leader and plain.token else speedup
+        time = plain_time / of_time if of_time else None
+    per_dollar = [
+        each * _SECONDS_AN_HOUR / price if each and price else None for each in (plain_rate, rate)
+    ]
+    known = any(each.log() is not None for each in decided.alternatives)
     return AtConcurrency(
         concurrency=decided.concurrency,
         decision=decided.decision if known else None,
@@ -68,8 +64,8 @@ def at_concurrency(evaluator: Evaluator, concurrency: int) -> AtConcurrency:
         tokens_per_second=rate,
         seconds_per_token_plain=plain_time,
         seconds_per_token=time,
-        tokens_per_dollar_plain=times(plain_rate, hours_per_dollar),
-        tokens_per_dollar=times(rate, hours_per_dollar),
+        tokens_per_dollar_plain=per_dollar[0],
+        tokens_per_dollar=per_dollar[1],
         costs=_note_on_costs(decided),
         speedup_deciding=decided.deciding,
         plain_range=plain_range,
@@ -144,17 +140,17 @@ def _passes(evaluator: Evaluator, concurrency: int) -> dict[Candidate, float]:
 def _steps(evaluator: Evaluator, concurrency: int) -> tuple[float, ...]:
     """Seconds of a step next to each candidate; if any were decoded, next to those alone."""
     passes, effects = _passes(evaluator, concurrency), evaluator.effects
-    first = {c: Configuration.of(c, evaluator.ks[0], concurrency) for c in passes}
-    if not first:
+    if not passes:
         return ()
-    longer, _, _ = effects.longer(list(first.values()), np.ones(len(first)))
-    steps = {c: passes[c] * math.exp(by) for c, by in zip(first, longer[:, 0], strict=True)}
-    cells = (c.configuration for c in effects.cells if c.configuration.k == 0)
-    decoded = {c.candidate for c in cells if c.concurrency == concurrency}
+    first = [Configuration.of(each, evaluator.ks[0], concurrency) for each in passes]
+    longer = effects.longer(first, np.ones(len(first)))[0][:, 0]
+    seconds = np.array(list(passes.values())) * np.exp(longer)
+    steps = dict(zip(passes, seconds.tolist(), strict=True))
     if evaluator.on_engine:  # one server for all
         return tuple(dict.fromkeys(steps.values()))
-    with_decoding = [seconds for candidate, seconds in steps.items() if candidate in decoded]
-    return tuple(with_decoding or steps.values())
+    timed = (cell.configuration for cell in effects.cells)
+    decoded = {c.candidate for c in timed if (c.k, c.concurrency) == (0, concurrency)}
+    return tuple(steps[each] for each in steps if each in decoded) or tuple(steps.values())
 
 
 def _token(evaluator: Evaluator, concurrency: int, step: float) -> float | None:

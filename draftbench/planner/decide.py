@@ -353,14 +353,11 @@ class Evaluator:
         self.on_engine = bool(self.source.served)  # whether costs are seconds of an engine's rounds
         self.by: Kind = "end_to_end" if options.objective == "latency" else "expected"
         self.ks = ks_of(run)
-        # With the costs of another run, its requests are resampled too.
-        runs = filter(None, (run, self.source.run))
-        self.drawn = DrawnRequests(t.request for each in runs for t in each.trajectories)
-        timed, blocks = self.source.run, self.source.blocks
-        cells = cells_of(timed, run.candidates, blocks, self.drawn) if timed else []
+        self.drawn = DrawnRequests(trajectory.request for trajectory in run.trajectories)
+        blocks, engine = self.source.blocks, self.on_engine
+        cells = [] if self.foreign else cells_of(run, blocks, self.drawn)
         loads = {*chain(*blocks.values()), *(cell.configuration.concurrency for cell in cells)}
         every = sorted(loads) or [1]
-        engine = timed is not None and timed.manifest.question.engine is not None
         design = EngineDesign(cells, self.ks) if engine else BuiltInDesign(cells, every)
         known = [
             Configuration.of(candidate, k, concurrency)
@@ -370,8 +367,8 @@ class Evaluator:
             if not engine or concurrency in self.source.concurrencies(candidate)
         ]
         self.effects = Effects(cells, design, known)
-        self.cells: dict[Configuration, tuple[Cell, ...]] = {}  # the run's own
-        for cell in cells if not self.foreign else ():
+        self.cells: dict[Configuration, tuple[Cell, ...]] = {}
+        for cell in cells:
             self.cells[cell.configuration] = (*self.cells.get(cell.configuration, ()), cell)
 
     def concurrencies(self) -> tuple[int, ...]:
@@ -803,10 +800,8 @@ class DecisionAt:
 
         def sweep(times: float, count: int) -> LargerSweep:
             larger = math.ceil(times * leader.requests)
-            # A k that was added in a later turn has fewer starts than the sweep was asked for.
-            joined = max(getattr(self.evaluator.effects.design, "turns", now) - now, 0)
             few = rows if larger > rows else None
-            return LargerSweep(larger, count + joined, chance(times, count), few)
+            return LargerSweep(larger, count, chance(times, count), few)
 
         steps = np.exp(np.linspace(0, math.log(_MOST_TIMES), 200)).tolist()
         settling = [

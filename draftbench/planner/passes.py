@@ -364,12 +364,7 @@ def blocks_of(run: Run, candidate: Candidate) -> dict[int, Block]:
             proposal = replace(one_lookup, seconds=one_lookup.seconds * concurrency)
         if None in steps and (draft in steps or proposal):
             blocks[concurrency] = Block(
-                steps[None],
-                steps.get(draft),
-                proposal,
-                prefill,
-                draft_prefill,
-                catch_up=catch_up,
+                steps[None], steps.get(draft), proposal, prefill, draft_prefill, catch_up=catch_up
             )
     return blocks
 

@@ -78,9 +78,9 @@ def recommend(run: Run, options: DecisionOptions | None = None) -> Recommendatio
     if question.mode is DraftingMode.GREEDY and question.responses == "target" and samples:
         # The α of the target as its own draft, if no greedy draft can be expected to reach more,
         # since the target sampled. A draft can still be luckier.
-        rates = {each.draft: each.alpha.value for each in evaluated if each.alpha}
-        if SELF in rates and max(rates.values()) == rates[SELF] < NEAR_TIES:
-            ceiling = rates[SELF]
+        rates = {each.candidate: each.alpha.value for each in evaluated if each.alpha}
+        own = rates.get(Candidate(draft=SELF), 1.0)
+        ceiling = own if max(rates.values(), default=1.0) == own < NEAR_TIES else None
     arrivals = None  # a constant number in flight
     if question.arrivals != "closed" and not evaluator.foreign:
         scale = question.time_scale or 1.0
@@ -116,7 +116,7 @@ def recommend(run: Run, options: DecisionOptions | None = None) -> Recommendatio
         failures=run.failures,
         engine=engine_name(run) if question.engine else None,
         arrivals=arrivals,
-        costs_from=(evaluator.source.runner or "an unknown runner") if evaluator.foreign else None,
+        costs_from=evaluator.source.runner if evaluator.foreign else None,
         slo_kept=slo_kept(run, leader, decided.concurrency, evaluator.options.slo),
         settled_by=decided.settled_by,
         larger_sweep=decided.larger_sweep,
@@ -169,7 +169,7 @@ def evaluations(run: Run, decided: DecisionAt) -> tuple[Evaluation, ...]:
         alone = {name: sample.value for name, sample in of.items() if sample and not figures[name]}
         along, block, measured, own = each.along, each.block, each.measured, each.configuration
         sure = decided.deciding and each in decided.competing
-        experts, experts_at_most = _experts_read(each, evaluator.source.run)
+        experts, experts_at_most = _experts_read(each)
         found.append(
             Evaluation(
                 draft=own.draft,
@@ -212,27 +212,23 @@ def _over_passes(cells: Sequence[Cell]) -> float | None:
     return math.exp(mean(known)) if known else None
 
 
-def _experts_read(alternative: Alternative, timed: Run | None) -> tuple[float | None, float | None]:
+def _experts_read(alternative: Alternative) -> tuple[float | None, float | None]:
     """How many of the target's experts the timed passes over k + 1 tokens read in a layer, linear
     between timed sizes; and how many they could read at most.
     """
-    facts = timed.facts_of(None) if timed else None
-    if timed is None or facts is None or facts.mixture is None:
+    run, own = alternative.evaluator.run, alternative.configuration
+    facts, counts = run.facts_of(None), defaultdict[int, list[float]](list)
+    if facts is None or facts.mixture is None or alternative.evaluator.foreign:
         return None, None
-    concurrency, tokens = alternative.configuration.concurrency, alternative.k + 1
-    counts = defaultdict[int, list[float]](list)
-    for point in timed.costs:
-        if (
-            point.experts_read is not None
-            and point.candidate is None
-            and (point.block, point.concurrency) == (str(alternative.candidate), concurrency)
-        ):
+    for point in run.costs:
+        at = point.candidate, point.block, point.concurrency
+        if point.experts_read is not None and at == (None, str(own.candidate), own.concurrency):
             counts[point.new_tokens].append(point.experts_read)
-    sizes = sorted(counts)
-    if not sizes:
+    if not counts:
         return None, None
+    sizes, tokens = sorted(counts), own.k + 1
     counted = float(np.interp(tokens, sizes, [mean(counts[size]) for size in sizes]))
-    return counted, facts.mixture.most_read(concurrency * tokens)
+    return counted, facts.mixture.most_read(own.concurrency * tokens)
 
 
 def why_not(alternative: Alternative, decided: DecisionAt) -> str:

@@ -141,7 +141,7 @@ def _next_sweep(answer: Recommendation) -> _Sweep | None:
         size = f"{more and more + ': '}{_size(answer, larger)}"
         chance = f"have a {larger.chance:.0%} chance of settling it"
         far = f"no realistic number reaches {SETTLES:.0%}"
-        return _Sweep(f"Next: {size} ({again}) {chance}; {far}.", flags)
+        return _Sweep(f"Perhaps: {size} ({again}) {chance}; {far}.", None)  # not advised
     if settled_by is None:
         return None
     few = {"--sample": str(FEW_REQUESTS)} if answer.requests < FEW_REQUESTS else None
@@ -377,7 +377,10 @@ def every_section(answer: Recommendation) -> list[Section]:
             shown = [f"±{math.expm1(half):.0%}" if half else None for half in errors]
             halves.append([str(each.candidate), str(each.k), *shown])
     names = ("draft", "k", "requests", "timing noise", "extrapolation")
-    of_intervals = "Half-width of the 95% interval if this were the only error."
+    of_intervals = (
+        "Half-width of the 95% interval if this were the only error. Timing noise is that of whole "
+        "decoding runs; the ± of c and v, of single passes, is part of what requests add."
+    )
     by_load = loads(answer)
     if len(answer.schedule) > 1 and answer.leader:
         by_load = replace(by_load, notes=[*by_load.notes, crossover(answer)])
@@ -424,11 +427,7 @@ def speed_ups(answer: Recommendation) -> Section:
     if abs(drawn) >= TIMING_NOISE / 2:
         corrected += f", then shrunk {abs(drawn):.0%} towards the other drafts"
     rows = [
-        (
-            "deciding",
-            answer.speedup_deciding,
-            "used for the decision",
-        ),
+        ("deciding", answer.speedup_deciding, "used for the decision"),
         ("expected", leader.speedup_expected, corrected),
         ("predicted", leader.speedup_predicted, f"{requests}, from {source}"),
         ("measured", leader.speedup_measured, measured),
@@ -635,14 +634,9 @@ def latency(waits: Latency, engine: str | None = None, arrivals: str | None = No
         if now > was * (1 + TIMING_NOISE):
             worse.append(f"{name}, {end} {milliseconds(now)} instead of {milliseconds(was)} ms")
     load = f"at {arrivals}" if arrivals else f"concurrency {waits.concurrency}"
-    times = (waits.plain.time_per_output_token, waits.speculative.time_per_output_token)
-    p99s = waits.p99_ratio_of == "p99"
-    without, drafted = (milliseconds((p99s and each.p99) or each.largest) for each in times)
-    slowest = "p99 of a request's time per token" if p99s else "Slowest request's time per token"
     notes = [
         f"Milliseconds; {waits.configuration}, {load}. A chunk is what one round delivers. "
-        f"{covered}{unknown}",
-        f"{slowest}: {drafted} ms with speculation, {without} ms without.",
+        f"{covered}{unknown}"
     ]
     notes += [f"Worse with speculation: {'; '.join(worse)}."] if worse else []
     head = ["", "speculation", "n", "p50", "p90", "p99", "max"]

@@ -2,27 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 import pytest
 from scenes import lookup, replayed, trajectory
 
 from draftbench.acceptance.breakdown import FALLING, RISING, breakdown, rounds_by_group
 from draftbench.acceptance.rounds import expected_rounds, law_of
-from draftbench.records import DraftingMode, Replay, Sampling, Trajectory
-
-Pair = tuple[Trajectory, Replay]
-Pairs = Sequence[Pair]
-
-
-def broken_down(pairs):
-    found = breakdown(pairs)
-    assert found is not None
-    return found
+from draftbench.records import Sampling
 
 
 def groups(pairs, by):
-    return {group.name: group for group in broken_down(pairs).groups if group.by == by}
+    return {group.name: group for group in breakdown(pairs).groups if group.by == by}
 
 
 def rates(pairs, by):
@@ -34,13 +23,9 @@ def alike(accept, requests, **changes):
     return [replayed(accept, request, **changes) for request in requests]
 
 
-def at(temperature):
-    return Sampling(temperature=temperature)
-
-
 def test_segments_and_temperatures_split_requests():
     pairs = alike([1.0, 0.0], "abcde", segment="chat")
-    pairs += alike([1.0] * 4, "fghij", segment="code", sampling=at(0.7))
+    pairs += alike([1.0] * 4, "fghij", segment="code", sampling=Sampling(temperature=0.7))
     assert rates(pairs, "segment") == {"chat": 0.5, "code": 1.0}
     assert rates(pairs, "temperature") == {"0": 0.5, "0.7": 1.0}
     code = groups(pairs, "segment")["code"]
@@ -59,7 +44,7 @@ def test_segments_and_temperatures_split_requests():
 )
 def test_thirds_are_read_only_where_they_differ_beyond_doubt(accept, reading):
     pairs = alike(accept, "abcde")
-    found = broken_down(pairs)
+    found = breakdown(pairs)
     thirds = {"early": sum(accept[:2]) / 2, "middle": 1.0, "late": sum(accept[4:]) / 2}
     assert rates(pairs, "third") == thirds
     assert found.reading == reading
@@ -69,7 +54,7 @@ def test_thirds_are_read_only_where_they_differ_beyond_doubt(accept, reading):
 
 def test_a_difference_that_some_requests_contradict_has_no_reading():
     pairs = [*alike([0.0, 1.0, 1.0], "abc"), *alike([1.0, 1.0, 0.0], "de")]
-    assert broken_down(pairs).reading is None
+    assert breakdown(pairs).reading is None
 
 
 def test_a_position_follows_a_rejected_token_as_likely_as_that_was_rejected():
@@ -95,12 +80,7 @@ def test_positions_that_the_draft_cannot_reach_are_in_no_group():
     found = groups(pairs, "third")
     assert [(name, group.positions) for name, group in found.items()] == [("early", 2)]
     assert groups(pairs, "after") == {}
-    assert broken_down(pairs).late_less_early is None
-
-
-def test_groups_use_the_overlap_where_the_report_does():
-    pairs = alike([1.0, 0.0], "abcde", mode=DraftingMode.SAMPLED, overlap=(0.8, 0.6))
-    assert rates(pairs, "segment")["no segment"] == pytest.approx(0.7)
+    assert breakdown(pairs).late_less_early is None
 
 
 def test_prompt_lookup_has_no_groups():

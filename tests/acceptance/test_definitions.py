@@ -7,7 +7,6 @@ import pytest
 from scenes import replayed, trajectory
 
 from draftbench.acceptance import definitions as d
-from draftbench.acceptance.definitions import FIGURES
 from draftbench.acceptance.rounds import PositionLaw, Rounds, expected_rounds
 from draftbench.records import DraftingMode
 
@@ -169,9 +168,3 @@ def test_without_a_denominator_a_figure_is_unknown():
     sample = d.accepted_per_drafted([trajectory("r", 4)], rounds)
     assert sample.value is None
     assert d.per_request_mean(sample).value is None
-
-
-def test_every_figure_of_vllms_counters_says_that_these_count_past_the_end():
-    names = {figure.symbol: figure.vllm for figure in FIGURES if figure.vllm}
-    assert set(names) == {"accepted/drafted", "1+Σ Πh", "s"}
-    assert all("count" in name and " past " in name for name in names.values())

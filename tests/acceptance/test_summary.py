@@ -111,10 +111,3 @@ def test_prompt_lookup_is_compared_by_tokens_per_round():
     # Three tokens were never looked for. At k = 2: rounds at 1, 2 (two accepted); 4 is covered.
     assert {r.k for r in card.at_each_k} == {1, 2}
     assert pooled(card, 2)["tok/round"] == pytest.approx(4 / 2)
-
-
-def test_suspected_faults_are_reported():
-    control = Candidate(draft="self")
-    seen = run({control: [[1.0, 1.0, 0.0, 1.0]] * 3})
-    faults = only(acceptance_report(seen, [control], (1,), 0.02)).faults
-    assert [fault.kind for fault in faults] == ["control failed"]

@@ -44,6 +44,18 @@ def in_pieces(k, first, each, pieces, accepted=None, **changes):
     ]
 
 
+# The pieces of eight tokens after the first if every drafted token is accepted, by k.
+PIECES = {0: (1,) * 9, 1: (1, 2, 2, 2, 2), 4: (1, 5, 3)}
+
+
+def in_rounds(k: int, seconds: float) -> list[Served]:
+    """Five requests whose steps or rounds took so many seconds each, all tokens accepted."""
+    return in_pieces(k, 0.5, seconds, PIECES[k])
+
+
+PLAIN = in_rounds(0, 0.1)
+
+
 def served_run(*rows, ks=(1,), accept=(1.0,) * 8, requests=()):
     """What was served, the target's responses, and a replay of each that accepts so, if any."""
     names = requests or sorted({row.request for row in rows if isinstance(row, Served)})

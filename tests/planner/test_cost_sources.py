@@ -1,12 +1,12 @@
-"""Costs of a run between its batch sizes, of another run, and of an engine's own step times; files
-that cannot be used.
+"""Costs of a run between its batch sizes, and of an engine's own step times; files that cannot be
+used.
 """
 
 import pytest
 from scenes import ALL, BIG, CHEAP, NGRAM, SMALL, TARGET, evaluation, says
 
 from draftbench.errors import UsageError
-from draftbench.planner.cost_sources import costs_in, costs_of_run, read_engine_costs
+from draftbench.planner.cost_sources import costs_in, read_engine_costs
 from draftbench.planner.options import DecisionOptions
 from draftbench.planner.passes import between
 from draftbench.planner.recommend import recommend
@@ -52,38 +52,6 @@ def test_beyond_the_timed_concurrencies_costs_are_unknown(scene, concurrency):
     source = costs_in(scene.observed(1))
     assert between(source.blocks[SMALL], concurrency) is None
     assert source.note(SMALL, concurrency) == f"concurrency {concurrency} was not timed, only 2, 4"
-
-
-def test_costs_of_another_run_stand_beside_this_ones_acceptance(scene):
-    scene.requests(5, ALL)
-    scene.times({1: 9.0, 2: 9.0, 3: 9.0}, {1: 9.0, 2: 9.0})
-    scene.facts("small", fingerprint="a")
-    own = scene.observed(1, 2)
-    scene.records.clear()
-    scene.times(TARGET, CHEAP, runner="elsewhere")
-    scene.facts("small", fingerprint="b")
-    source = costs_of_run(scene.observed(1, 2), own, "`other`")
-    found = recommend(own, DecisionOptions(costs=source))
-    assert evaluation(found, "small", 2).speedup_predicted.value == pytest.approx(8 / 4.1)
-    assert source.runner == "elsewhere"
-    assert "costs come from elsewhere, in `other`" in source.caveats[0]
-    assert "small is not the same model in `other`" in source.caveats
-
-
-@pytest.mark.parametrize(
-    ("changes", "meant"),
-    [
-        ({"target": "u"}, "another target"),
-        ({"target_quant": "int8"}, "at int8"),
-        ({}, "no times"),
-        ({"engine": "vllm"}, "`other` was measured on vllm, which times whole rounds"),
-    ],
-)
-def test_costs_of_something_else_are_refused(scene, changes, meant):
-    scene.requests(5, ALL)
-    own = scene.observed(1)
-    with pytest.raises(UsageError, match=meant):
-        costs_of_run(scene.observed(1, **changes), own, "`other`")
 
 
 def test_step_times_become_costs_by_concurrency(tmp_path):

@@ -43,14 +43,11 @@ def test_a_draft_that_is_never_accepted_pays_from_the_acceptance_that_makes_up_f
     assert (pays.alpha, pays.speedup) == (pytest.approx(0.2), pytest.approx(1.0))
 
 
-def test_at_most_every_drafted_token_is_accepted(answered):
+def test_at_most_every_drafted_token_is_accepted_at_the_fastest_draft_length(answered):
     most = of(answered([0.0] * 8, ks=(1,))).most
     # Eight tokens in four rounds of 1.2 s.
     assert (most.k, most.alpha) == (1, 1.0)
     assert (most.tokens_per_round, most.speedup) == (2.0, pytest.approx(2 / 1.2))
-
-
-def test_the_most_is_that_of_the_fastest_draft_length(answered):
     # Three rounds of about 1.4 s at k = 2, four of 1.2 s at k = 1.
     most = of(answered([0.0] * 8)).most
     assert (most.k, most.tokens_per_round) == (2, pytest.approx(8 / 3))

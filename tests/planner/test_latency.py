@@ -105,31 +105,27 @@ def test_nothing_decoded_nothing_known(scene):
     assert recommend(scene.observed(2)).latency is None
 
 
-def test_requests_that_failed_or_took_longer_than_a_limit_did_not_keep_it():
-    """300 ms to the first token, then 35 ms each: kept; failed by the first limit, by the second,
-    by an error.
-    """
-    slo = Slo(ttft=0.3, tpot=0.04)
-    rows = [
-        served(None, 0, 0.30, 0.33, 0.37),
-        served(None, 0, 0.31, 0.34, 0.38),
-        served(None, 0, 0.30, 0.35, 0.39),
-        served(None, 0, 0.30, 0.33, 0.37, error="timeout"),
-    ]
-    assert [keeps(row, slo) for row in rows] == [True, False, False, False]
+LIMITS = Slo(ttft=0.3, tpot=0.04)
+# Two pieces of 4 tokens in 0.16 s each: 40 ms a token.
+IN_PIECES = served(SMALL, 4, 0.3, 0.46, 0.62, chunks=(1, 4, 4), by_round=((4, 3), (4, 3)))
 
 
-def test_an_answer_of_one_piece_has_no_time_per_token_and_an_empty_one_keeps_nothing():
-    slo = Slo(ttft=0.3, tpot=0.04)
-    assert keeps(served(None, 0, 0.3), slo)
-    assert not keeps(served(None, 0), slo)
-
-
-def test_several_tokens_of_a_round_share_the_time_of_their_piece():
-    # Two pieces of 4 tokens in 0.16 s each: 40 ms a token.
-    row = served(SMALL, 4, 0.3, 0.46, 0.62, chunks=(1, 4, 4), by_round=((4, 3), (4, 3)))
-    assert keeps(row, Slo(tpot=0.041))
-    assert not keeps(row, Slo(tpot=0.039))
+@pytest.mark.parametrize(
+    ("row", "limits", "kept"),
+    [
+        (served(None, 0, 0.30, 0.33, 0.37), LIMITS, True),
+        (served(None, 0, 0.31, 0.34, 0.38), LIMITS, False),
+        (served(None, 0, 0.30, 0.35, 0.39), LIMITS, False),
+        (served(None, 0, 0.30, 0.33, 0.37, error="timeout"), LIMITS, False),
+        (served(None, 0, 0.3), LIMITS, True),  # one piece has no time per token
+        (served(None, 0), LIMITS, False),
+        (IN_PIECES, Slo(tpot=0.041), True),
+        (IN_PIECES, Slo(tpot=0.039), False),
+        (IN_PIECES, Slo(e2e=0.6), False),
+    ],
+)
+def test_requests_that_failed_or_took_longer_than_a_limit_did_not_keep_it(row, limits, kept):
+    assert keeps(row, limits) is kept
 
 
 def test_the_share_that_kept_has_wilsons_interval():

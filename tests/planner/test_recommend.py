@@ -10,11 +10,12 @@ import math
 import msgspec
 import numpy as np
 import pytest
-from planner.engine_run import in_pieces, replayed_run, served_run
+from planner.engine_run import PLAIN, in_pieces, in_rounds, replayed_run, served_run
 from scenes import (
     ALL,
     BIG,
     CHEAP,
+    INT4,
     NGRAM,
     NONE,
     OTHER_TEXT,
@@ -148,6 +149,7 @@ def test_the_control_is_never_recommended(scene):
     assert control.speedup_measured.value == pytest.approx(4.0)
     assert (found.decision, found.leader) == ("inconclusive", None)
     assert control.reason == "a control: the target as its own draft is never recommended"
+    assert control.best  # of its own k's
 
 
 def test_prompt_lookup_may_win_and_takes_no_memory(scene):
@@ -388,6 +390,7 @@ def test_what_the_target_accepts_of_itself_is_the_ceiling_where_it_sampled(
         scene.request(f"r{at}", sampling=Sampling(temperature=temperature))
         scene.replay(f"r{at}", [0.5] * 8, SELF_DRAFT)
         scene.replay(f"r{at}", [other] * 8)
+        scene.replay(f"r{at}", [0.3] * 8, INT4)
     assert recommend(scene.observed(1, responses=responses)).ceiling_alpha == ceiling
 
 
@@ -435,16 +438,11 @@ def asked(
     return run_of(manifest(engine="vllm", ks=(1,)), observations)
 
 
-def at_one(run):
-    return evaluation(recommend(run), k=1)
-
-
 def half(interval):
     return np.log(interval.high / interval.low) / 2
 
 
-PLAIN = in_pieces(0, 0.5, 0.1, (1,) * 9)  # 8 steps of 0.1 s
-AT_ONE = in_pieces(1, 0.5, 0.12, (1, 2, 2, 2, 2))  # 4 rounds of 0.12 s
+AT_ONE = in_rounds(1, 0.12)  # four rounds of it, beside eight steps of .1 s
 
 
 def many(count, *starts):
@@ -463,7 +461,7 @@ def test_speed_is_predicted_from_rounds_of_replay_and_seconds_of_whole_rounds():
 
 
 # Rounds of .21 s and of .18 s in turn: .72 or .84 s for what takes .8 s without a draft, 1.03×.
-CLOSE = [in_pieces(1, 0.5, seconds, (1, 2, 2, 2, 2))[0] for seconds in (0.21, 0.18)]
+CLOSE = [in_rounds(1, seconds)[0] for seconds in (0.21, 0.18)]
 
 
 @pytest.mark.parametrize("started", [True, False])
@@ -475,19 +473,6 @@ def test_only_what_a_sweep_can_do_is_advised_of_starts(started):
     assert answer.decision == "inconclusive"
     assert (answer.larger_sweep.processes > 1) is started
     assert ("--restarts" in text) is started
-
-
-def test_a_k_that_joined_in_a_later_turn_is_not_advised_the_starts_that_the_sweep_had():
-    """k = 1 in the last of three turns, 1.03×, and k = 4 in each of them, .8×."""
-    shown, rows = {0: PLAIN[:1], 4: in_pieces(4, 0.5, 0.5, (1, 5, 3))[:1], 1: CLOSE}, []
-    ran = [(0, turn) for turn in range(4)] + [(4, turn) for turn in range(3)] + [(1, 0)]
-    for place, (k, repeat) in enumerate(ran):
-        own = {"repeat": repeat, "server": f"s{place}", "process": f"p{place}"}
-        rows += [msgspec.structs.replace(row, **own) for row in many(20, shown[k])]
-    answer = recommend(served_run(*rows, ks=(1, 4)))
-    assert (answer.decision, answer.leader.k) == ("inconclusive", 1)
-    # Three turns gave it one start; three starts are tried next, which may take five.
-    assert answer.larger_sweep.processes == 5
 
 
 def test_the_answer_of_an_engine_names_it_and_measures_its_speed():
@@ -534,8 +519,7 @@ def test_a_draft_that_was_replayed_beside_timed_ones_is_said_not_to_be_timed():
 def test_a_k_that_was_not_started_may_be_the_best_and_says_how_sure_that_is():
     # With .30 s at k = 4 the line says .187 at k = 2: 8 tokens in .56 s, in .52 s at k = 1. A bend
     # may be .0106 s (5.7 %), and starts differ: k = 2 is better by 2 % in about one of fifteen.
-    one, dear = in_pieces(1, 0.5, 0.13, (1, 2, 2, 2, 2)), in_pieces(4, 0.5, 0.30, (1, 5, 3))
-    answer = recommend(replayed_run(*PLAIN, *one, *dear))
+    answer = recommend(replayed_run(*PLAIN, *in_rounds(1, 0.13), *in_rounds(4, 0.30)))
     assert (answer.leader.k, answer.decision) == (1, "speculate")
     assert 0.9 < answer.probability_best < 0.97
     at_two = evaluation(answer, k=2).speedup_expected
@@ -543,46 +527,42 @@ def test_a_k_that_was_not_started_may_be_the_best_and_says_how_sure_that_is():
     assert at_two.low < 0.8 / 0.6 < 0.8 / 0.5 < at_two.high
 
 
-def test_a_started_k_is_as_sure_as_its_requests_are_alike_in_speed():
-    """Ten requests of eight steps of .1 s and four rounds: of .08 s for five, of .16 s for five."""
-    found = at_one(asked([0.08, 0.16] * 5))
-    assert found.speedup_expected.value == pytest.approx(0.8 / 0.48)
-    # Shares of .32 or .64 of 4.8 s against a tenth of the rounds: a third of a tenth, ten times.
-    # By t of nine degrees of freedom.
-    requests = 2.262 * np.sqrt(10 / 9) * (1 / 30) * 10**0.5
-    assert half(found.speedup_measured) == pytest.approx(requests, rel=0.12)
-    assert half(found.speedup_expected) == pytest.approx(np.hypot(requests, OF_STARTS), rel=0.12)
+# Shares of .32 or .64 s of the sum against a tenth (a twelfth) of the rounds are a third of it, ten
+# (twelve) times; by t of nine (eleven) degrees of freedom.
+OF_TEN = 2.262 * np.sqrt(10 / 9) / 30 * 10**0.5
+OF_TWELVE = 2.201 * np.sqrt(12 / 11) / 36 * 12**0.5
 
 
-def test_requests_that_take_longer_in_fewer_rounds_leave_little_doubt():
-    """Half of ten requests have eight rounds of .1 s, half four of .2 s: all take .8 s."""
-    rounds = asked([0.1, 0.2] * 5, pieces=lambda at: (1,) + (1 + at % 2,) * (8 // (1 + at % 2)))
-    found = at_one(rounds)
-    assert found.speedup_expected.value == pytest.approx(1.0)
-    assert half(found.speedup_expected) == pytest.approx(OF_STARTS, rel=0.1)
-
-
-def test_few_answered_requests_leave_the_doubt_of_few_however_many_were_replayed():
-    """Twelve of 120 answered: half in rounds of .08 s, half of .16 s."""
-    found = at_one(asked([0.08, 0.16] * 6, replayed=120))
-    assert found.speedup_expected.value == pytest.approx(0.8 / 0.48)
-    # A third of a twelfth, twelve times; by t of eleven degrees of freedom.
-    requests = 2.201 * np.sqrt(12 / 11) * (1 / 36) * 12**0.5
-    assert half(found.speedup_expected) > 0.94 * np.hypot(requests, OF_STARTS)
-
-
-def test_requests_count_as_often_as_the_log_has_them():
-    """One of ten stands for 91 rows and takes twice as long: .92 s in the mean of 100."""
-    found = at_one(asked([0.24] + [0.12] * 9, often=[91] + [1] * 9))
-    mean = (91 * 0.96 + 9 * 0.48) / 100
-    assert found.speedup_measured.value == pytest.approx(0.8 / mean)
-    assert found.speedup_expected.value == pytest.approx(0.8 / mean)
-
-
-def test_a_slow_request_that_was_not_answered_with_the_draft_does_not_make_it_fast():
-    """One of ten takes four times as long both ways and failed with the draft: the others say 2."""
-    found = at_one(asked([None] + [0.1] * 9, plain=lambda at: 0.1 if at else 0.4))
-    assert found.speedup_expected.value == pytest.approx(2.0)
+@pytest.mark.parametrize(
+    ("options", "value", "doubt"),
+    [
+        # Eight steps of .1 s and four rounds, of .08 s for half of ten requests, else of .16 s.
+        ({"seconds": [0.08, 0.16] * 5}, 0.8 / 0.48, np.hypot(OF_TEN, OF_STARTS)),
+        # Half of ten requests have eight rounds of .1 s, half four of .2 s: all take .8 s.
+        (
+            {
+                "seconds": [0.1, 0.2] * 5,
+                "pieces": lambda at: (1,) + (1 + at % 2,) * (8 // (1 + at % 2)),
+            },
+            1.0,
+            OF_STARTS,
+        ),
+        # Few answered requests leave the doubt of few however many were replayed.
+        (
+            {"seconds": [0.08, 0.16] * 6, "replayed": 120},
+            0.8 / 0.48,
+            np.hypot(OF_TWELVE, OF_STARTS),
+        ),
+        # One of ten stands for 91 rows of the log and takes twice as long.
+        ({"seconds": [0.24] + [0.12] * 9, "often": [91] + [1] * 9}, 80 / (91 * 0.96 + 4.32), None),
+        # One of ten takes four times as long both ways and failed with the draft.
+        ({"seconds": [None] + [0.1] * 9, "plain": lambda at: 0.1 if at else 0.4}, 2.0, None),
+    ],
+)
+def test_a_started_k_is_as_sure_as_its_requests_are_alike_in_speed(options, value, doubt):
+    found = evaluation(recommend(asked(**options)), k=1)
+    assert found.speedup_expected.value == pytest.approx(value)
+    assert doubt is None or half(found.speedup_expected) == pytest.approx(doubt, rel=0.12)
 
 
 def test_a_load_that_was_not_served_is_unknown_in_words():

@@ -6,8 +6,8 @@ from __future__ import annotations
 
 import msgspec
 import pytest
-from planner.engine_run import in_pieces, replayed_run
-from scenes import ALL, BIG, DRAFT, NONE, SMALL
+from planner.engine_run import PLAIN, in_pieces, in_rounds, replayed_run
+from scenes import ALL, BIG, DRAFT, NONE, SMALL, evaluation
 
 from draftbench.acceptance.candidate_rounds import candidate_rounds
 from draftbench.planner import effects
@@ -31,15 +31,14 @@ def judged(scene):
     second a pass and 20 requests, some accepted and some not. Decoding takes 9 s a response.
     """
 
-    def make(visits, accepted=14, responses=20, cells=4, ks=(1, 2), requests=20):
+    def make(visits, accepted=14, responses=20, cells=4, requests=20):
         for at in range(20):
             scene.request(f"r{at}")
             scene.replay(f"r{at}", ALL if at < accepted else NONE)
         samples = tuple(seconds for visit in visits for seconds in (visit, visit))
         constant = (1.0,) * len(samples)
-        sizes = range(1, max(ks) + 2)
-        scene.times(dict.fromkeys(sizes, constant), {1: samples, 2: samples})
-        run = scene.observed(*ks, requests=requests)
+        scene.times(dict.fromkeys((1, 2, 3), constant), {1: samples, 2: samples})
+        run = scene.observed(1, 2, requests=requests)
         points = [record for record in scene.records if isinstance(record, CostPoint)]
         decoded = run.trajectories[:responses]
         return timed_enough(run, SMALL, 1, decoded, cells, points)
@@ -47,57 +46,39 @@ def judged(scene):
     return make
 
 
+ALONE = {"responses": 1, "cells": 1}
+NEAR = [0.5 * factor for factor in (1.0, 1.1, 0.9, 1.05, 0.95, 1.0, 1.1, 0.9)]
+APART = (1.0, 1.3, 1.1, 1.2, 1.0)
+
+
 @pytest.mark.parametrize(
-    ("visits", "enough"),
+    ("visits", "options", "enough"),
     [
-        ((0.1, 0.101, 0.099), True),
-        ((0.1, 0.2, 0.5), False),  # three that differ by half an order of magnitude
-        ((0.1, 0.11, 0.09, 0.1, 0.11, 0.09), True),
+        ((0.1, 0.101, 0.099), {}, True),
+        ((0.1, 0.2, 0.5), {}, False),  # three that differ by half an order of magnitude
+        ((0.1, 0.11, 0.09, 0.1, 0.11, 0.09), {}, True),
+        # Timing takes at most half as long as decoding. Eight points a visit; 20 responses of 9
+        # tokens at 4 cells are 720 s, one at one 9 s. A stall is no time spent on timing.
+        ((0.1, 0.2, 0.5), ALONE, True),
+        ((0.1, 0.2, 0.5, 0.1, 270.0), {}, False),
+        # However little there is to decode, three visits that did not stall are always timed.
+        ((0.1, 0.1, 8.0), ALONE, False),
+        ((0.1, 8.0, 0.1, 8.0), ALONE, False),
+        ((8.0, 0.1, 8.0, 0.1, 0.1), ALONE, True),
+        # Near break-even these twenty requests leave more doubt than such steps; of two thousand,
+        # of which they are the first, a tenth of it is left.
+        (NEAR, {"requests": 20}, True),
+        (NEAR, {"requests": 2000}, False),
+        # Requests that are all alike leave no doubt. At a tenth of a step the draft is worth 2.3,
+        # whatever exactly it costs; at one it is worth about 1.
+        ([0.1 * factor for factor in APART], {"accepted": 20}, True),
+        (APART, {"accepted": 20}, False),
     ],
 )
-def test_steps_that_agree_are_timed_no_longer(judged, visits, enough):
-    assert judged(visits) is enough
-
-
-@pytest.mark.parametrize(
-    ("visits", "enough"),
-    [((0.1, 0.1, 8.0), False), ((0.1, 8.0, 0.1, 8.0), False), ((8.0, 0.1, 8.0, 0.1, 0.1), True)],
-)
-def test_what_stalled_is_timed_again(judged, visits, enough):
-    """However little there is to decode: three visits that did not stall are always timed."""
-    assert judged(visits, responses=1, cells=1) is enough
-
-
-def test_a_stall_is_no_time_spent_on_timing(judged):
-    """Four visits to eight points take 12 s a visit without the stall. Half of 720 s is left for
-    timing, of which the stall alone would be three times as much.
-    """
-    assert not judged((0.1, 0.2, 0.5, 0.1, 270.0))
-
-
-@pytest.mark.parametrize(("requests", "enough"), [(20, True), (2000, False)])
-def test_steps_are_timed_as_well_as_all_the_requests_need(judged, requests, enough):
-    """Near break-even these twenty leave more doubt than such steps; of two thousand, of which they
-    are the first, a tenth of it is left.
-    """
-    visits = [0.5 * factor for factor in (1.0, 1.1, 0.9, 1.05, 0.95, 1.0, 1.1, 0.9)]
-    assert judged(visits, requests=requests) is enough
-
-
-@pytest.mark.parametrize(("step", "enough"), [(0.1, True), (1.0, False)])
-def test_far_from_break_even_less_will_do(judged, step, enough):
-    """Requests that are all alike leave no doubt of their own. At a tenth of a step the draft is
-    worth 2.3, whatever exactly it costs; at one it is worth about 1.
-    """
-    visits = [step * factor for factor in (1.0, 1.3, 1.1, 1.2, 1.0)]
-    assert judged(visits, accepted=20) is enough
-
-
-def test_timing_takes_at_most_half_as_long_as_decoding(judged):
-    # Eight points a visit, 20 responses of 9 tokens at 4 cells: 720 s. One response at one: 9 s.
-    apart = (0.1, 0.2, 0.5)
-    assert not judged(apart)
-    assert judged(apart, responses=1, cells=1)
+def test_steps_are_timed_until_the_decision_no_longer_depends_on_how_often(
+    judged, visits, options, enough
+):
+    assert judged(visits, **options) is enough
 
 
 def test_what_has_no_speed_to_predict_is_timed_no_longer(scene):
@@ -142,30 +123,38 @@ def test_of_a_draft_that_others_leave_far_behind_the_best_k_alone_is_decoded(sce
     assert ks_to_decode(alike(0.1), SMALL) == [4]
 
 
-def test_the_smallest_k_and_the_largest_are_started_then_the_best_predicted():
-    # By rounds of replay 4, 3 and 2 of .13, .14 and .16 s: k = 4 is the best.
-    plain, at_one = in_pieces(0, 0.5, 0.1, (1,) * 9), in_pieces(1, 0.5, 0.13, (1, 2, 2, 2, 2))
-    assert next_start(replayed_run(*plain), SMALL) == 1
-    assert next_start(replayed_run(*plain, *at_one), SMALL) == 4
-    cheap = in_pieces(4, 0.5, 0.16, (1, 5, 3))
-    assert next_start(replayed_run(*plain, *at_one, *cheap), SMALL) is None
-    # With .30 s at k = 4 the line says .187 at k = 2: .56 against .52 and .60 s. With .13 and .23
-    # it says .163: .49.
-    one, dear = in_pieces(1, 0.5, 0.13, (1, 2, 2, 2, 2)), in_pieces(4, 0.5, 0.30, (1, 5, 3))
-    assert next_start(replayed_run(*plain, *one, *dear), SMALL) is None
-    # Two of three tokens accepted: 5 and 3 rounds of .12 and .20 s; at k = 2 three of .147 s.
-    some = [
-        *in_pieces(1, 0.5, 0.12, (1, 2, 1, 2, 1, 2), accepted=(1, 0, 1, 0, 1)),
-        *in_pieces(4, 0.5, 0.20, (1, 3, 3, 2), accepted=(2, 2, 2)),
-    ]
-    assert next_start(replayed_run(*plain, *some, accept=(1, 1, 0, 1, 1, 0, 1, 1)), SMALL) == 2
-    assert next_start(replayed_run(*plain, *at_one), SMALL, ks=(1, 2)) == 2
+SOME = {"accept": (1, 1, 0, 1, 1, 0, 1, 1)}
+
+
+@pytest.mark.parametrize(
+    ("rows", "options", "k"),
+    [
+        ([], {}, 1),
+        # By rounds of replay 4, 3 and 2 of .13, .14 and .16 s: k = 4 is the best.
+        (in_rounds(1, 0.13), {}, 4),
+        (in_rounds(1, 0.13), {"ks": (1, 2)}, 2),
+        (in_rounds(1, 0.13) + in_rounds(4, 0.16), {}, None),
+        # With .30 s at k = 4 the line says .187 at k = 2: .56 against .52 and .60 s.
+        (in_rounds(1, 0.13) + in_rounds(4, 0.30), {}, None),
+        # Two of three tokens accepted: 5 and 3 rounds of .12 and .20 s; at k = 2 three of .147 s.
+        (
+            in_pieces(1, 0.5, 0.12, (1, 2, 1, 2, 1, 2), accepted=(1, 0, 1, 0, 1))
+            + in_pieces(4, 0.5, 0.20, (1, 3, 3, 2), accepted=(2, 2, 2)),
+            SOME,
+            2,
+        ),
+        # Where a start answered few requests its k was started all the same.
+        ([row for row in in_rounds(1, 0.13) if row.request in "abc"], {}, 4),
+    ],
+)
+def test_the_smallest_k_and_the_largest_are_started_then_the_best_predicted(rows, options, k):
+    run = replayed_run(*PLAIN, *rows, accept=options.get("accept", (1.0,) * 8))
+    assert next_start(run, SMALL, ks=options.get("ks", ())) == k
 
 
 def test_a_k_between_two_is_started_where_rounds_may_bend_so_far_that_it_is_the_best(monkeypatch):
     """Two rounds of .22 s at k = 4 are the best of .13 and .22 s, and three of .16 s expected."""
-    plain, one = in_pieces(0, 0.5, 0.1, (1,) * 9), in_pieces(1, 0.5, 0.13, (1, 2, 2, 2, 2))
-    run = replayed_run(*plain, *one, *in_pieces(4, 0.5, 0.22, (1, 5, 3)))
+    run = replayed_run(*PLAIN, *in_rounds(1, 0.13), *in_rounds(4, 0.22))
     assert next_start(run, SMALL) is None
     monkeypatch.setattr(effects, "BEND", 3.0)
     assert next_start(run, SMALL) == 2
@@ -174,30 +163,21 @@ def test_a_k_between_two_is_started_where_rounds_may_bend_so_far_that_it_is_the_
 def test_what_cannot_reach_plain_decoding_is_not_started():
     # At k = 2 the line says .333 s, three times, where eight target steps take .8: .8, better than
     # .71 and .73. A bend may be .013 s (4 %), and starts differ by 3 %: at most about .9.
-    plain, one = in_pieces(0, 0.5, 0.1, (1,) * 9), in_pieces(1, 0.5, 0.28, (1, 2, 2, 2, 2))
-    dear = in_pieces(4, 0.5, 0.44, (1, 5, 3))
-    run = replayed_run(*plain, *one, *dear)
-    two = next(each for each in recommend(run).evaluations if each.k == 2)
+    run = replayed_run(*PLAIN, *in_rounds(1, 0.28), *in_rounds(4, 0.44))
+    two = evaluation(recommend(run), k=2)
     assert two.speedup_expected.value == pytest.approx(0.8, rel=0.01)
     assert next_start(run, SMALL) is None
 
 
-def test_a_k_that_answered_few_requests_was_started_all_the_same():
-    rows = [*in_pieces(0, 0.5, 0.1, (1,) * 9), *in_pieces(1, 0.5, 0.13, (1, 2, 2, 2, 2))]
-    few = [row for row in rows if row.request in "abc"]
-    assert next_start(replayed_run(*few), SMALL) == 4
-
-
 def test_a_draft_that_only_the_engine_runs_is_started_at_the_largest_k_and_has_its_hazards():
     eagle = Candidate(draft="eagle3")
-    plain, own = in_pieces(0, 0.5, 0.1, (1,) * 9), in_pieces(4, 0.5, 0.14, (1, 5, 3))
-    own = [msgspec.structs.replace(row, candidate=eagle) for row in own]
-    assert next_start(replayed_run(*plain), eagle) == 4
-    along = candidate_rounds(replayed_run(*plain, *own), eagle)
+    own = [msgspec.structs.replace(row, candidate=eagle) for row in in_rounds(4, 0.14)]
+    assert next_start(replayed_run(*PLAIN), eagle) == 4
+    along = candidate_rounds(replayed_run(*PLAIN, *own), eagle)
     # Everything is accepted: at k = 1 four rounds for 8 tokens.
     assert along.at(1).with_draft == pytest.approx([4.0] * 5)
     assert not along.reaches(5)
-    assert next_start(replayed_run(*plain, *own), eagle) == 1
+    assert next_start(replayed_run(*PLAIN, *own), eagle) == 1
 
 
 @pytest.fixture

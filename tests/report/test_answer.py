@@ -267,15 +267,14 @@ def test_the_headline_names_a_sweep_that_settles_it(processes, said):
          "--target ./big --sample 120"),
         # More requests than the traffic has are not asked for without a word.
         ("sample", (100, 1, 0.66, 42), 42, None,
-         "Next: more traffic than these 42 rows: 100 requests (--sample 100 in another --out) have "
-         "a 66% chance of settling it; no realistic number reaches 90%.", None),
+         "Perhaps: more traffic than these 42 rows: 100 requests (--sample 100 in another --out) "
+         "have a 66% chance of settling it; no realistic number reaches 90%.", None),
         ("sample", (100, 1, 0.91, 42), 42, None,
          "To settle it: more traffic than these 42 rows, and a sweep with --sample 100 in another "
          "--out.", None),
         ("sample", (100, 3, 0.66), 100, None,
-         "Next: 100 requests in 3 processes (--sample 100 --processes 3 in another --out) have a "
-         "66% chance of settling it; no realistic number reaches 90%.",
-         "--target ./big --sample 100 --processes 3"),
+         "Perhaps: 100 requests in 3 processes (--sample 100 --processes 3 in another --out) have "
+         "a 66% chance of settling it; no realistic number reaches 90%.", None),
         ("sample", None, 42, None, "Next: the same sweep with --sample 30, in another --out.",
          "--target ./big --sample 30"),
         ("sample", None, 29, None,  # the traffic has no 30
