@@ -251,6 +251,14 @@ def test_an_answer_that_came_when_it_was_asked_for_again_is_not_missed():
     assert run_of(scenes.manifest(), [lost, other]).unanswered == (lost,)
 
 
+def test_the_facts_of_a_stack_are_its_own_or_those_of_its_draft():
+    stack = Candidate(draft="ngram+small")
+    own, of_draft = scenes.facts(stack), scenes.facts(scenes.SMALL)
+    assert run_of(manifest(), [of_draft]).facts_of(stack) == of_draft
+    assert run_of(manifest(), [own, of_draft]).facts_of(stack) == own
+    assert run_of(manifest(), [of_draft]).facts_of(scenes.NGRAM) is None
+
+
 def test_a_run_shows_itself_in_three_lines():
     run = read_run(RunFolder(Path(__file__).parents[2] / "results/reference/tinyllama-gsm8k"))
     first, second, third = repr(run).split("\n")
