@@ -357,7 +357,7 @@ class Evaluator:
         blocks, engine = self.source.blocks, self.on_engine
         cells = [] if self.foreign else cells_of(run, blocks, self.drawn)
         loads = {*chain(*blocks.values()), *(cell.configuration.concurrency for cell in cells)}
-        every = sorted(loads) or [1]
+        every = sorted(loads)
         design = EngineDesign(cells, self.ks) if engine else BuiltInDesign(cells, every)
         known = [
             Configuration.of(candidate, k, concurrency)
