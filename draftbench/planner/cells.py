@@ -443,8 +443,7 @@ def in_seconds(
     """
     contexts, weights = along.contexts, along.weights
     if k is None:
-        tokens = [max(t.output_tokens - 1.0, 0.0) for t in along.trajectories]
-        return _seconds(block.steps(np.array(tokens), contexts), weights)
+        return _seconds(block.steps(along.tokens, contexts), weights)
     return _seconds(block.rounds(along.at(k), contexts, concurrency, weights), weights)
 
 
