@@ -59,6 +59,8 @@ LEFT = rounds(2, 0, 0, 0, 0, 0)
         # The same position at two k's is one.
         (ALL, [rounds(0, 2, 2, 0), rounds(0, 1, 1, 1, 0, k=1)], {}, SAID.format(1, 6)),
         (ALL, [rounds(0, 2, 2, 0)], TIED, None),
+        # At temperature 0 a draft that would be drawn is greedy, too.
+        (ALL, [rounds(0, 2, 2, 0)], DRAWN, SAID.format(1, 5)),
         # A text is compared up to where it differs from the response.
         (ALL, [LEFT], {}, SAID.format(4, 6)),
         (ALL, [msgspec.structs.replace(LEFT, first_difference=4, tie=True)], {}, None),
