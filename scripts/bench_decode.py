@@ -4,9 +4,9 @@ request by request in turn.
     python scripts/bench_decode.py --target ./qwen1.5 --draft ./qwen0.5 --recommended int4:3 \
         --requests 8 --tokens 48 --vllm-python ./vllm-venv/bin/python
 
-The draft may have another vocabulary, or be `mtp`, the layers that the target carries: transformers
-then assists with `generate(use_mtp=True)`, which drafts a token by each layer whatever k is, or
-across vocabularies.
+The draft may have another vocabulary, or be `mtp`, the layer that the target carries: transformers
+then assists with `generate(use_mtp=True)`, which drafts one token whatever k is, or across
+vocabularies.
 
 Every figure is a ratio of tokens per second: the median over requests, and the interval between two
 order statistics. The prompt counts, unless a column says "after 1st token". transformers comes
@@ -42,7 +42,8 @@ from rich.table import Table
 
 from draftbench.decoder.device import default_dtype, set_threads
 from draftbench.decoder.drafters import ModelDrafter
-from draftbench.decoder.mtp import MtpHead, head_drafter
+from draftbench.decoder.eagle import HeadDrafter
+from draftbench.decoder.mtp import MtpHead
 from draftbench.decoder.runner import HostClock
 from draftbench.decoder.speculate import decode
 from draftbench.errors import DraftbenchError
@@ -178,7 +179,7 @@ class Ours:
         if level is not None:
             runner = self.drafts[level]
             drafter = (
-                head_drafter(runner)
+                HeadDrafter(runner)
                 if isinstance(runner, MtpHead)
                 else ModelDrafter(runner, DraftingMode.GREEDY)
             )

@@ -74,7 +74,7 @@ def trained(
             course.trained_once(plan, work, Silent())
             seconds = time.process_time() - begun
             begun = time.process_time()
-            training, kept = course.train(plan, made, work, Path(place) / "out", key, Silent())
+            training = course.train(plan, made, work, Path(place) / "out", key, Silent())
             proof_seconds = time.process_time() - begun
     gains, covariance = gains_of([each.rate for each in first.accepted])
     proven = training.proof.rate.difference
@@ -89,7 +89,7 @@ def trained(
         "covariance": covariance.tolist(),
         "looks": [round(rate - made.rate, 4) for _, rate in training.looks],
         "gain": [proven.value, proven.low, proven.high],
-        "kept": kept,
+        "kept": training.proof.better,
         "forecast_seconds": forecast_seconds,
         "seconds": seconds,
         "proof_seconds": proof_seconds,

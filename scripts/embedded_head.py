@@ -90,7 +90,7 @@ def loss_over_depths(head: TrainableHead, target: LlamaForCausalLM, ids: Tensor)
 def save_head(head: TrainableHead, target: LlamaForCausalLM, out: Path) -> Path:
     """Write it in the format of speculators, in bfloat16; the file of its weights."""
     out.mkdir(parents=True, exist_ok=True)
-    tensors = {name: tensor.bfloat16() for name, tensor in head.trained().items()}
+    tensors = {name: weight.detach().bfloat16() for name, weight in head.weights.items()}
     tensors["d2t"] = head.kept - torch.arange(len(head.kept))
     tensors["t2d"] = torch.isin(torch.arange(target.config.vocab_size), head.kept)
     save_file(tensors, path := out / "model.safetensors", metadata={"format": "pt"})

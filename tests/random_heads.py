@@ -26,18 +26,13 @@ VARIANTS: Mapping[str, dict[str, Any]] = {
 def target(vocabulary: int = VOCABULARY) -> LlamaForCausalLM:
     """A Llama with random weights that says something else after every text."""
     torch.manual_seed(1)
+    sizes = {"vocab_size": vocabulary, "hidden_size": HIDDEN, "intermediate_size": 64}
+    heads = {"num_attention_heads": HEADS, "num_key_value_heads": KEY_HEADS, "head_dim": HEAD}
     config = LlamaConfig(
-        vocab_size=vocabulary,
-        hidden_size=HIDDEN,
-        intermediate_size=64,
+        **(sizes | heads | {"bos_token_id": None, "eos_token_id": None}),
         num_hidden_layers=LAYERS,
-        num_attention_heads=HEADS,
-        num_key_value_heads=KEY_HEADS,
-        head_dim=HEAD,
         max_position_embeddings=128,
         initializer_range=0.3,
-        bos_token_id=None,
-        eos_token_id=None,
         tie_word_embeddings=False,
     )
     return LlamaForCausalLM(config).eval()
@@ -47,18 +42,13 @@ def config(
     vocabulary: int = VOCABULARY, drafted: int = DRAFTED, hidden: int = HIDDEN, **fields: Any
 ) -> dict[str, Any]:
     """A config.json in the format of speculators."""
+    sizes = {"vocab_size": vocabulary, "hidden_size": hidden, "intermediate_size": 48}
+    heads = {"num_attention_heads": HEADS, "num_key_value_heads": KEY_HEADS, "head_dim": HEAD}
+    rest = {"num_hidden_layers": 1, "max_position_embeddings": 128}
     layer = {
         "model_type": fields.pop("model_type", "llama"),
-        "vocab_size": vocabulary,
-        "hidden_size": hidden,
-        "intermediate_size": 48,
-        "num_hidden_layers": 1,
-        "num_attention_heads": HEADS,
-        "num_key_value_heads": KEY_HEADS,
-        "head_dim": HEAD,
         "rms_norm_eps": 1e-6,
-        "rope_theta": 10000.0,
-        "max_position_embeddings": 128,
+        **(sizes | heads | rest | {"rope_theta": 10000.0}),
     }
     return {
         "architectures": ["Eagle3Speculator"],

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import tempfile
-from collections.abc import Iterator
-from dataclasses import replace
 from pathlib import Path
 
 from draftbench.acceptance.intervals import Estimate
@@ -33,9 +31,6 @@ def train(
     anyway: bool = flag(
         False, "Train even if the forecast says that it is not worth it, or cannot be made."
     ),
-    other: Path | None = flag(
-        None, "Also prove it on the traffic of this run of the same target.", "RUN"
-    ),
     device: str | None = in_models(
         None,
         "The device to train on: cpu or cuda (default: the GPU, if there is one).",
@@ -62,8 +57,8 @@ def train(
     quiet_libraries()  # some print when they are imported
     from draftbench.cli.progress import TerminalWatcher
     from draftbench.training import course
-    from draftbench.training.examples import examples_of, other_traffic
-    from draftbench.training.forecast import too_few
+    from draftbench.training.examples import examples_of
+    from draftbench.training.forecast import part_steps
     from draftbench.training.plan import plan_training
 
     if out is not None:
@@ -79,18 +74,15 @@ def train(
             f"{counted(len(examples.train), 'response')} to train on, {len(examples.stop)} to stop "
             f"by, {len(examples.prove)} to prove it on"
         )
-        elsewhere = () if other is None else other_traffic(read(other), observed, examples)
         plan = plan_training(observed, examples, draft, settings, device)
-        if out is not None:
-            course.check_apart(plan, out)
         with course.begun(plan, work, key):
-            blind = anyway and not forecast and too_few(len(examples.train), settings)
+            blind = anyway and not forecast and not part_steps(len(examples.train), settings)
             made = None if blind else course.forecast_once(plan, work, watcher)
             answer = TrainingAnswer(forecast=made)
             if out and not forecast and (anyway or made is None or made.expects_it):
-                watcher.note(_forecast(draft, made).title)
-                training, kept = course.train(plan, made, work, out, key, watcher, elsewhere)
-                answer = TrainingAnswer(forecast=made, training=training, kept=kept)
+                watcher.note(_forecast(draft, made).title if made else "no forecast: too few steps")
+                training = course.train(plan, made, work, out, key, watcher)
+                answer = TrainingAnswer(made, training, kept=training.proof.better)
     output.show(answer, sections(answer, draft, out))
     if answer.training or made is None:
         return 0 if answer.kept else 1
@@ -98,21 +90,12 @@ def train(
 
 
 def sections(answer: TrainingAnswer, draft: str, out: Path | None) -> list[Section]:
-    """The forecast, or the proof and what the forecast was."""
-    forecast = _forecast(draft, answer.forecast)
-    if (training := answer.training) is None:
-        if answer.forecast and answer.forecast.verdict == "cannot tell":
-            hint = "only the training itself can tell: `--anyway` trains, and proves what it gained"
-            forecast = replace(forecast, notes=[*forecast.notes, hint])
-        return [forecast]
+    """The forecast or, after the training, its proof."""
+    if answer.training is None:
+        assert answer.forecast is not None
+        return [_forecast(draft, answer.forecast)]
     named = str(out) if parsed(draft)[0] == "draft-model" else f"eagle3:{out}"
-    notes = list(_outcome(answer.forecast, training.proof, named))
-    proofs = [replace(_proof(draft, training.proof, "requests that it never saw"), notes=notes)]
-    if training.other is not None:
-        proofs.append(_proof(draft, training.other, "requests of the other traffic"))
-    if answer.forecast is not None:
-        forecast = replace(forecast, title=f"Forecast: {forecast.title}")
-    return [*proofs, forecast]
+    return [_proof(draft, answer.training.proof, answer.forecast, named)]
 
 
 def _rate(draft: str) -> str:
@@ -128,11 +111,9 @@ _VERDICTS: dict[Verdict, str] = {
 }
 
 
-def _forecast(draft: str, found: Forecast | None) -> Section:
-    if found is None:
-        return Section("No forecast: too few steps to tell")
-    verdict = _VERDICTS[found.verdict]
-    gain = found.gain
+def _forecast(draft: str, found: Forecast) -> Section:
+    """What the training will bring."""
+    verdict, rate, gain = _VERDICTS[found.verdict], _rate(draft), found.gain
     value, low, high = (found.rate + each for each in (gain.value, gain.low, gain.high))
     if found.before and found.after and found.fastest:
         becomes = f"{found.before.speedup.value:.2f}× → {with_ends(found.after.speedup, '×')}"
@@ -141,54 +122,62 @@ def _forecast(draft: str, found: Forecast | None) -> Section:
             title += f"; the run's fastest is {found.fastest:.2f}×"
     else:
         reached = with_ends(Estimate(value, low, high))
-        title = f"{verdict}: {_rate(draft)} of `{draft}` {found.rate:.2f} → {reached}"
-    seen = ", ".join(f"{part.rate:.3f}" for part in found.parts)
-    shares = ", ".join(f"{part.share:.0%}" for part in found.parts)
+        title = f"{verdict}: {rate} of `{draft}` {found.rate:.2f} → {reached}"
+    seen = ", ".join(f"{part.rate:.3f} after {part.share:.0%}" for part in found.parts)
     notes = [
-        f"{_rate(draft)} {found.rate:.3f} → {value:.3f} ({low:.3f}–{high:.3f}), since "
-        f"{shares} of the training reach {seen} on {found.requests} held-out requests",
+        f"{rate} on {found.requests} held-out requests: {found.rate:.3f} before the training, "
+        f"{seen} of it, and {value:.3f} ({low:.3f}–{high:.3f}) forecast after all of it",
         f"all of the training, {found.tokens:,} tokens an epoch, takes about "
         f"{duration(found.seconds)} on {found.device}",
     ]
     if found.after is None:
         notes.append("the run did not time this draft, so the effect on its speed is unknown")
+    if found.verdict == "cannot tell":
+        notes.append("only the training can tell: `--anyway` trains, and proves what it gained")
     return Section(title, notes=notes)
 
 
-def _proof(draft: str, proof: Proof, where: str) -> Section:
-    less, surely = proof.gained.high < 0, proof.gained.low > 0
+def _proof(draft: str, proof: Proof, forecast: Forecast | None, out: str) -> Section:
+    """What the training brought; `out` names the trained draft."""
+    gained = proof.gained
+    surely, more = gained.low > 0 or gained.high < 0, gained.value > 0
     if proof.faster is None:
-        than = "yields fewer" if less else "yields more" if surely else "may yield no more"
-        verdict = f"{than} tokens per round"
+        words = ("yields fewer", "yields more") if surely else ("yields no more", "may yield more")
+        verdict = f"{words[more]} tokens per round"
     else:
-        verdict = "is slower" if less else "is faster" if surely else "is not surely faster"
-    title = f"The trained draft {verdict} on {proof.requests} {where}"
+        words = ("is slower", "is faster") if surely else ("is no faster", "may be faster")
+        verdict = words[more]
+    title = f"The trained draft {verdict} on {proof.requests} requests that it never saw"
     of_round = f"tokens per round, k = {proof.k}"
     rows: list[list[Cell]] = [
         [name, each.original, each.trained, signed(each.difference)]
         for name, each in ((_rate(draft), proof.rate), (of_round, proof.tokens_per_round))
     ]
+    notes = []
     if proof.before and proof.after and proof.faster:
-        gain = proof.faster
-        value, low, high = (f"{each - 1:+.0%}" for each in (gain.value, gain.low, gain.high))
+        faster = proof.faster
+        value, low, high = (f"{e - 1:+.0%}" for e in (faster.value, faster.low, faster.high))
         speeds = proof.before.speedup, proof.after.speedup
         rows.append(["speed-up", *speeds, f"{value} ({low} to {high})"])
-    return Section(title, ["", "original", "trained", "difference"], rows)
-
-
-def _outcome(forecast: Forecast | None, proof: Proof, out: str) -> Iterator[str]:
-    if forecast and proof.after and forecast.fastest:
-        reached = proof.after.speedup.value
-        beats = "beats" if reached >= faster_than(forecast.fastest) else "does not beat"
-        yield f"with {reached:.2f}× it {beats} the run's fastest, {forecast.fastest:.2f}×"
-    if forecast:
+        if forecast and forecast.fastest:
+            reached = proof.after.speedup.value
+            beats = "beats" if reached >= faster_than(forecast.fastest) else "does not beat"
+            notes.append(
+                f"with {reached:.2f}× it {beats} the run's fastest, {forecast.fastest:.2f}×"
+            )
+    if forecast is None:
+        notes.append("there was no forecast: too few steps to tell")
+    else:
         held = forecast.held(proof.rate.difference.value)
         came = {True: "held", False: "did not hold", None: "did not promise a gain"}[held]
-        yield f"the forecast of {signed(forecast.gain)} {came}"
+        notes.append(f"the forecast of {signed(forecast.gain)} {came}")
     again = command("sweep", "--target", "TARGET", "--drafts", out)
-    if proof.gained.low > 0:
-        yield f"a draft like any other: {again} …"
+    if gained.low > 0:
+        notes.append(f"a draft like any other: {again} …")
     elif proof.better:
-        yield f"it may be better: compare both on newer requests before you serve it: {again} …"
+        notes.append(
+            f"it may be better: compare both on newer requests before you serve it: {again} …"
+        )
     else:
-        yield "it is no better than the original, and was not kept"
+        notes.append("it is no better than the original, and was not kept")
+    return Section(title, ["", "original", "trained", "difference"], rows, notes)

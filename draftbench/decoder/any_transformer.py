@@ -18,7 +18,6 @@ import torch
 from torch import Tensor, nn
 from transformers.cache_utils import Cache, DynamicLayer
 
-from draftbench.decoder.device import attention_words
 from draftbench.decoder.linear import layouts_of
 from draftbench.decoder.quantized_linear import make_linear
 from draftbench.decoder.runner import HiddenStates, only_row
@@ -174,7 +173,7 @@ class TransformersRunner:
 
     @property
     def name(self) -> str:
-        how = layouts_of(self.modules()) + attention_words(self.device)
+        how = layouts_of(self.modules())
         how += ", rows one by one" * (not self._side_by_side)
         return f"transformers forward ({self.dtype}, {self.device}{how})".replace("torch.", "")
 
@@ -219,6 +218,12 @@ class TransformersRunner:
         run = partial(self.model, use_cache=True, logits_to_keep=keep, **{self._cache_name: cache})
         if hidden is not None:
             run = partial(run, output_hidden_states=True)
+
+        def taken(output: Any, where: Any) -> None:
+            if hidden is not None:
+                for layer in hidden.layers:
+                    hidden.take(layer, output.hidden_states[layer][where])
+
         if self._side_by_side and only_row(counts) is None:
             place = cache.place = _LeftPadded(cache.lengths, counts, self.device)
             masks = {
@@ -228,12 +233,9 @@ class TransformersRunner:
             mask = masks if len(masks) > 1 else next(iter(masks.values()))
             ids, positions = place.padded(tokens), place.positions
             output = run(input_ids=ids, attention_mask=mask, position_ids=positions)
-            wide = output.logits
-            if hidden is not None:
-                for layer in hidden.layers:
-                    hidden.take(layer, output.hidden_states[layer][place.row, place.slot])
+            taken(output, (place.row, place.slot))
             busy = [row for row, count in enumerate(counts) if count]
-            logits = wide[place.row, place.slot] if every else wide[busy, -1]
+            logits = output.logits[(place.row, place.slot) if every else (busy, -1)]
         else:
             parts = []
             for row, part in enumerate(tokens.split(list(counts))):
@@ -242,9 +244,7 @@ class TransformersRunner:
                     positions = torch.arange(len(part), device=part.device) + cache.lengths[row]
                     output = run(input_ids=part[None], position_ids=positions[None])
                     parts.append(output.logits[0])
-                    if hidden is not None:
-                        for layer in hidden.layers:
-                            hidden.take(layer, output.hidden_states[layer][0])
+                    taken(output, 0)
             logits = torch.cat(parts)
         cache.lengths = [have + new for have, new in zip(cache.lengths, counts, strict=True)]
         return logits

@@ -12,9 +12,7 @@ import torch
 from draftbench.decoder.linear import multiplies_bfloat16
 from draftbench.errors import UsageError
 
-# The first NVIDIA driver that runs a major version of CUDA (NVIDIA, CUDA Toolkit release notes,
-# "CUDA Toolkit and minimum required driver version").
-LEAST_DRIVER = {12: 525, 13: 580}
+# Runs with NVIDIA drivers before 580.
 OLDER_CUDA = "https://download.pytorch.org/whl/cu126"
 # The first compute capability that multiplies bfloat16 (NVIDIA, CUDA C++ Programming Guide).
 LEAST_FOR_BFLOAT16 = (8, 0)
@@ -67,29 +65,16 @@ def why_no_gpu() -> tuple[str, str] | None:
             f"`pip install --force-reinstall torch`, with `--index-url {OLDER_CUDA}` for an NVIDIA "
             "driver before 580",
         )
-    driver, major = _driver(), int(torch.version.cuda.partition(".")[0])
-    least = LEAST_DRIVER.get(major)
-    if driver is not None and least is not None and int(driver.partition(".")[0]) < least:
-        return (
-            f"the NVIDIA driver {driver} is too old for this PyTorch: CUDA {torch.version.cuda} "
-            f"needs {least} or newer",
-            f"update the driver, or `pip install --force-reinstall torch --index-url {OLDER_CUDA}`",
-        )
     try:
         torch.cuda.init()
-    # PyTorch's message names what is missing: permission, a visible device, a working driver.
+    # PyTorch's message names what is missing: permission, a visible device, a newer driver.
     except (RuntimeError, AssertionError) as error:
         return (
             f"PyTorch finds no GPU ({str(error).splitlines()[0][:200]})",
-            "see what `nvidia-smi` says, and whether CUDA_VISIBLE_DEVICES hides the GPU",
+            "see what `nvidia-smi` says, and whether CUDA_VISIBLE_DEVICES hides the GPU; with an "
+            f"old driver `pip install --force-reinstall torch --index-url {OLDER_CUDA}`",
         )
     return None
-
-
-def _driver() -> str | None:
-    """The version of NVIDIA's driver: the first word in its file that is a number with a dot."""
-    words = _DRIVER.read_text(errors="replace").split() if _DRIVER.exists() else []
-    return next((word for word in words if word.replace(".", "").isdigit() and "." in word), None)
 
 
 def device_words(device: str) -> str:
@@ -167,19 +152,6 @@ def make_ready(device: str) -> None:
         torch.backends.cuda.enable_cudnn_sdp(False)
     if ":" in device:  # clocks, recordings and other libraries' kernels use the current one
         torch.cuda.set_device(device)
-
-
-def attention_words(device: str) -> str:
-    """The part of a runner's name that says which kernels PyTorch may use for attention."""
-    if device == "cpu":
-        return ""
-    may = torch.backends.cuda
-    kinds = {
-        "cuDNN": may.cudnn_sdp_enabled(),
-        "flash": may.flash_sdp_enabled(),
-        "memory-efficient": may.mem_efficient_sdp_enabled(),
-    }
-    return f", {' or '.join(kind for kind, allowed in kinds.items() if allowed)} attention"
 
 
 def set_threads(threads: int | None) -> int:

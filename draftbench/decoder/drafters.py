@@ -86,8 +86,12 @@ class ModelDrafter:
         self._samplers: list[_Sampler | None] = [None] * rows
 
     def begin(self, row: int, task: Task, states: Tensor | None = None) -> None:
-        samples = self.mode is not DraftingMode.GREEDY and task.sampling.temperature > 0
-        self._samplers[row] = _Sampler(task, self.mode, self.runner.device) if samples else None
+        self._samplers[row] = None
+        if self.mode is not DraftingMode.GREEDY and task.sampling.temperature > 0:
+            filtered = self.mode is DraftingMode.SAMPLED
+            filters = (filters_of if filtered else temperature_only)(task.sampling)
+            uniforms = torch.from_numpy(task.uniforms.stream("draft")).to(self.runner.device)
+            self._samplers[row] = _Sampler(filters, uniforms, len(task.prompt))
         self.cache.rewind(row, 0)
         # The first round reads the first output token.
         if len(task.prompt) <= self._room:
@@ -142,14 +146,12 @@ class ModelDrafter:
         return tokens if len(groups) == 1 else torch.cat([draft.tokens[-1] for draft in drafts])
 
 
-class _Sampler:
-    """The filters and uniform numbers with which the draft samples along one response."""
+class _Sampler(NamedTuple):
+    """With what the draft samples along one response."""
 
-    def __init__(self, task: Task, mode: DraftingMode, device: str) -> None:
-        filtered = mode is DraftingMode.SAMPLED
-        self.filters: Sampling = (filters_of if filtered else temperature_only)(task.sampling)
-        self.uniforms = torch.from_numpy(task.uniforms.stream("draft")).to(device)
-        self.prompt_length = len(task.prompt)
+    filters: Sampling
+    uniforms: Tensor
+    prompt_length: int
 
 
 @dataclass

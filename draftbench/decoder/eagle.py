@@ -19,14 +19,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from draftbench.decoder.attention import (
-    PIECE,
-    LaterDepths,
-    ManyRows,
-    OneRow,
-    Placement,
-    Rotary,
-)
+from draftbench.decoder.attention import PIECE, LaterDepths, ManyRows, OneRow, Placement, Rotary
 from draftbench.decoder.drafters import Proposal, ProposalRequest
 from draftbench.decoder.linear import Product, as_function, layouts_of
 from draftbench.decoder.llama import SlabCache, rotary_tables
@@ -172,21 +165,39 @@ class EagleHead:
         return SlabCache(like.new_zeros(size), [0] * rows)
 
     @torch.inference_mode()
-    def catch_up(
-        self, tokens: Tensor, states: Tensor, cache: SlabCache, counts: Sequence[int]
-    ) -> tuple[Tensor, Tensor]:
-        """Read the next tokens [n], some for each row of the cache, with the target's states [n,
-        layers · hidden] at the tokens before them. Returns the token that each row with new tokens
-        drafts, and what its next depth reads.
-        """
-        return self._continued(tokens, self.entering(states), cache, counts)
+    def entering(self, states: Tensor) -> Tensor:
+        """g: what depth 0 reads of the target's states [n, layers · hidden]."""
+        if "all" in self.norms:
+            states = self.norms["all"](states)
+        if self.shape.fc_norm:
+            parts = enumerate(states.chunk(len(self.reads), dim=1))
+            states = torch.cat([self.norms[f"layer {i}"](part) for i, part in parts], dim=1)
+        return self.fc(states)
 
     @torch.inference_mode()
     def step(
         self, tokens: Tensor, left: Tensor, cache: SlabCache, counts: Sequence[int]
     ) -> tuple[Tensor, Tensor]:
-        """`catch_up` at the next depth: reads drafted tokens with the previous depth's output."""
-        return self._continued(tokens, left, cache, counts)
+        """Read the next tokens [n], some for each row of the cache: text with what is `entering` at
+        the tokens before it, or drafted tokens with what the previous depth left. Returns the token
+        that each row with new tokens drafts, and what its next depth reads.
+        """
+        lengths, row = cache.lengths, only_row(counts)
+        cache.lengths = [have + new for have, new in zip(lengths, counts, strict=True)]
+        placement: Placement
+        if row is None:
+            placement = ManyRows(cache.slabs, lengths, counts, self.rotary, self.group)
+            last, left = self._layer(tokens, left, placement)
+            ends = on_device(last_of_each(counts), self.device)
+            last, left = last[ends], left[ends]
+        else:
+            start, slabs = lengths[row], cache.slabs[:, :, row]
+            for piece, part in zip(tokens.split(PIECE), left.split(PIECE), strict=True):
+                placement = OneRow(slabs, start, len(piece), self.rotary, self.group, self._future)
+                last, left = self._layer(piece, part, placement)
+                start += len(piece)
+            last, left = last[-1:], left[-1:]
+        return self.target_ids[best(self.logits(last))], left
 
     @torch.inference_mode()
     def along(
@@ -201,12 +212,13 @@ class EagleHead:
         padded = torch.tensor([*tokens, *[0] * depths], device=self.device)
         entering, cache = self.entering(states), self.new_cache(len(tokens))
         if first:
-            self._continued(padded[1 : first + 1], entering[:first], cache, [first])
+            self.step(padded[1 : first + 1], entering[:first], cache, [first])
         for start in range(first, len(tokens) - 2, CHUNK):
             n = min(CHUNK, len(tokens) - 2 - start)
             slabs, read = cache.slabs[:, :, 0], padded[start + 1 :]
-            placement: Placement = self._one_row(slabs, start, n)
-            later = LaterDepths(slabs, start, n, self.rotary, self.group)
+            rotary, group = self.rotary, self.group
+            placement: Placement = OneRow(slabs, start, n, rotary, group, self._future)
+            later = LaterDepths(slabs, start, n, rotary, group)
             left, parts = entering[start : start + n], list[Drafted]()
             for depth in range(depths):
                 last, left = self._layer(read[depth : depth + n], left, placement)
@@ -214,36 +226,6 @@ class EagleHead:
                 parts.append(Drafted(self.target_ids[best(logits)], top_two_margin(logits)))
                 placement = later
             yield Drafted.by_depth(parts)
-
-    def entering(self, states: Tensor) -> Tensor:
-        """g: what depth 0 reads of the target's states [n, layers · hidden]."""
-        if "all" in self.norms:
-            states = self.norms["all"](states)
-        if self.shape.fc_norm:
-            parts = enumerate(states.chunk(len(self.reads), dim=1))
-            states = torch.cat([self.norms[f"layer {i}"](part) for i, part in parts], dim=1)
-        return self.fc(states)
-
-    def _continued(
-        self, tokens: Tensor, state: Tensor, cache: SlabCache, counts: Sequence[int]
-    ) -> tuple[Tensor, Tensor]:
-        """Append rows of the text to the cache; drafts and states of the last of each response."""
-        lengths, row = cache.lengths, only_row(counts)
-        cache.lengths = [have + new for have, new in zip(lengths, counts, strict=True)]
-        if row is None:
-            placement = ManyRows(cache.slabs, lengths, counts, self.rotary, self.group)
-            last, left = self._layer(tokens, state, placement)
-            ends = on_device(last_of_each(counts), self.device)
-            return self._best(last[ends]), left[ends]
-        start, slabs = lengths[row], cache.slabs[:, :, row]
-        last = left = state[:0]
-        for piece, part in zip(tokens.split(PIECE), state.split(PIECE), strict=True):
-            last, left = self._layer(piece, part, self._one_row(slabs, start, len(piece)))
-            start += len(piece)
-        return self._best(last[-1:]), left[-1:]
-
-    def _one_row(self, slabs: Tensor, start: int, n: int) -> OneRow:
-        return OneRow(slabs, start, n, self.rotary, self.group, self._future)
 
     def _layer(self, tokens: Tensor, state: Tensor, placement: Placement) -> tuple[Tensor, Tensor]:
         """States for the output head, and for the next depth, of tokens [n] and states [n, h]."""
@@ -262,10 +244,6 @@ class EagleHead:
         x = x + self.down(functional.silu(gate).mul_(up))
         last = norms["last"](x)
         return last, last if self.shape.norm_output else x
-
-    def _best(self, last: Tensor) -> Tensor:
-        """The target's ids of the best tokens."""
-        return self.target_ids[best(self.logits(last))]
 
 
 class HeadDrafter:
@@ -289,7 +267,8 @@ class HeadDrafter:
         self._unread[row] = states[-1:]
         if len(states) > 1:
             tokens = on_device(task.prompt[1:], self.head.device)
-            self.head.catch_up(tokens, states[:-1], self.cache, self._counts({row: len(tokens)}))
+            entering, counts = self.head.entering(states[:-1]), self._counts({row: len(tokens)})
+            self.head.step(tokens, entering, self.cache, counts)
 
     def propose(self, asks: Sequence[ProposalRequest]) -> list[Proposal | None]:
         drafts: dict[int, list[Tensor]] = {ask.row: [] for ask in asks}
@@ -297,9 +276,9 @@ class HeadDrafter:
         if asking:
             unread = [ask.context[self.cache.lengths[ask.row] + 1 :] for ask in asking]
             read = on_device(list(chain(*unread)), self.head.device)
-            states = torch.cat([self._unread[ask.row] for ask in asking])
+            left = self.head.entering(torch.cat([self._unread[ask.row] for ask in asking]))
             counts = {ask.row: len(new) for ask, new in zip(asking, unread, strict=True)}
-            tokens, left = self.head.catch_up(read, states, self.cache, self._counts(counts))
+            tokens, left = self.head.step(read, left, self.cache, self._counts(counts))
             self._unread = [at[:0] if row in counts else at for row, at in enumerate(self._unread)]
             caught_up = self.cache.lengths
             for depth in range(1, max(ask.k for ask in asking) + 1):
@@ -311,8 +290,8 @@ class HeadDrafter:
                     asking, tokens, left = [asking[at] for at in rest], tokens[kept], left[kept]
                 if asking:
                     counts = dict.fromkeys((ask.row for ask in asking), 1)
-                    step = self.head.step(tokens, left, self.cache, self._counts(counts))
-                    tokens, left = step
+                    counted = self._counts(counts)
+                    tokens, left = self.head.step(tokens, left, self.cache, counted)
             self.cache.lengths = caught_up
         return [Proposal(drafts[ask.row]) if drafts[ask.row] else None for ask in asks]
 

@@ -28,7 +28,7 @@ from draftbench.decoder.cuda_graphs import (
     Recorder,
     RecordingError,
 )
-from draftbench.decoder.device import attention_words, has_triton
+from draftbench.decoder.device import has_triton
 from draftbench.decoder.linear import Product, as_function, fits_16_bits, layouts_of
 from draftbench.decoder.quantized_linear import make_linear
 from draftbench.decoder.runner import HiddenStates, last_of_each, on_device, only_row
@@ -81,12 +81,12 @@ class LlamaRunner:
     """Runs the weights of a Llama-shaped model.
 
     Args:
-        model: a loaded transformers causal LM for which `llama_obstacle` is None; unusable
-        afterwards. level: quantization level of the linear layers, the output head included.
+        model: a loaded transformers causal LM for which `llama_obstacle` is None; it is used up.
+        level: quantization level of the linear layers, the output head included.
         two_layouts: whether a CPU may hold unquantized weights twice: for one token, for several.
-        least: rows to which a CPU pads a bfloat16 product over fewer. device: where to move the
-        weights, layer by layer; by default they stay. longest: tokens per row for which recorded
-        caches have room from the start.
+        least: rows to which a CPU pads a bfloat16 product over fewer.
+        device: where to move the weights, layer by layer; by default they stay.
+        longest: tokens per row for which recorded caches have room from the start.
     """
 
     def __init__(
@@ -111,7 +111,7 @@ class LlamaRunner:
 
     @property
     def name(self) -> str:
-        how = layouts_of(self.modules()) + attention_words(self.device) + self._kernels
+        how = layouts_of(self.modules()) + self._kernels
         return f"draftbench ({self.dtype}, {self.device}{how})".replace("torch.", "")
 
     def modules(self) -> Iterator[nn.Module]:
@@ -135,7 +135,7 @@ class LlamaRunner:
 
     def record_with(self, make_recorder: Callable[[], Recorder]) -> str | None:
         """`record_short_passes` with any recorder."""
-        obstacle, plain = "", self._model.continue_evenly
+        obstacle = ""
         if has_triton(self.device):
             from draftbench.decoder.fused import FusedPasses
 
@@ -144,7 +144,7 @@ class LlamaRunner:
                 self._kernels = ", fused kernels"
                 return None
             obstacle = f"its passes take more launches than they could: {obstacle}"
-        if unrecorded := self._record_with(make_recorder, plain):
+        if unrecorded := self._record_with(make_recorder, self._model.continue_evenly):
             self._kernels = ", call by call"
             obstacle = f"launches its steps call by call, not as CUDA graphs: {unrecorded}"
         return obstacle or None
@@ -212,48 +212,29 @@ class LlamaRunner:
         """Append tokens [n]; logits after every one or after each row's last. A long prompt is read
         in pieces.
         """
-        counts = counts or [tokens.shape[0]]
+        counts, lengths = counts or [len(tokens)], cache.lengths
+        cache.lengths = [have + new for have, new in zip(lengths, counts, strict=True)]
         reads = hidden.layers if hidden else ()
         widths = cache.graphs.widths.get(reads) if cache.graphs else None
         if cache.graphs and widths and max(counts) <= widths[-1]:
-            lengths = cache.lengths
-            cache.lengths = [have + new for have, new in zip(lengths, counts, strict=True)]
             return cache.graphs.append(tokens, counts, lengths, every=every, hidden=hidden)
-        row = only_row(counts)
-        if row is None:
-            x = self._append_side_by_side(tokens, cache, counts, hidden)
-            if not every and max(counts) > 1:
-                x = x[on_device(last_of_each(counts), self.device)]
-        else:
-            pieces = self._append_to(row, tokens, cache, hidden)
-            x = torch.cat(pieces) if every else pieces[-1][-1:]
-        return self._model.logits(x)
-
-    def _append_side_by_side(
-        self, tokens: Tensor, cache: SlabCache, counts: Sequence[int], hidden: HiddenStates | None
-    ) -> Tensor:
-        """Append tokens [n] of several rows; hidden states for the output head."""
-        lengths = cache.lengths
-        cache.lengths = [have + new for have, new in zip(lengths, counts, strict=True)]
+        model, row = self._model, only_row(counts)
+        if row is not None:
+            pieces, start, slabs = list[Tensor](), lengths[row], cache.slabs[:, :, row]
+            for piece in tokens.split(PIECE):
+                place = OneRow(slabs, start, len(piece), model.rotary, model.group, self._future)
+                pieces.append(model.append(piece, place, hidden))
+                start += len(piece)
+            return model.logits(torch.cat(pieces) if every else pieces[-1][-1:])
         if min(counts) == max(counts):
             starts = on_device(lengths, self.device)
-            reach = max(cache.lengths)
-            return self._model.append_evenly(reach, tokens, starts, cache.slabs, hidden)
-        model = self._model
-        placement = ManyRows(cache.slabs, lengths, counts, model.rotary, model.group)
-        return model.append(tokens, placement, hidden)
-
-    def _append_to(
-        self, row: int, tokens: Tensor, cache: SlabCache, hidden: HiddenStates | None
-    ) -> list[Tensor]:
-        """Append tokens [n] of one row; hidden states for the output head, piece by piece."""
-        pieces, model, slabs = [], self._model, cache.slabs[:, :, row]
-        for piece in tokens.split(PIECE):
-            have, new = cache.lengths[row], piece.shape[0]
-            placement = OneRow(slabs, have, new, model.rotary, model.group, self._future)
-            pieces.append(model.append(piece, placement, hidden))
-            cache.lengths[row] = have + new
-        return pieces
+            x = model.append_evenly(max(cache.lengths), tokens, starts, cache.slabs, hidden)
+        else:
+            rows = ManyRows(cache.slabs, lengths, counts, model.rotary, model.group)
+            x = model.append(tokens, rows, hidden)
+        if not every and max(counts) > 1:
+            x = x[on_device(last_of_each(counts), self.device)]
+        return model.logits(x)
 
 
 class RootMeanSquare:
@@ -291,8 +272,6 @@ class PlainStream:
         self._sum.add_(out)
         return self.normed(norm)
 
-    gated = staticmethod(swiglu)
-
     def norm_heads(self, heads: Tensor, norm: RootMeanSquare) -> None:
         """Norm each of [n, heads, head] in place."""
         heads.copy_(functional.rms_norm(heads, norm.shape, norm.weight, norm.eps))
@@ -322,8 +301,6 @@ class MirroredStream:
         """Add to the sum, and norm it."""
         self._pairs.addcmul_(out.unsqueeze(1), self._signs)
         return self.normed(norm)
-
-    gated = staticmethod(swiglu)
 
     def norm_heads(self, heads: Tensor, norm: RootMeanSquare) -> None:
         """Norm each of [n, heads, head] in place."""
@@ -381,11 +358,33 @@ class LlamaModel:
             self.linears.append(make_linear(weight.to(device), bias, copied=copied))
             return as_function(self.linears[-1])
 
+        def joined(*parts: nn.Linear) -> Product:
+            weight = torch.cat([part.weight.detach() for part in parts])
+            biases = [part.bias for part in parts]
+            bias = torch.cat([b.detach() for b in biases]) if biases[0] is not None else None
+            return take(weight, bias, copied=True)
+
+        def norm_of(owner: Any, name: str) -> RootMeanSquare | None:
+            return RootMeanSquare(getattr(owner, name), device) if hasattr(owner, name) else None
+
         norms = [RootMeanSquare(layer.input_layernorm, device) for layer in layers]
         norms.append(RootMeanSquare(model.model.norm, device))
         self.layers = []
-        for index in range(len(layers)):
-            self.layers.append(_take_layer(layers[index], norms[index : index + 2], take))
+        for index, layer in enumerate(layers):
+            attention, mlp = layer.self_attn, layer.mlp
+            self.layers.append(
+                Layer(
+                    input_norm=norms[index],
+                    qkv=joined(attention.q_proj, attention.k_proj, attention.v_proj),
+                    q_norm=norm_of(attention, "q_norm"),
+                    k_norm=norm_of(attention, "k_norm"),
+                    out=joined(attention.o_proj),
+                    mlp_norm=RootMeanSquare(layer.post_attention_layernorm, device),
+                    gate_up=joined(mlp.gate_proj, mlp.up_proj),
+                    down=joined(mlp.down_proj),
+                    next_norm=norms[index + 1],
+                )
+            )
             layers[index] = nn.Identity()
         tied = head.weight is embedding.weight
         table = embedding.weight.detach().to(device)
@@ -436,10 +435,7 @@ class LlamaModel:
         return self.logits(self.append_evenly(reach, tokens, starts, slabs, hidden))
 
     def append(
-        self,
-        tokens: Tensor,
-        placement: Placement,
-        hidden: HiddenStates | None = None,
+        self, tokens: Tensor, placement: Placement, hidden: HiddenStates | None = None
     ) -> Tensor:
         """Append tokens [n] of any rows; hidden states [n, hidden] for the output head."""
         heads = self.heads + 2 * self.kv_heads
@@ -454,7 +450,7 @@ class LlamaModel:
                 stream.norm_heads(qkv.narrow(1, 0, self.heads), layer.q_norm)
                 stream.norm_heads(qkv.narrow(1, self.heads, self.kv_heads), layer.k_norm)
             x = stream.add_normed(layer.out(placement.attend(index, qkv)), layer.mlp_norm)
-            x = stream.add_normed(layer.down(stream.gated(layer.gate_up(x))), layer.next_norm)
+            x = stream.add_normed(layer.down(swiglu(layer.gate_up(x))), layer.next_norm)
         return x
 
 
@@ -465,25 +461,3 @@ def rotary_tables(module: Any, like: Tensor, positions: int) -> Rotary:
     half = sin.shape[-1] // 2
     signed = torch.cat([-sin[0, :, :half], sin[0, :, half:]], dim=-1)
     return Rotary(cos[0].unsqueeze(1), signed.unsqueeze(1))
-
-
-def _take_layer(layer: Any, norms: Sequence[RootMeanSquare], take: Callable[..., Product]) -> Layer:
-    attention, mlp, device = layer.self_attn, layer.mlp, norms[0].weight.device
-
-    def joined(*parts: nn.Linear) -> Product:
-        weight = torch.cat([part.weight.detach() for part in parts])
-        biases = [part.bias for part in parts]
-        bias = torch.cat([b.detach() for b in biases]) if biases[0] is not None else None
-        return take(weight, bias, copied=True)
-
-    return Layer(
-        input_norm=norms[0],
-        qkv=joined(attention.q_proj, attention.k_proj, attention.v_proj),
-        q_norm=RootMeanSquare(attention.q_norm, device) if hasattr(attention, "q_norm") else None,
-        k_norm=RootMeanSquare(attention.k_norm, device) if hasattr(attention, "k_norm") else None,
-        out=joined(attention.o_proj),
-        mlp_norm=RootMeanSquare(layer.post_attention_layernorm, device),
-        gate_up=joined(mlp.gate_proj, mlp.up_proj),
-        down=joined(mlp.down_proj),
-        next_norm=norms[1],
-    )

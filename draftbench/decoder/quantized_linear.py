@@ -59,15 +59,6 @@ INT7_TOP, UINT7_ZERO, FINER = 63, 64, 126
 # Used in place of the largest value of a row of zeros.
 SMALLEST = 1e-8
 
-WEIGHT_ONLY = "PyTorch, weight-only"
-_INTEGERS = f"one scale per token; small matrices by {WEIGHT_ONLY}"
-INT8_WORDS = {
-    INT8_FBGEMM: f"FBGEMM, activations in 8 bits too, {_INTEGERS}",
-    INT8_ONEDNN: f"oneDNN, activations in 8 bits too, {_INTEGERS}",
-    INT8_HALVES: f"FBGEMM, activations in 14 bits, {_INTEGERS}",
-    INT8_WEIGHT_ONLY: WEIGHT_ONLY,
-}
-
 
 def make_linear(
     weight: Tensor,
@@ -104,7 +95,7 @@ class SimulatedLinear(nn.Module):
     def __init__(self, weight: Tensor, bias: Tensor | None, level: str) -> None:
         super().__init__()
         self.out_features, self.in_features = weight.shape
-        self.round_activations = _rounded_to_fp8 if level == "fp8" else None
+        self.round_activations = partial(_rounded, rows=fp8_rows) if level == "fp8" else None
         self.weight = GRIDS[level](weight).to(weight.dtype)
         self.bias = bias
         self.weight_bytes = self.weight.nbytes
@@ -115,15 +106,9 @@ class SimulatedLinear(nn.Module):
         return functional.linear(x, self.weight, self.bias)
 
 
-def _rounded_to_fp8(x: Tensor) -> Tensor:
-    codes, scale = fp8_rows(x)
+def _rounded(x: Tensor, rows: Callable[[Tensor], tuple[Tensor, Tensor]]) -> Tensor:
+    codes, scale = rows(x)
     return codes.float() * scale
-
-
-def _rounded_to_int8(weight: Tensor) -> Tensor:
-    exact = weight.float()
-    scale = exact.abs().amax(1, keepdim=True).clamp(min=1e-12) / INT8_TOP
-    return (exact / scale).round() * scale
 
 
 def _rounded_to_int4(weight: Tensor) -> Tensor:
@@ -132,8 +117,11 @@ def _rounded_to_int4(weight: Tensor) -> Tensor:
     return exact.reshape(weight.shape)
 
 
-# A matrix → its values at each level, in float32.
-GRIDS = {"fp8": _rounded_to_fp8, "int8": _rounded_to_int8, "int4": _rounded_to_int4}
+def int8_rows(weight: Tensor) -> tuple[Tensor, Tensor]:
+    """Codes of a matrix [out, in], and the scale [out, 1] of each output."""
+    exact = weight.float()
+    scale = exact.abs().amax(1, keepdim=True).clamp_(min=SMALLEST) / INT8_TOP
+    return (exact / scale).round_().to(torch.int8), scale
 
 
 def fp8_rows(x: Tensor) -> tuple[Tensor, Tensor]:
@@ -142,6 +130,14 @@ def fp8_rows(x: Tensor) -> tuple[Tensor, Tensor]:
     largest = exact.abs().amax(-1, keepdim=True).clamp(min=1e-12)
     scale = largest / torch.finfo(torch.float8_e4m3fn).max
     return (exact / scale).to(torch.float8_e4m3fn), scale
+
+
+# A matrix → its values at each level, in float32.
+GRIDS: dict[str, Callable[[Tensor], Tensor]] = {
+    "fp8": partial(_rounded, rows=fp8_rows),
+    "int8": partial(_rounded, rows=int8_rows),
+    "int4": _rounded_to_int4,
+}
 
 
 class Int8Linear(ProductLinear):
@@ -154,13 +150,10 @@ class Int8Linear(ProductLinear):
 
     def __init__(self, weight: Tensor, bias: Tensor | None, way: str) -> None:
         super().__init__(weight)
-        exact = weight.float()
-        largest = exact.abs().amax(1, keepdim=True).clamp_(min=SMALLEST)
-        codes = exact.mul(INT8_TOP / largest).round_().to(torch.int8)
-        scale = largest[:, 0] / INT8_TOP
+        codes, scale = int8_rows(weight)
         self.layout = way
         self.weight_bytes = codes.numel() + 4 * scale.numel()
-        multiply = INT8_PRODUCTS[way](codes, scale)
+        multiply = INT8_PRODUCTS[way](codes, scale[:, 0])
 
         def product(x: Tensor) -> Tensor:
             rows = x.float()
@@ -232,11 +225,7 @@ def _int8_onednn(codes: Tensor, scale: Tensor) -> Int8Product:
     return product
 
 
-INT8_PRODUCTS = {
-    INT8_FBGEMM: _int8_fbgemm,
-    INT8_HALVES: _int8_halves,
-    INT8_ONEDNN: _int8_onednn,
-}
+INT8_PRODUCTS = {INT8_FBGEMM: _int8_fbgemm, INT8_HALVES: _int8_halves, INT8_ONEDNN: _int8_onednn}
 
 
 class Int8WeightOnlyLinear(ProductLinear):
@@ -337,10 +326,9 @@ def _wide_copy(weight: Tensor) -> tuple[torch.dtype, Product]:
     if wide == torch.float16 and weight.abs().amax() <= torch.finfo(wide).max:
         multiply = in_16_bits(weight, None)
         return wide, lambda x: multiply(x.float())
-    if has_onednn():
-        multiply = in_blocks(weight, None)
-    else:
-        multiply = partial(functional.linear, weight=weight)
+    multiply = (
+        in_blocks(weight, None) if has_onednn() else partial(functional.linear, weight=weight)
+    )
     return torch.float32, lambda x: multiply(x.float())
 
 
@@ -381,12 +369,7 @@ class EightBitLinear(ProductLinear):
         from draftbench.decoder import kernels
 
         super().__init__(weight)
-        if dtype == torch.int8:
-            exact = weight.float()
-            scale = exact.abs().amax(1, keepdim=True).clamp_(min=SMALLEST) / INT8_TOP
-            codes = (exact / scale).round_().to(torch.int8)
-        else:
-            codes, scale = fp8_rows(weight)
+        codes, scale = int8_rows(weight) if dtype == torch.int8 else fp8_rows(weight)
         self.matrix = Matrix(codes, scale[:, 0].contiguous(), bias)
         self.weight_bytes = codes.nbytes + scale.nbytes
         self.product = lambda x: kernels.product(
@@ -413,9 +396,12 @@ class Kernel:
 
 # By kind of device and level. Levels that are not listed need --simulate-quant there.
 KERNELS = {
-    ("cpu", "int8"): Kernel(lambda: INT8_WORDS[int8_way()], _int8_on_cpu),
+    ("cpu", "int8"): Kernel(
+        lambda: f"{int8_way()}, one scale per token; small matrices {INT8_WEIGHT_ONLY}",
+        _int8_on_cpu,
+    ),
     ("cpu", "int4"): Kernel(
-        lambda: f"{WEIGHT_ONLY}; a copy in 16 or 32 bits for passes over several tokens",
+        lambda: "PyTorch, weight-only; a copy in 16 or 32 bits for passes over several tokens",
         lambda weight, bias, two_layouts: Int4Linear(weight, bias, two_layouts=two_layouts),
     ),
     ("cuda", "int4"): Kernel(

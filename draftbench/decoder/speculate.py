@@ -67,8 +67,13 @@ class _Row:
                 self.streams[purpose] = uniforms.to(device)
 
     @property
+    def left(self) -> int:
+        """Tokens that it may still have."""
+        return self.task.limit - len(self.response.tokens)
+
+    @property
     def done(self) -> bool:
-        return self.response.finish != "length" or len(self.response.tokens) >= self.task.limit
+        return self.response.finish != "length" or self.left <= 0
 
     def uniforms(self, purpose: str, n: int) -> Tensor:
         """The uniform numbers for the next n positions."""
@@ -166,7 +171,9 @@ class Batch:
         start = self.mark or self.clock.mark()
         proposals: Sequence[Proposal | None] = [None] * len(active)
         if self.drafter is not None:
-            proposals = self.drafter.propose([self._ask(row) for row in active])
+            ks = [min(self.k, row.left - 1) for row in active]  # none beyond the length limit
+            asks = [ProposalRequest(r.slot, r.context, k) for r, k in zip(active, ks, strict=True)]
+            proposals = self.drafter.propose(asks)
         between = self.clock.mark()
         lasts = on_device([row.context[-1] for row in active], self.target.device)
         drafted = [proposal.tokens if proposal else () for proposal in proposals]
@@ -182,33 +189,25 @@ class Batch:
         tokens, answered = torch.stack([read, answers]).tolist()
         states = self.hidden.joined() if self.hidden else None
         for row, end, size in zip(active, accumulate(sizes), sizes, strict=True):
-            read_by_row = slice(end - size, end)
-            self._settle(row, tokens[read_by_row][1:], answered[read_by_row])
+            of_row, response = slice(end - size, end), row.response
+            proposed, answer = tokens[of_row][1:], answered[of_row]
+            accepted = accepted_of(answer, proposed)
+            emitted = row.emit([*proposed[:accepted], answer[accepted]])
+            response.proposed.append(len(proposed))
+            response.accepted.append(min(emitted, accepted))
+            # If the target's token was not emitted, the response ended inside the proposal, the
+            # rest of which is cut, not rejected.
+            response.cut.append(len(proposed) - emitted if emitted <= accepted else 0)
+            self.cache.rewind(row.slot, len(row.context) - 1)
             if self.drafter is not None:
-                of_row = None if states is None else states[read_by_row]
-                self.drafter.keep(row.slot, len(row.context) - 1, of_row)
+                kept = None if states is None else states[of_row]
+                self.drafter.keep(row.slot, len(row.context) - 1, kept)
         self.mark = self.clock.mark()
         halves = self.clock.seconds(start, between), self.clock.seconds(between, self.mark)
         for row in active:
             row.response.draft_seconds.append(halves[0])
             row.response.verify_seconds.append(halves[1])
             row.response.active.append(len(active))
-
-    def _ask(self, row: _Row) -> ProposalRequest:
-        """A request for up to k tokens, none beyond the length limit."""
-        left = row.task.limit - len(row.response.tokens)
-        return ProposalRequest(row.slot, row.context, min(self.k, left - 1))
-
-    def _settle(self, row: _Row, proposed: list[int], answered: list[int]) -> None:
-        """Emit the accepted tokens and one of the target's; forget the rest."""
-        response, accepted = row.response, accepted_of(answered, proposed)
-        emitted = row.emit([*proposed[:accepted], answered[accepted]])
-        response.proposed.append(len(proposed))
-        response.accepted.append(min(emitted, accepted))
-        # If the target's token was not emitted, the response ended inside the proposal, the rest of
-        # which is cut, not rejected.
-        response.cut.append(len(proposed) - emitted if emitted <= accepted else 0)
-        self.cache.rewind(row.slot, len(row.context) - 1)
 
     def _counts(self, active: Sequence[_Row], sizes: Sequence[int]) -> list[int]:
         """Tokens for each row of the cache."""

@@ -6,7 +6,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from draftbench.decoder.drafters import Drafter, LookupDrafter, ModelDrafter, StackDrafter
-from draftbench.decoder.mtp import Head, head_drafter
+from draftbench.decoder.eagle import HeadDrafter
+from draftbench.decoder.mtp import Head
 from draftbench.decoder.runner import Clock, Runner
 from draftbench.measure.prompts import TextSide
 from draftbench.records import Candidate, DraftingMode, NGramSizes
@@ -42,13 +43,13 @@ class LoadedCandidate:
 
     def drafter(self) -> Drafter:
         """A new drafter with empty caches."""
-        measurement = self.measurement
+        runner, measurement = self.runner, self.measurement
         lookup = LookupDrafter(*measurement.lookup, measurement.target.device)
-        if self.runner is None:
+        if runner is None:
             return lookup
-        drafter: Drafter = (
-            head_drafter(self.runner)
-            if isinstance(self.runner, Head)
-            else ModelDrafter(self.runner, measurement.mode)
-        )
+        drafter: Drafter
+        if isinstance(runner, Head):
+            drafter = HeadDrafter(runner)
+        else:
+            drafter = ModelDrafter(runner, measurement.mode)
         return StackDrafter(lookup, drafter) if self.candidate.fallback else drafter

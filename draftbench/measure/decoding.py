@@ -38,12 +38,54 @@ def decode_requests(
     Yields the runs that must be kept together, since they are only useful if every k is there: with
     one row the runs of one request, for each request that is not done; with several rows all runs.
     """
-    if all(response.key in done for response in responses):
-        return
+    ks, measurement = (0, *ks), loaded.measurement
+    todo = [(turn, each) for turn, each in enumerate(responses) if each.key not in done]
     if concurrency == 1:
-        yield from _request_by_request(loaded, responses, (0, *ks), done)
-    else:
-        yield from _side_by_side(loaded, responses, (0, *ks), concurrency)
+        for turn, response in todo:
+            task = task_of(response.prompt, response.trajectory.sample, measurement.text)
+            if turn == todo[0][0]:
+                _warm(loaded, [task], ks, rows=1)
+            at, rows = turn % len(ks), []
+            for k in (*ks[at:], *ks[:at]):  # another k comes first with every request
+                measurement.between(0)
+                output = decode(task, measurement.target, loaded.drafter(), k, measurement.clock)
+                rows.append(_record(loaded, k, response, output, concurrency=1, repeat=0))
+            yield rows
+            measurement.between(1)
+        return
+    if not todo:
+        return
+    repeats = range(repeats_of(len(responses), concurrency))
+    runs = [(repeat, response) for repeat in repeats for response in responses]
+    tasks = [task_of(r.prompt, r.trajectory.sample, measurement.text) for _, r in runs]
+    _warm(loaded, tasks[:concurrency], ks, concurrency)
+    clock = measurement.clock
+    batches = [
+        Batch(tasks, measurement.target, loaded.drafter(), k, clock, concurrency) for k in ks
+    ]
+    # A unit of work is one response at one k.
+    left, told, every = list(batches), 0, len(ks) * len(runs)
+    while left:
+        # The one with the most left to do, so that all end together.
+        batch = min(left, key=lambda batch: batch.done_tokens)
+        batch.pause()
+        start = clock.mark()
+        while more := batch.advance():
+            if clock.seconds(start, batch.mark) > SECONDS_A_TURN:
+                break
+        if not more:
+            left.remove(batch)
+        finished = sum(batch.finished for batch in batches)
+        # Once all are finished they are kept first, even if the time is over.
+        if finished < every:
+            measurement.between(finished - told)
+            told = finished
+    yield [
+        _record(loaded, k, response, output, concurrency, repeat)
+        for k, batch in zip(ks, batches, strict=True)
+        for (repeat, response), output in zip(runs, batch.responses, strict=True)
+    ]
+    measurement.between(every - told)
 
 
 def repeats_of(requests: int, concurrency: int) -> int:
@@ -51,77 +93,6 @@ def repeats_of(requests: int, concurrency: int) -> int:
     requests to fill its rows.
     """
     return 1 if concurrency == 1 else -(-FILLS * concurrency // requests)
-
-
-def _request_by_request(
-    loaded: LoadedCandidate,
-    responses: Sequence[ScoredResponse],
-    ks: Sequence[int],
-    done: Collection[Key],
-) -> Iterator[list[Decode]]:
-    """Every k once for each request; the k that comes first changes with every request."""
-    measurement, warm = loaded.measurement, False
-    for turn, response in enumerate(responses):
-        if response.key in done:
-            continue
-        task = task_of(response.prompt, response.trajectory.sample, measurement.text)
-        if not warm:
-            _warm(loaded, [task], ks, rows=1)
-            warm = True
-        at = turn % len(ks)
-        rows = []
-        for k in (*ks[at:], *ks[:at]):
-            measurement.between(0)
-            output = decode(task, measurement.target, loaded.drafter(), k, measurement.clock)
-            rows.append(_record(loaded, k, response, output, concurrency=1, repeat=0))
-        yield rows
-        measurement.between(1)
-
-
-def _side_by_side(
-    loaded: LoadedCandidate,
-    responses: Sequence[ScoredResponse],
-    ks: Sequence[int],
-    rows: int,
-) -> Iterator[list[Decode]]:
-    """Decode all requests at every k, in a batch for each k; the batches take short turns. A unit
-    of work is one response at one k.
-    """
-    measurement = loaded.measurement
-    repeats = range(repeats_of(len(responses), rows))
-    runs = [(repeat, response) for repeat in repeats for response in responses]
-    tasks = [task_of(r.prompt, r.trajectory.sample, measurement.text) for _, r in runs]
-    _warm(loaded, tasks[:rows], ks, rows)
-    batches = [
-        Batch(tasks, measurement.target, loaded.drafter(), k, measurement.clock, rows) for k in ks
-    ]
-    left, done, every = list(batches), 0, len(ks) * len(runs)
-    while left:
-        # The one with the most left to do, so that all end together.
-        batch = min(left, key=lambda batch: batch.done_tokens)
-        if not _take_turn(batch):
-            left.remove(batch)
-        finished = sum(batch.finished for batch in batches)
-        # Once all are finished they are kept first, even if the time is over.
-        if finished < every:
-            measurement.between(finished - done)
-            done = finished
-    yield [
-        _record(loaded, k, response, output, rows, repeat)
-        for k, batch in zip(ks, batches, strict=True)
-        for (repeat, response), output in zip(runs, batch.responses, strict=True)
-    ]
-    measurement.between(every - done)
-
-
-def _take_turn(batch: Batch) -> bool:
-    """Run rounds of one batch until its turn is over; return whether any are left."""
-    batch.pause()
-    start = batch.clock.mark()
-    while batch.advance():
-        if batch.clock.seconds(start, batch.mark) > SECONDS_A_TURN:
-            return True
-    return False
 
 
 def _warm(loaded: LoadedCandidate, tasks: Sequence[Task], ks: Sequence[int], rows: int) -> None:

@@ -7,7 +7,7 @@ same ids. No error quotes the text of a request.
 from __future__ import annotations
 
 from array import array
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -111,8 +111,10 @@ class TextSide:
         rest = whole[len(prompt) :]
         end = next((at for at, token in enumerate(rest) if token in self.end_tokens), len(rest))
         written = "".join(self.shown(rest[:end]).split())
-        for what, text in _parts(answer):
-            if "".join(text.split()) not in written:
+        said = {"reasoning": answer.get("reasoning_content"), "a text": answer.get("content")}
+        calls = [call["function"]["name"] for call in answer.get("tool_calls", ())]
+        for what, text in (*said.items(), *(("a call of a tool", name) for name in calls)):
+            if "".join((text or "").split()) not in written:
                 raise LostAnswerError(f"{what} that the template does not write")
         return rest[:end]
 
@@ -130,11 +132,3 @@ class TextSide:
         window = output[-max(len(text.encode()) for text in stop) - EXTRA_TOKENS :]
         tail, before = self.tokenizer.decode(window), self.tokenizer.decode(window[:-1])
         return any(text in tail and text not in before for text in stop)
-
-
-def _parts(answer: dict[str, Any]) -> Iterator[tuple[str, str]]:
-    """What an answer says, each as (what it is, its text)."""
-    yield "reasoning", answer.get("reasoning_content") or ""
-    yield "a text", answer.get("content") or ""
-    for call in answer.get("tool_calls", ()):
-        yield "a call of a tool", call["function"]["name"]

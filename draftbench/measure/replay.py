@@ -183,10 +183,7 @@ def lookup_index(engine: str | None, longest: int, shortest: int) -> LookupIndex
 
 
 def replay_lookup(
-    response: ScoredResponse,
-    candidate: Candidate,
-    index: LookupIndex,
-    window: int,
+    response: ScoredResponse, candidate: Candidate, index: LookupIndex, window: int
 ) -> LookupReplay:
     """What prompt lookup proposes from every position at which a round may start.
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import partial
+from itertools import product, starmap
 from typing import Any
 
 import torch
@@ -18,7 +19,7 @@ from draftbench.acceptance.rounds import MOST_READ
 from draftbench.decoder.drafters import LookupIndex
 from draftbench.decoder.mixture import counted_experts, expert_layers
 from draftbench.decoder.mtp import Head
-from draftbench.decoder.runner import HiddenStates, KVCache, Runner
+from draftbench.decoder.runner import HiddenStates, Runner
 from draftbench.decoder.sampling import best
 from draftbench.measure.candidate import LoadedCandidate
 from draftbench.measure.trajectories import ScoredResponse
@@ -97,32 +98,15 @@ def grid_for(
 
 @dataclass(frozen=True)
 class _Point:
-    """One thing to time: what is recorded of it, its work, and the seconds that this took."""
+    """One thing to time: its work, which makes some passes, the seconds of one of them, and its
+    record, which lacks only these.
+    """
 
-    candidate: Candidate | None
-    what: str
-    new_tokens: int
-    context: int
-    concurrency: int
-    runner: str
     work: Callable[[], object]
+    record: Callable[..., CostPoint]
+    passes: int = 1
+    prefill: bool = False
     seconds: list[float] = field(default_factory=list)
-    passes: int = 1  # passes that `work` makes
-    experts_read: float | None = None  # by one of them, in a layer
-
-    def record(self, block: Candidate, process: str) -> CostPoint:
-        return CostPoint(
-            candidate=self.candidate,
-            what=self.what,
-            concurrency=self.concurrency,
-            new_tokens=self.new_tokens,
-            context=self.context,
-            seconds=tuple(self.seconds),
-            block=str(block),
-            runner=self.runner,
-            process=process,
-            experts_read=self.experts_read,
-        )
 
 
 def time_steps(
@@ -132,17 +116,18 @@ def time_steps(
     two turns the measurement may end the work.
     """
     measurement, draft, candidate = loaded.measurement, loaded.runner, loaded.candidate
-    clock = measurement.clock
+    clock, target = measurement.clock, measurement.target
+    record = partial(CostPoint, block=str(candidate), process=measurement.process)
     reads = draft.reads if isinstance(draft, Head) else ()
-    points = [*_passes(measurement.target, None, grid, grid.verify_sizes, reads)]
+    points = [*_passes(target, None, record, grid, grid.verify_sizes, reads)]
     if candidate.looks_up:
-        points += _proposals(candidate, grid, measurement.lookup)
+        points += _proposals(candidate, record, grid, measurement.lookup)
     if isinstance(draft, Head):
         sizes = grid.stack_sizes(draft) if candidate.fallback else grid.verify_sizes
-        points += _head_passes(draft, candidate, grid, sizes, measurement.target)
-    elif draft not in (None, measurement.target):  # as its own draft it has no other passes
+        points += _head_passes(draft, candidate, record, grid, sizes, target)
+    elif draft is not None and draft is not target:  # as its own draft it has no other passes
         sizes = grid.stack_sizes(draft) if candidate.fallback else (1, 2)
-        points += _passes(draft, candidate, grid, sizes)
+        points += _passes(draft, candidate, record, grid, sizes)
     costs: list[CostPoint] = []
     for turn in range(grid.most_turns):
         if turn >= LEAST_TURNS and enough(costs):
@@ -150,23 +135,23 @@ def time_steps(
         if turn > 0:
             measurement.between(1)
         for point in points:
-            prefill = point.what == "prefill"
-            if prefill and turn >= PREFILL_TURNS:
+            if point.prefill and turn >= PREFILL_TURNS:
                 continue  # prompts are read once a request and take long
             # Untimed. In decoding, the pass before has left the weights in the processor's cache;
             # here, the pass before was another model's.
             point.work()
-            for _ in range(1 if prefill else SAMPLES_PER_VISIT):
+            for _ in range(1 if point.prefill else SAMPLES_PER_VISIT):
                 start = clock.mark()
                 point.work()
                 point.seconds.append(clock.seconds(start, clock.mark()) / point.passes)
-        costs = [point.record(candidate, measurement.process) for point in points]
+        costs = [point.record(seconds=tuple(point.seconds)) for point in points]
     return costs
 
 
 def _passes(
     runner: Runner,
     candidate: Candidate | None,
+    record: Callable[..., CostPoint],
     grid: CostGrid,
     sizes: tuple[int, ...],
     reads: Sequence[int] = (),
@@ -179,51 +164,60 @@ def _passes(
     On a CPU a pass returns when it is done, so one is timed. All contexts are beginnings of one
     text in one cache, so that what a pass writes there is what was there before.
     """
-    rows, name = grid.concurrency, runner.name
-    passes = 1 if candidate is None or runner.device == "cpu" else grid.largest_k
+    rows, device = grid.concurrency, runner.device
+    passes = 1 if candidate is None or device == "cpu" else grid.largest_k
     contexts = [c for c in grid.contexts if c + max(sizes) <= runner.context_length]
     longest = max(contexts, default=0)
     cache = runner.new_cache(longest + max(sizes), rows, sizes, reads)
-    filled = torch.tensor(grid.tokens(0, longest), device=runner.device)
+    filled = torch.tensor(grid.tokens(0, longest), device=device)
     for row in range(rows if contexts else 0):
         counts = [longest if at == row else 0 for at in range(rows)]
         runner.forward(filled, cache, every=False, counts=counts)
-    for context in contexts:
-        for size in sizes:
-            tokens = torch.tensor(grid.tokens(context, size) * rows, device=runner.device)
-            every = candidate is None
-            hidden = HiddenStates(reads) if reads and size > 1 else None
-            once = partial(_step, runner, tokens, cache, context, [size] * rows, every, hidden)
-            work = partial(_repeated, once, passes)
-            read = _experts_read(runner, once)
-            yield _Point(candidate, "step", size, context, rows, name, work, [], passes, read)
-    for length in grid.prompts:
-        if length <= runner.context_length:
-            tokens = torch.tensor(grid.tokens(0, length), device=runner.device)
-            work = partial(_read_prompt, runner, tokens)
-            yield _Point(candidate, "prefill", length, 0, 1, name, work)
+    of_runner = partial(record, candidate=candidate, runner=runner.name)
 
+    def step(context: int, size: int) -> _Point:
+        tokens = torch.tensor(grid.tokens(context, size) * rows, device=device)
+        every, hidden = candidate is None, HiddenStates(reads) if reads and size > 1 else None
 
-def _step(
-    runner: Runner,
-    tokens: Tensor,
-    cache: KVCache,
-    context: int,
-    counts: list[int],
-    every: bool,
-    hidden: HiddenStates | None,
-) -> Tensor:
-    for row in range(len(counts)):
-        cache.rewind(row, context)
-    chosen = best(runner.forward(tokens, cache, every=every, counts=counts, hidden=hidden))
-    if hidden is not None:
-        hidden.joined()
-    return chosen
+        def once() -> Tensor:
+            for row in range(rows):
+                cache.rewind(row, context)
+            counts = [size] * rows
+            chosen = best(runner.forward(tokens, cache, every=every, counts=counts, hidden=hidden))
+            if hidden is not None:
+                hidden.joined()
+            return chosen
+
+        def work() -> None:
+            for _ in range(passes - 1):
+                once()
+            once().tolist()  # waits for the last
+
+        read = None  # experts in a layer, on average; unknown where their choice cannot be seen
+        if layers := expert_layers(runner.modules()):
+            with counted_experts(layers) as counts:
+                once()
+            read = sum(counts) / len(layers) if counts else None
+        of_step = {"what": "step", "new_tokens": size, "context": context, "concurrency": rows}
+        return _Point(work, partial(of_runner, **of_step, experts_read=read), passes)
+
+    def prefill(length: int) -> _Point:
+        tokens = torch.tensor(grid.tokens(0, length), device=device)
+
+        def work() -> None:
+            best(runner.forward(tokens, runner.new_cache(length), every=False)).tolist()
+
+        of_prompt = {"what": "prefill", "new_tokens": length, "context": 0, "concurrency": 1}
+        return _Point(work, partial(of_runner, **of_prompt), prefill=True)
+
+    yield from starmap(step, product(contexts, sizes))
+    yield from (prefill(length) for length in grid.prompts if length <= runner.context_length)
 
 
 def _head_passes(
     head: Head,
     candidate: Candidate,
+    record: Callable[..., CostPoint],
     grid: CostGrid,
     sizes: tuple[int, ...],
     target: Runner,
@@ -247,14 +241,12 @@ def _head_passes(
 
         def work() -> None:
             cache.lengths = [context] * rows
-            chosen, _ = (
-                head.step(read, left, cache, counts)
-                if what == "step"
-                else head.catch_up(read, hidden_states, cache, counts)
-            )
-            chosen.tolist()
+            entered = left if what == "step" else head.entering(hidden_states)
+            head.step(read, entered, cache, counts)[0].tolist()
 
-        return _Point(candidate, what, size, context, at_once, head.name, work)
+        where = {"new_tokens": size, "context": context, "concurrency": at_once}
+        of_point = partial(record, candidate=candidate, what=what, **where, runner=head.name)
+        return _Point(work, of_point, prefill=what == "prefill")
 
     for context in contexts:
         yield from (point("catch-up", size, context) for size in sizes)
@@ -262,38 +254,19 @@ def _head_passes(
     yield from (point("prefill", length, 0, 1) for length in grid.prompts)
 
 
-def _experts_read(runner: Runner, once: Callable[[], Tensor]) -> float | None:
-    """The different experts that a pass reads in a layer, on average; None of a model without, or
-    whose choice cannot be seen.
-    """
-    if not (layers := expert_layers(runner.modules())):
-        return None
-    with counted_experts(layers) as counts:
-        once()
-    return sum(counts) / len(layers) if counts else None
-
-
-def _repeated(once: Callable[[], Tensor], passes: int) -> None:
-    """Make `passes` passes and wait for the last."""
-    for _ in range(passes - 1):
-        once()
-    once().tolist()
-
-
-def _read_prompt(runner: Runner, tokens: Tensor) -> None:
-    cache = runner.new_cache(len(tokens))
-    best(runner.forward(tokens, cache, every=False)).tolist()
-
-
-def _proposals(candidate: Candidate, grid: CostGrid, lookup: NGramSizes) -> Iterator[_Point]:
+def _proposals(
+    candidate: Candidate, record: Callable[..., CostPoint], grid: CostGrid, lookup: NGramSizes
+) -> Iterator[_Point]:
     """Prompt lookup's work in a round: index a new token of each row and look up a continuation."""
+    k, rows = grid.largest_k, grid.concurrency
     for context in grid.contexts:
         index = LookupIndex(*lookup)
         index.extend(grid.tokens(0, context))
 
         def work(index: LookupIndex = index) -> None:
-            for _ in range(grid.concurrency):
+            for _ in range(rows):
                 index.extend([index.tokens.pop()])
-                index.lookup(grid.largest_k)
+                index.lookup(k)
 
-        yield _Point(candidate, "proposal", grid.largest_k, context, grid.concurrency, "host", work)
+        where = {"new_tokens": k, "context": context, "concurrency": rows, "runner": "host"}
+        yield _Point(work, partial(record, candidate=candidate, what="proposal", **where))

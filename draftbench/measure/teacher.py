@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from itertools import chain
-from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -23,23 +22,12 @@ TOKENS_AT_ONCE = 16_384
 Tokens = Sequence[int]
 
 
-class _Text(NamedTuple):
-    """What is read of one prompt and response."""
-
-    row: int
-    prompt: Tokens
-    response: Tokens  # without the last token, which predicts nothing
-
-    @property
-    def length(self) -> int:
-        return len(self.prompt) + len(self.response)
+# What is read together: row, prompt, and response without its last token, which predicts nothing.
+_Text = tuple[int, Tokens, Tokens]
 
 
 def teacher_forced(
-    runner: Runner,
-    texts: Sequence[tuple[Tokens, Tokens]],
-    first: int,
-    context: int | None = None,
+    runner: Runner, texts: Sequence[tuple[Tokens, Tokens]], first: int, context: int | None = None
 ) -> Iterator[tuple[int, int, Tensor]]:
     """Yield (row, j, logits [n, vocab]): the logits that predict the tokens j … j+n-1 of one
     response, from token `first` (0 or 1) on. The parts of a row come in order, those of several
@@ -57,15 +45,16 @@ def teacher_forced(
     """
     most = min(runner.context_length, context or runner.context_length)
     group: list[_Text] = []
+    longest = 0
     for row, (prompt, response) in enumerate(texts):
         if len(prompt) > most:
             continue
-        text = _Text(row, prompt, response[: min(len(response) - 1, most - len(prompt))])
-        longest = max(other.length for other in (*group, text))
+        read = response[: min(len(response) - 1, most - len(prompt))]
+        longest = max(longest, len(prompt) + len(read))
         if group and (len(group) + 1) * longest > TOKENS_AT_ONCE:
             yield from _side_by_side(runner, group, first)
-            group = []
-        group.append(text)
+            group, longest = [], len(prompt) + len(read)
+        group.append((row, prompt, read))
     if group:
         yield from _side_by_side(runner, group, first)
 
@@ -73,7 +62,9 @@ def teacher_forced(
 def _side_by_side(
     runner: Runner, texts: Sequence[_Text], first: int
 ) -> Iterator[tuple[int, int, Tensor]]:
-    cache = runner.new_cache(max(text.length for text in texts), len(texts))
+    prompts, responses = [text[1] for text in texts], [text[2] for text in texts]
+    longest = max(len(prompt) + len(response) for _, prompt, response in texts)
+    cache = runner.new_cache(longest, len(texts))
 
     def read(parts: Sequence[Tokens], *, every: bool) -> Tensor:
         tokens = torch.tensor(list(chain(*parts)), device=runner.device)
@@ -86,16 +77,16 @@ def _side_by_side(
         return logits
 
     share = max(1, PIECE // len(texts))
-    for start in range(0, max(len(text.prompt) for text in texts), share):
-        parts = [text.prompt[start : start + share] for text in texts]
+    for start in range(0, max(map(len, prompts)), share):
+        parts = [prompt[start : start + share] for prompt in prompts]
         busy = [text for text, part in zip(texts, parts, strict=True) if part]
-        for text, last in zip(busy, read(parts, every=False).split(1), strict=True):
-            if first == 0 and start < len(text.prompt) <= start + share:
-                yield text.row, 0, last
+        for (row, prompt, _), last in zip(busy, read(parts, every=False).split(1), strict=True):
+            if first == 0 and start < len(prompt) <= start + share:
+                yield row, 0, last
     share = max(1, CHUNK // len(texts))
-    for start in range(0, max(len(text.response) for text in texts), share):
-        parts = [text.response[start : start + share] for text in texts]
+    for start in range(0, max(map(len, responses)), share):
+        parts = [response[start : start + share] for response in responses]
         by_text = read(parts, every=True).split([len(part) for part in parts])
-        for text, logits in zip(texts, by_text, strict=True):
+        for (row, _, _), logits in zip(texts, by_text, strict=True):
             if len(logits):
-                yield text.row, start + 1, logits
+                yield row, start + 1, logits

@@ -118,7 +118,17 @@ class Renderer:
                 reason=f"the {what} refuses it ({answer})",
                 hint=refused,
             )
-        excess = f"needs more than {MEMORY_BYTES >> 30} GiB of memory" if answer else self._death()
+        if answer:
+            excess = f"needs more than {MEMORY_BYTES >> 30} GiB of memory"
+        else:
+            try:
+                until = time.monotonic() + SLACK
+                while self._child.exitcode is None and time.monotonic() < until:
+                    time.sleep(0.01)  # join would wait for a child that closed its end and runs on
+                late = self._child.exitcode in (None, -signal.SIGALRM)
+            finally:
+                self._stop()
+            excess = f"did not end within {SECONDS:g} s" if late else "ended its process"
         raise ModelError(
             f"the {what} of `{self._name}` {excess} on {request.source}", hint=excessive
         )
@@ -140,17 +150,6 @@ class Renderer:
         """Ends the process; the next request starts another."""
         self._pipe = None
         self._end()
-
-    def _death(self) -> str:
-        """How the process ended; one that is still running is stopped."""
-        try:
-            until = time.monotonic() + SLACK
-            while self._child.exitcode is None and time.monotonic() < until:
-                time.sleep(0.01)  # join would wait for a child that closed its end and still runs
-            late = self._child.exitcode in (None, -signal.SIGALRM)
-        finally:
-            self._stop()
-        return f"did not end within {SECONDS:g} s" if late else "ended its process"
 
 
 def _end(child: BaseProcess, pipe: Connection) -> None:
@@ -182,34 +181,30 @@ def _serve(tokenizer: Any, pipe: Connection, parents: Connection) -> None:
             arguments = pipe.recv()
         except EOFError:
             return
+        text, chat = arguments.pop("text", None), arguments.pop("conversation", None)
         signal.setitimer(signal.ITIMER_REAL, SECONDS)
-        answer = _rendered(tokenizer, arguments)
+        try:
+            if chat is None:
+                ids = tokenizer(text, **arguments)["input_ids"]
+            else:
+                ids = tokenizer.apply_chat_template(chat, **arguments)
+            # A model may bring a tokenizer that returns anything; `int` alone accepts fractions.
+            answer = msgspec.msgpack.encode(list(map(int, map(index, ids))))
+        # A template may raise anything, with a message that quotes the chat.
+        except Exception as error:
+            template = "" if chat is None else getattr(tokenizer, "chat_template", None)
+            words = _own_words(str(error), template) or type(error).__name__
+            answer = msgspec.msgpack.encode(words)
         signal.setitimer(signal.ITIMER_REAL, 0)
         pipe.send_bytes(answer)
-
-
-def _rendered(tokenizer: Any, arguments: dict[str, Any]) -> bytes:
-    try:
-        if "text" in arguments:
-            ids = tokenizer(arguments.pop("text"), **arguments)["input_ids"]
-        else:
-            ids = tokenizer.apply_chat_template(arguments.pop("conversation"), **arguments)
-        # A model may bring a tokenizer that returns anything; `int` alone would accept fractions.
-        return msgspec.msgpack.encode(list(map(int, map(index, ids))))
-    # A template may raise anything, with a message that quotes the chat.
-    except Exception as error:
-        template = getattr(tokenizer, "chat_template", None)
-        words = _own_words(str(error), template) if "text" not in arguments else ""
-        return msgspec.msgpack.encode(words or type(error).__name__)
 
 
 def _own_words(message: str, template: Any) -> str:
     """The beginning of a message that stands in the template itself, so that it quotes no chat."""
     texts = template.values() if isinstance(template, Mapping) else [template]
     written = "\0".join(text for text in texts if isinstance(text, str))
-    said, length = message[:_MOST_WORDS], 0
-    while length < len(said) and said[: length + 1] in written:
-        length += 1
+    longest = min(len(message), _MOST_WORDS)
+    length = next(n for n in range(longest, -1, -1) if message[:n] in written)
     if length < _FEWEST_WORDS:
         return ""
-    return said[:length].strip() + "…" * (length < len(message))
+    return message[:length].strip() + "…" * (length < len(message))

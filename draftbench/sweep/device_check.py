@@ -17,7 +17,7 @@ import torch
 
 import draftbench
 from draftbench.decoder.cuda_graphs import RecordedPasses
-from draftbench.decoder.device import attention_words, default_dtype, device_words, make_ready
+from draftbench.decoder.device import default_dtype, device_words, make_ready
 from draftbench.decoder.llama import LlamaRunner, SlabCache
 from draftbench.decoder.quantized_linear import make_linear
 from draftbench.decoder.runner import clock_for
@@ -58,8 +58,6 @@ def check_device(device: str, traffic: TrafficQuery, watcher: Watcher) -> Iterat
     versions = f"draftbench {draftbench.__version__}, PyTorch {torch.__version__}, CUDA "
     versions += f"{torch.version.cuda}, cuDNN {torch.backends.cudnn.version()}"
     yield Finding("versions", versions, True)
-    attention = attention_words(device).removeprefix(", ") or "PyTorch's for CPUs"
-    yield Finding("attention", attention, "cuDNN" not in attention)
     yield _tried("recorded passes", partial(_recorded, device))
     for level in LEVELS:
         weights = "unquantized weights" if level == "none" else f"{level} weights"

@@ -2,11 +2,11 @@
 
 settings        the recipe, by flags
 examples        a run's responses, split by a keyed hash of their prompts
-plan            the draft, the device, the memory: checked before anything is computed
+plan            the draft, the device, the memory, checked before anything is computed; its replay
 draft_model     a draft model in training: batches, loss, checkpoint
 head            an EAGLE-3 head in training: the same
 fit             the training itself, by transformers' Trainer
-held_out        how a checkpoint is accepted on held-out requests, what that is worth → `Proof`
+held_out        how a draft is accepted on held-out requests, and what that is worth → `Proof`
 forecast        the first parts of the training, and what all of it will gain → `Forecast`
 course          all of these in their order, resumable → the checkpoint with `training.json`
 outcome         what is said of all this, and kept

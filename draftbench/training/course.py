@@ -10,7 +10,7 @@ from __future__ import annotations
 import contextlib
 import shutil
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import asdict
 from importlib import metadata
 from pathlib import Path
@@ -18,8 +18,7 @@ from pathlib import Path
 import msgspec
 
 from draftbench.errors import UsageError
-from draftbench.measure.trajectories import ScoredResponse
-from draftbench.records import Record, to_json
+from draftbench.records import to_json
 from draftbench.run_folder.folder import FolderLock
 from draftbench.run_folder.key import keyed_hash
 from draftbench.run_folder.manifest import portable
@@ -28,12 +27,16 @@ from draftbench.training.examples import tokens_of
 from draftbench.training.fit import Progress, fit, writing
 from draftbench.training.forecast import first_parts, forecast
 from draftbench.training.held_out import prove
-from draftbench.training.outcome import Forecast, Proof, Split, Training
+from draftbench.training.outcome import Forecast, Split, Training
 from draftbench.training.plan import Plan
 
 REPORT = "training.json"
 QUESTION, FORECAST, CHECKPOINTS = "question", "forecast.json", "checkpoints"
 TRAINED = "trained"
+
+# A finished training: its learning rate, the rate of acceptance at each look, after how many steps,
+# and its seconds.
+_Trained = tuple[float, tuple[tuple[int, float], ...], float]
 
 
 def work_folder(out: Path) -> Path:
@@ -51,16 +54,6 @@ def check_place(out: Path) -> None:
         )
 
 
-def check_apart(plan: Plan, out: Path) -> None:
-    """Raise a UsageError if a checkpoint would lie inside the draft's or the target's folder."""
-    for model in (plan.draft, plan.target):
-        if model.local and out.resolve().is_relative_to(Path(model.spec).expanduser().resolve()):
-            raise UsageError(
-                f"`{out}` is inside the folder of `{model.name}`, which is never changed",
-                hint="take a folder beside it for --out",
-            )
-
-
 @contextlib.contextmanager
 def begun(plan: Plan, work: Path, key: bytes) -> Iterator[None]:
     """Hold the work folder of a training, so that no other process writes to it. A forecast made
@@ -70,12 +63,13 @@ def begun(plan: Plan, work: Path, key: bytes) -> Iterator[None]:
         UsageError: weights were already trained with other data or settings.
         RunFolderError: it cannot be written, or another process writes to it.
     """
-    asked = keyed_hash(key, repr(_question(plan, key)).encode()).encode()
-    question = work / QUESTION
+    # Everything that the weights depend on besides the machine.
+    asked = plan.draft.fingerprint(), _splits(plan, key), asdict(plan.settings), plan.device
+    digest, question = keyed_hash(key, repr(asked).encode()).encode(), work / QUESTION
     with writing(work):
         work.mkdir(exist_ok=True)
     with FolderLock(work):
-        if question.exists() and question.read_bytes() != asked:
+        if question.exists() and question.read_bytes() != digest:
             if any(work.glob(f"{CHECKPOINTS}/*")):
                 raise UsageError(
                     f"`{work}` holds a training with other data, settings or another draft",
@@ -83,7 +77,7 @@ def begun(plan: Plan, work: Path, key: bytes) -> Iterator[None]:
                 )
             (work / FORECAST).unlink(missing_ok=True)
         with writing(work):
-            write_whole(question, asked)
+            write_whole(question, digest)
         yield
 
 
@@ -99,103 +93,69 @@ def forecast_once(plan: Plan, work: Path, progress: Progress) -> Forecast:
     return made
 
 
+def trained_once(plan: Plan, work: Path, progress: Progress) -> _Trained:
+    """Train and write the best weights, unless an earlier start has done so."""
+    done = work / "looked.json"
+    if done.exists():
+        return msgspec.json.decode(done.read_bytes(), type=_Trained)
+    draft, start = plan.in_training(), time.monotonic()
+
+    def look() -> float:
+        return plan.now(draft, work / "look", plan.examples.stop).rate.value or 0.0
+
+    looks = fit(draft, plan.examples.train, plan.settings, work / CHECKPOINTS, progress, look)
+    found = plan.settings.rate_for(draft.width), tuple(looks), time.monotonic() - start
+    with writing(work):
+        draft.save(work / TRAINED)
+        write_whole(done, msgspec.json.encode(found))
+    return found
+
+
 def train(
-    plan: Plan,
-    made: Forecast | None,
-    work: Path,
-    out: Path,
-    key: bytes,
-    progress: Progress,
-    other: Sequence[ScoredResponse] = (),
-) -> tuple[Training, bool]:
-    """Train on all of the data and prove the result, on `other` traffic too. Also returns whether
-    the draft was worth keeping; if so, it is in `out`.
-    """
+    plan: Plan, made: Forecast | None, work: Path, out: Path, key: bytes, progress: Progress
+) -> Training:
+    """Train on all of the data and prove the result. If it is better, it is in `out` afterwards."""
     settings, trained = plan.settings, work / TRAINED
-    looked = trained_once(plan, work, progress)
+    learning_rate, looks, seconds = trained_once(plan, work, progress)
     progress.note("proving it on requests that it never saw")
-    packages = ["torch", "transformers", *["peft"] * (settings.lora is not None)]
-
-    def proof(responses: Sequence[ScoredResponse]) -> Proof:
-        along, speeds = plan.replayer.along, plan.speeds
-        before, after = (along(each, responses) for each in (plan.draft.spec, trained))
-        return prove(before, after, speeds, plan.replayer.ks)
-
+    checkpoints = plan.draft.spec, trained
+    original, fitted = (plan.along(each, plan.examples.prove) for each in checkpoints)
     training = Training(
         draft=portable(plan.draft.spec),
         fingerprint=plan.draft.fingerprint(),
         target=plan.run.manifest.question.target,
         run=plan.run.manifest.run,
         **_splits(plan, key),
-        lora=settings.lora,
         epochs=settings.epochs,
-        learning_rate=looked.learning_rate,
+        learning_rate=learning_rate,
         batch=settings.batch,
         seed=settings.seed,
-        looks=looked.looks,
-        seconds=looked.seconds,
+        looks=looks,
+        seconds=seconds,
         forecast=made,
-        proof=proof(plan.examples.prove),
-        other=proof(other) if other else None,
-        packages={name: metadata.version(name) for name in packages},
+        proof=prove(original, fitted, plan.speeds, plan.run.manifest.question.ks),
+        packages={name: metadata.version(name) for name in ("torch", "transformers")},
     )
     if training.proof.better:
         with writing(work):
             write_whole(trained / REPORT, to_json(training).encode())
-        _move(trained, out)
+        if out.exists():  # renaming would replace an empty folder
+            raise UsageError(
+                f"`{out}` appeared during the training; the trained draft is kept in `{trained}`",
+                hint=f"move `{out}` away, and repeat the command: nothing is trained again",
+            )
+        with writing(out):
+            trained.rename(out)
     shutil.rmtree(work)
-    return training, training.proof.better
-
-
-def _move(trained: Path, out: Path) -> None:
-    """Move the trained draft to `out`, and never over anything."""
-    if out.exists():
-        raise UsageError(
-            f"`{out}` appeared during the training; the trained draft is kept in `{trained}`",
-            hint=f"move `{out}` away, and repeat the command: nothing is trained again",
-        )
-    with writing(out):
-        trained.rename(out)
-
-
-class _Looked(Record, frozen=True):
-    """A finished training, with the rate at each look."""
-
-    learning_rate: float
-    looks: tuple[tuple[int, float], ...]
-    seconds: float
-
-
-def trained_once(plan: Plan, work: Path, progress: Progress) -> _Looked:
-    """Train and write the best weights, unless an earlier start has done so."""
-    done = work / "looked.json"
-    if done.exists():
-        return msgspec.json.decode(done.read_bytes(), type=_Looked)
-    draft, start = plan.in_training(), time.monotonic()
-
-    def look() -> float:
-        return plan.replayer.now(draft, work / "look", plan.examples.stop).rate.value or 0.0
-
-    train, checkpoints = plan.examples.train, work / CHECKPOINTS
-    looks = fit(draft, train, plan.settings, checkpoints, progress, look)
-    rate = plan.settings.rate_for(draft.width)
-    found = _Looked(rate, tuple(looks), time.monotonic() - start)
-    with writing(work):
-        draft.save(work / TRAINED)
-        write_whole(done, to_json(found).encode())
-    return found
+    return training
 
 
 def _splits(plan: Plan, key: bytes) -> dict[str, Split]:
-    def split(responses: Sequence[ScoredResponse]) -> Split:
+    splits = {}
+    for name in ("train", "stop", "prove"):
+        responses = getattr(plan.examples, name)
         texts = [(tuple(r.prompt.tokens), tuple(r.tokens)) for r in responses]
         requests = len({r.trajectory.request for r in responses})
-        return Split(requests, tokens_of(responses), keyed_hash(key, repr(texts).encode()))
-
-    parts = ("train", "stop", "prove")
-    return {name: split(getattr(plan.examples, name)) for name in parts}
-
-
-def _question(plan: Plan, key: bytes) -> tuple[object, ...]:
-    """Everything that the weights depend on besides the machine."""
-    return plan.draft.fingerprint(), _splits(plan, key), asdict(plan.settings), plan.device
+        digest = keyed_hash(key, repr(texts).encode())
+        splits[name] = Split(requests, tokens_of(responses), digest)
+    return splits

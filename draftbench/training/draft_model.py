@@ -43,80 +43,52 @@ def side_by_side(responses: Sequence[ScoredResponse], context: int) -> Batch:
 
 
 class ModelInTraining:
-    """A draft model in training; `teacher` is the target if that samples. With a `rank`, only
-    adapters of that rank around the linear layers are trained.
-    """
+    """A draft model in training; `teacher` is the target if that samples."""
 
-    def __init__(
-        self, source: ModelSource, device: str, teacher: nn.Module | None, rank: int | None = None
-    ) -> None:
+    def __init__(self, source: ModelSource, device: str, teacher: nn.Module | None) -> None:
         self.source, self.teacher = source, teacher
         self.module: Any = source.load(torch.float32, device).train().requires_grad_(True)
-        if rank is not None:
-            from peft import LoraConfig, inject_adapter_in_model
-
-            torch.manual_seed(0)  # adapters begin with random numbers
-            adapters = LoraConfig(r=rank, lora_alpha=2 * rank, target_modules="all-linear")
-            inject_adapter_in_model(adapters, self.module)
-
-    @property
-    def width(self) -> int:
-        """The width of its states."""
-        width: int = self.source.config.get_text_config().hidden_size
-        return width
+        config = source.config.get_text_config()
+        self.width, self.context = config.hidden_size, config.max_position_embeddings
 
     def batch(self, responses: Sequence[ScoredResponse]) -> Batch:
         """Prompts and responses side by side, padded at the end."""
-        return side_by_side(responses, self.source.config.get_text_config().max_position_embeddings)
+        return side_by_side(responses, self.context)
 
     def loss(self, batch: Batch) -> Tensor:
         """Mean nats for each learned token."""
         learned = batch["learned"][:, 1:]
         rows, places = (learned != IGNORED).nonzero(as_tuple=True)
-        logits = self._logits(self.module, batch)[rows, places].float()
-        tokens = learned[rows, places]
+
+        def logits(model: Any) -> Tensor:
+            """Those that predict the learned tokens."""
+            read = {"input_ids": batch["ids"], "attention_mask": batch["attended"]}
+            answer: Tensor = model(**read, use_cache=False).logits
+            return answer[rows, places].float()
+
+        drafted, tokens = logits(self.module), learned[rows, places]
         if self.teacher is None:
-            return functional.cross_entropy(logits, tokens)
-        width = logits.shape[-1]  # either model's rows may be padded
+            return functional.cross_entropy(drafted, tokens)
+        width = drafted.shape[-1]  # either model's rows may be padded
         heat = batch["temperature"][rows, None]
         with torch.no_grad():
-            wanted = self._logits(self.teacher, batch)[rows, places, :width].float()
-            drawn = (wanted / heat.clamp(min=1e-6)).softmax(-1)
+            drawn = (logits(self.teacher)[:, :width] / heat.clamp(min=1e-6)).softmax(-1)
             drawn = functional.pad(drawn, (0, width - drawn.shape[-1]))
             wanted = torch.where(heat > 0, drawn, functional.one_hot(tokens, width))
-        return functional.cross_entropy(logits, wanted)
-
-    @staticmethod
-    def _logits(model: Any, batch: Batch) -> Tensor:
-        answer = model(input_ids=batch["ids"], attention_mask=batch["attended"], use_cache=False)
-        logits: Tensor = answer.logits
-        return logits
+        return functional.cross_entropy(drafted, wanted)
 
     def save(self, folder: Path) -> None:
-        """Write an ordinary checkpoint in the original's dtype, with its tokenizer."""
-        weights, dtype = self._weights(), self._stored_dtype
+        """Write an ordinary checkpoint with the tokenizer, in the dtype that the configuration
+        names, or else in that of most tensors.
+        """
+        dtype, weights = self.source.config.dtype, self.module.state_dict()
+        if dtype is None:
+            stored = self.source.stored_tensors().values()
+            kinds = Counter(t.dtype for t in stored if t is not None and t.is_floating_point())
+            dtype = kinds.most_common(1)[0][0] if kinds else torch.float32
         # Weights with two names, such as tied embeddings, are written once.
         cast = {w.data_ptr(): w.to(dtype) for w in weights.values()}
         written = {name: cast[w.data_ptr()] for name, w in weights.items()}
         self.module.save_pretrained(folder, state_dict=written)
         self.source.config.save_pretrained(folder)  # a trainer changes the module's
         self.source.tokenizer.save_pretrained(folder)
-
-    def _weights(self) -> dict[str, Tensor]:
-        """The weights of the checkpoint, with what adapters add to them."""
-        held = self.module.state_dict().items()
-        weights = {n.replace(".base_layer.", "."): w for n, w in held if ".lora_" not in n}
-        for name, layer in self.module.named_modules():
-            if hasattr(layer, "get_delta_weight"):
-                weights[f"{name}.weight"] = layer.weight + layer.get_delta_weight("default")
-        return weights
-
-    @property
-    def _stored_dtype(self) -> torch.dtype:
-        """The dtype that the configuration names, or else that of most tensors."""
-        if self.source.config.dtype is not None:
-            named: torch.dtype = self.source.config.dtype
-            return named
-        stored = self.source.stored_tensors().values()
-        kinds = Counter(t.dtype for t in stored if t is not None and t.is_floating_point())
-        return kinds.most_common(1)[0][0] if kinds else torch.float32

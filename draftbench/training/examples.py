@@ -14,7 +14,6 @@ from itertools import combinations
 
 import numpy as np
 from numpy.lib.stride_tricks import sliding_window_view
-from numpy.typing import NDArray
 
 from draftbench.acceptance.intervals import MIN_REQUESTS
 from draftbench.errors import UsageError
@@ -36,9 +35,7 @@ NEAR, PIECE = 0.5, 8
 # the traffic (a system prompt) and do not count.
 COMMON, COMMON_FROM = 0.05, 10
 
-
 Tokens = tuple[int, ...]
-Numbers = NDArray[np.uint64]
 # The weight of a token in the hash of a piece, by its place there.
 _FACTORS = np.random.default_rng(0).integers(1 << 63, size=PIECE, dtype=np.uint64) * 2 + 1
 
@@ -52,11 +49,6 @@ class Examples:
     train: tuple[ScoredResponse, ...]
     stop: tuple[ScoredResponse, ...]
     prove: tuple[ScoredResponse, ...]
-
-    @property
-    def tokens(self) -> int:
-        """Tokens of the responses to train on."""
-        return tokens_of(self.train)
 
 
 def prompt_of(response: ScoredResponse) -> Tokens:
@@ -83,7 +75,11 @@ def _digest(prompt: Sequence[int], key: bytes) -> str:
 def first_of_near(prompts: Iterable[Tokens]) -> dict[Tokens, Tokens]:
     """For each prompt, the first in token order among those near it, or near one of those."""
     ordered = sorted(set(prompts))
-    pieces = [_pieces(prompt) for prompt in ordered]
+    pieces = []
+    for prompt in ordered:
+        short = max(0, PIECE - len(prompt))
+        runs = sliding_window_view(np.pad(np.array(prompt, np.uint64), (0, short)), PIECE)
+        pieces.append(np.unique(runs @ _FACTORS))
     owner = np.repeat(np.arange(len(ordered)), [len(each) for each in pieces])
     _, piece, owners = np.unique(np.concatenate(pieces), return_inverse=True, return_counts=True)
     owners = owners[piece]
@@ -110,13 +106,6 @@ def first_of_near(prompts: Iterable[Tokens]) -> dict[Tokens, Tokens]:
     return {prompt: ordered[first(at)] for at, prompt in enumerate(ordered)}
 
 
-def _pieces(prompt: Tokens) -> Numbers:
-    """Hashes of the pieces of a prompt."""
-    short = max(0, PIECE - len(prompt))
-    runs = sliding_window_view(np.pad(np.array(prompt, np.uint64), (0, short)), PIECE)
-    return np.unique(runs @ _FACTORS)
-
-
 def examples_of(run: Run, key: bytes) -> Examples:
     """The responses of a run, split into the three purposes.
 
@@ -137,36 +126,6 @@ def examples_of(run: Run, key: bytes) -> Examples:
             "prove the draft and 10 say when to stop",
         )
     return Examples(**ordered | {"stop": ordered["stop"][:LOOKED_AT]})
-
-
-def other_traffic(other: Run, run: Run, examples: Examples) -> tuple[ScoredResponse, ...]:
-    """The responses of another run of the same target, without those to prompts that train the
-    draft or say when to stop, or are near such a prompt.
-
-    Raises:
-        UsageError: the run has another target, no texts, or too few.
-    """
-    if _target_of(run) != _target_of(other):
-        raise UsageError(
-            f"`{other.path}` is a run of another target, `{other.manifest.question.target}`",
-            hint="sweep the other traffic with the target that the draft is trained for",
-        )
-    trained, others = (*examples.train, *examples.stop), list(_recorded(other))
-    first = first_of_near(map(prompt_of, (*trained, *others)))
-    seen = {first[prompt_of(each)] for each in trained}
-    unseen = [each for each in others if first[prompt_of(each)] not in seen]
-    if len({response.trajectory.request for response in unseen}) < MIN_REQUESTS:
-        raise UsageError(
-            f"`{other.path}` has too few requests that the training does not see",
-            hint=f"sweep at least {MIN_REQUESTS} other requests",
-        )
-    return tuple(unseen)
-
-
-def _target_of(run: Run) -> str:
-    """A hash of the target's weights; if an engine served it, its name."""
-    facts = run.facts_of(None)
-    return facts.fingerprint if facts else run.manifest.question.target
 
 
 def _recorded(run: Run) -> Iterator[ScoredResponse]:

@@ -6,7 +6,6 @@ forecast, only the first steps are taken (`begin`).
 from __future__ import annotations
 
 import contextlib
-import math
 import shutil
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
@@ -41,7 +40,7 @@ class InTraining(Protocol):
     def module(self) -> nn.Module: ...
 
     @property
-    def width(self) -> int: ...
+    def width(self) -> int: ...  # of its states
 
     def batch(self, responses: Sequence[ScoredResponse]) -> Batch: ...
 
@@ -58,11 +57,6 @@ class Progress(Protocol):
     def advance(self, units: int = 1) -> None: ...
 
     def note(self, text: str, *, always: bool = False) -> None: ...
-
-
-def steps_of(responses: int, settings: TrainingSettings) -> int:
-    """The steps of a whole training on this many responses."""
-    return math.ceil(responses / settings.batch) * settings.epochs
 
 
 def warm_up_of(steps: int) -> int:
@@ -87,12 +81,10 @@ def fit(
     Returns:
         The acceptance at each look, after how many steps.
     """
-    steps = steps_of(len(responses), settings)
+    steps = settings.steps(len(responses))
     every = max(1, round(steps / settings.epochs / LOOKS_AN_EPOCH))
-    arguments = _arguments(
-        draft,
-        settings,
-        checkpoints,
+    trainer = _Trainer(
+        *(draft, responses, settings, checkpoints, progress, "training", look),
         num_train_epochs=settings.epochs,
         lr_scheduler_type="linear",
         warmup_steps=warm_up_of(steps),
@@ -106,10 +98,14 @@ def fit(
         greater_is_better=True,
         restore_callback_states_from_checkpoint=True,  # how many looks saw nothing better
     )
-    trainer = _Trainer(draft, responses, arguments, progress, "training", look)
     trainer.add_callback(EarlyStoppingCallback(PATIENCE))
-    trainer.train(resume_from_checkpoint=_whole_checkpoints(checkpoints) or None)
-    return trainer.looked()
+    for checkpoint in checkpoints.glob("checkpoint-*"):
+        # The state is written last: without it the checkpoint was cut off.
+        if not (checkpoint / TRAINER_STATE_NAME).exists():
+            shutil.rmtree(checkpoint)
+    trainer.train(resume_from_checkpoint=any(checkpoints.glob("checkpoint-*")) or None)
+    history = trainer.state.log_history
+    return [(row["step"], row["eval_rate"]) for row in history if "eval_rate" in row]
 
 
 def begin(
@@ -120,62 +116,22 @@ def begin(
     progress: Progress,
     looks: Sequence[int],
     look: Callable[[], float],
-) -> list[tuple[int, float]]:
+) -> None:
     """Train a draft in place up to the last look, at the largest learning rate of a whole training.
 
     Args:
         folder: for the trainer, which leaves nothing there.
         looks: after which steps to look, ascending.
         look: gives the draft's acceptance now.
-
-    Returns:
-        The acceptance at each look, after how many steps.
     """
-    arguments = _arguments(
-        draft,
-        settings,
-        folder,
+    trainer = _Trainer(
+        *(draft, responses, settings, folder, progress, "forecast", look, looks),
         max_steps=looks[-1],
         lr_scheduler_type="constant_with_warmup",
         warmup_steps=warm_up_of(looks[-1]),
         save_strategy="no",
     )
-    trainer = _Trainer(draft, responses, arguments, progress, "forecast", look)
-    trainer.add_callback(_LooksAfter(looks))
     trainer.train()
-    return trainer.looked()
-
-
-def _arguments(
-    draft: InTraining, settings: TrainingSettings, folder: Path, **more: Any
-) -> TrainingArguments:
-    """The arguments of every training, and some more."""
-    on_cpu = next(draft.module.parameters()).device.type == "cpu"
-    return TrainingArguments(
-        output_dir=str(folder),
-        per_device_train_batch_size=settings.batch,
-        learning_rate=settings.rate_for(draft.width),
-        seed=settings.seed,
-        use_cpu=on_cpu,
-        bf16=not on_cpu,
-        dataloader_pin_memory=not on_cpu,
-        remove_unused_columns=False,
-        disable_tqdm=True,
-        logging_strategy="no",
-        report_to="none",
-        **more,
-    )
-
-
-def _whole_checkpoints(folder: Path) -> bool:
-    """Whether there is a checkpoint to resume from. One that was cut off while it was written lacks
-    the state, which is written last, and is removed.
-    """
-    every = list(folder.glob("checkpoint-*"))
-    for checkpoint in every:
-        if not (checkpoint / TRAINER_STATE_NAME).exists():
-            shutil.rmtree(checkpoint)
-    return any(checkpoint.exists() for checkpoint in every)
 
 
 class _Trainer(Trainer):  # type: ignore[misc]
@@ -185,19 +141,37 @@ class _Trainer(Trainer):  # type: ignore[misc]
         self,
         draft: InTraining,
         responses: Sequence[ScoredResponse],
-        arguments: TrainingArguments,
+        settings: TrainingSettings,
+        folder: Path,
         progress: Progress,
         what: str,
         look: Callable[[], float],
+        looks: Sequence[int] = (),
+        **more: Any,
     ) -> None:
         self.draft, self.look, self.progress, self.what = draft, look, progress, what
+        on_cpu = next(draft.module.parameters()).device.type == "cpu"
+        arguments = TrainingArguments(
+            output_dir=str(folder),
+            per_device_train_batch_size=settings.batch,
+            learning_rate=settings.rate_for(draft.width),
+            seed=settings.seed,
+            use_cpu=on_cpu,
+            bf16=not on_cpu,
+            dataloader_pin_memory=not on_cpu,
+            remove_unused_columns=False,
+            disable_tqdm=True,
+            logging_strategy="no",
+            report_to="none",
+            **more,
+        )
         super().__init__(
             draft.module,
             arguments,
             data_collator=draft.batch,
             train_dataset=responses,
             eval_dataset=(),
-            callbacks=[_Shown(progress, what)],
+            callbacks=[_Shown(progress, what, looks)],
         )
         self.remove_callback(PrinterCallback)
 
@@ -217,33 +191,19 @@ class _Trainer(Trainer):  # type: ignore[misc]
         self.progress.stage(f"{self.what}, {seen['eval_rate']:.1%} accepted", left)
         return seen
 
-    def looked(self) -> list[tuple[int, float]]:
-        """The acceptance at each look, after how many steps."""
-        history = self.state.log_history
-        return [(row["step"], row["eval_rate"]) for row in history if "eval_rate" in row]
-
 
 class _Shown(TrainerCallback):  # type: ignore[misc]
-    """Shows every step."""
+    """Shows every step, and makes the trainer look after some."""
 
-    def __init__(self, progress: Progress, what: str) -> None:
-        self.progress, self.what = progress, what
+    def __init__(self, progress: Progress, what: str, looks: Sequence[int]) -> None:
+        self.progress, self.what, self.looks = progress, what, looks
 
     def on_train_begin(self, args: Any, state: Any, control: Any, **_: Any) -> None:
         self.progress.stage(self.what, state.max_steps - state.global_step)
 
     def on_step_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
         self.progress.advance()
-
-
-class _LooksAfter(TrainerCallback):  # type: ignore[misc]
-    """Makes the trainer look after these steps."""
-
-    def __init__(self, steps: Sequence[int]) -> None:
-        self.steps = steps
-
-    def on_step_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
-        control.should_evaluate = state.global_step in self.steps
+        control.should_evaluate |= state.global_step in self.looks
 
 
 @contextlib.contextmanager

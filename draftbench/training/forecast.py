@@ -34,9 +34,10 @@ from draftbench.acceptance.intervals import RESAMPLES, Estimate, generator_of, q
 from draftbench.acceptance.rounds import Floats
 from draftbench.decoder.device import device_words
 from draftbench.errors import UsageError
-from draftbench.training.fit import LOOKS_AN_EPOCH, Progress, begin, steps_of, warm_up_of
+from draftbench.training.examples import tokens_of
+from draftbench.training.fit import LOOKS_AN_EPOCH, Progress, begin, warm_up_of
 from draftbench.training.held_out import Acceptance
-from draftbench.training.outcome import Forecast, Part, Reached
+from draftbench.training.outcome import Forecast, Part
 from draftbench.training.plan import Plan
 from draftbench.training.settings import TrainingSettings
 
@@ -71,8 +72,7 @@ class FirstParts(NamedTuple):
     steps: list[int]  # of each part
     shares: list[float]  # of the training
     accepted: list[Acceptance]  # before training, and after each part
-    a_step: float  # seconds
-    a_look: float  # seconds, at as many responses as the training looks at
+    seconds: float  # that the whole training will take, judged by these
 
 
 def first_parts(plan: Plan, work: Path, progress: Progress) -> FirstParts:
@@ -85,73 +85,66 @@ def first_parts(plan: Plan, work: Path, progress: Progress) -> FirstParts:
         UsageError: there is too little data for parts.
     """
     train, stop, settings = plan.examples.train, plan.examples.stop, plan.settings
-    steps, total = part_steps(len(train), settings), steps_of(len(train), settings)
+    if (steps := part_steps(len(train), settings)) is None:
+        fits = int(LONGEST * len(train) * settings.epochs / (WORTH * LEAST_STEPS[-1]))
+        raise UsageError(
+            f"{len(train)} responses to train on, {settings.batch} a step, are too few to forecast "
+            "from",
+            hint=(f"`--batch {fits}` makes enough steps; or " if fits else "")
+            + "sweep more of the traffic; `--anyway` trains without a forecast",
+        )
     read = stop[: max(len(stop) // 3, LEAST_READ)]
-    accepted = [plan.replayer.along(plan.draft.spec, read)]
+    accepted = [plan.along(plan.draft.spec, read)]
     draft, begun, ended = plan.in_training(), list[float](), list[float]()
 
     def look() -> float:
         begun.append(time.monotonic())
-        accepted.append(plan.replayer.now(draft, work / "part", read))
+        accepted.append(plan.now(draft, work / "part", read))
         ended.append(time.monotonic())
         return accepted[-1].rate.value or 0.0
 
-    first = train[: steps[-1] * settings.batch]
+    first, total = train[: steps[-1] * settings.batch], settings.steps(len(train))
     begin(draft, first, settings, work, progress, steps, look)
-    looking, reading = fmean(np.subtract(ended, begun)), fmean(a.seconds for a in accepted[1:])
+    # Before the first look the trainer starts, too.
+    a_step = (sum(begun[1:]) - sum(ended[:-1])) / (steps[-1] - steps[0])
+    # The training looks at more responses than the forecast.
+    reading = fmean(each.seconds for each in accepted[1:]) * (len(stop) / len(read) - 1)
+    a_look = fmean(np.subtract(ended, begun)) + reading
     return FirstParts(
         steps,
         [share_of(each, steps[-1], total) for each in steps],
         accepted,
-        # Before the first look the trainer starts, too.
-        a_step=(sum(begun[1:]) - sum(ended[:-1])) / (steps[-1] - steps[0]),
-        a_look=looking + reading * (len(stop) / len(read) - 1),
+        seconds=a_step * total + a_look * LOOKS_AN_EPOCH * settings.epochs,
     )
 
 
 def forecast(plan: Plan, first: FirstParts) -> Forecast:
     """What the whole training will gain, judged by its first parts."""
     gc.collect()  # what was trained is held by cycles, and the training needs the room
-    before, speeds, settings = first.accepted[0], plan.speeds, plan.settings
+    before, speeds = first.accepted[0], plan.speeds
     rates = [each.rate for each in first.accepted]
     original, *reached = (each.value or 0.0 for each in rates)
     draws = gain_draws(first.shares, *gains_of(rates), max(plan.most - original, 0.0))
     parts = zip(first.shares, first.steps, reached, strict=True)
-    total, looks = steps_of(len(plan.examples.train), settings), LOOKS_AN_EPOCH * settings.epochs
     return Forecast(
         rate=original,
         parts=tuple(Part(*each) for each in parts),
         gain=interval(draws),
-        before=Reached(*speeds.now) if speeds else None,
-        after=Reached(*speeds.at(before, original + draws)) if speeds else None,
+        before=speeds.now if speeds else None,
+        after=speeds.at(before, original + draws) if speeds else None,
         fastest=speeds.fastest if speeds else None,
         requests=len(before.rate.requests),
-        tokens=plan.examples.tokens,
-        seconds=first.a_step * total + first.a_look * looks,
+        tokens=tokens_of(plan.examples.train),
+        seconds=first.seconds,
         device=device_words(plan.device),
     )
 
 
-def too_few(responses: int, settings: TrainingSettings) -> bool:
-    """Whether a training has too few steps for parts."""
-    return WORTH * LEAST_STEPS[-1] > LONGEST * steps_of(responses, settings)
-
-
-def part_steps(responses: int, settings: TrainingSettings) -> list[int]:
-    """After how many steps each part ends.
-
-    Raises:
-        UsageError: the training has too few.
-    """
-    total = steps_of(responses, settings)
-    if too_few(responses, settings):
-        fits = int(LONGEST * responses * settings.epochs / (WORTH * LEAST_STEPS[-1]))
-        raise UsageError(
-            f"{responses} responses to train on, {settings.batch} a step, are too few to forecast "
-            "from",
-            hint=(f"`--batch {fits}` is enough steps; better " if fits else "")
-            + "sweep more of the traffic; `--anyway` trains without a forecast",
-        )
+def part_steps(responses: int, settings: TrainingSettings) -> list[int] | None:
+    """After how many steps each part ends; None if the training has too few steps for parts."""
+    total = settings.steps(responses)
+    if WORTH * LEAST_STEPS[-1] > LONGEST * total:
+        return None
     wanted = zip(PARTS, LEAST_STEPS, strict=True)
     return [max(round(part * total / WORTH), least) for part, least in wanted]
 
@@ -166,7 +159,9 @@ def gain_draws(
         gains: of each part, with their covariance.
         most: the greatest possible gain.
     """
-    curves = np.concatenate([_grown(np.array(parts), beta) for beta in _BETAS])
+    steps = np.log1p(np.multiply.outer(1 / _BENDS, np.append(parts, 1.0)))
+    grown = np.concatenate([-np.expm1(-b * steps) / b if b else steps for b in _BETAS])
+    curves = grown[:, :-1] / grown[:, -1:]  # the shares of the whole gain, a row for each curve
     finals = np.geomspace(_LEAST, max(most, _LEAST), 60)
     off = gains - np.multiply.outer(finals, curves)
     chances = []
@@ -181,13 +176,6 @@ def gain_draws(
     spread = np.sqrt(_NOISES[noises] ** 2 + covariance[-1, -1])
     drawn: Floats = finals[wholes] + spread * generator.standard_normal(RESAMPLES)
     return np.clip(drawn, 0.0, most)
-
-
-def _grown(parts: Floats, beta: float) -> Floats:
-    """The share of the whole training's gain that its parts gain, one row for each bend."""
-    steps = np.log1p(np.multiply.outer(1 / _BENDS, np.append(parts, 1.0)))
-    grown: Floats = -np.expm1(-beta * steps) / beta if beta else steps
-    return grown[:, :-1] / grown[:, -1:]
 
 
 def gains_of(accepted: Sequence[Sample]) -> tuple[Floats, Floats]:

@@ -47,38 +47,22 @@ class TrainableHead(nn.Module):
         offsets = tensors.get("d2t", torch.zeros(shape.drafted, dtype=torch.long))
         kept = torch.arange(shape.drafted) + offsets
         self.register_buffer("kept", kept, persistent=False)
-        self.names = [
-            name
+        # The trained weights by their names in the checkpoint, whose dots PyTorch refuses.
+        self.weights = {
+            name: nn.Parameter(tensor.float().clone())
             for name, tensor in tensors.items()
             if tensor.is_floating_point() and name != "embed_tokens.weight"
-        ]
-        for name in self.names:
-            weight = nn.Parameter(tensors[name].float().clone())
-            self.register_parameter(_dotless(name), weight)
-
-    def trained(self) -> dict[str, Tensor]:
-        """The trained weights by their names in the checkpoint."""
-        return {name: self._weight(name).detach() for name in self.names}
-
-    def _weight(self, name: str) -> Tensor:
-        weight: Tensor = getattr(self, _dotless(name))
-        return weight
+        }
+        self.held = nn.ParameterList(self.weights.values())
 
     def _linear(self, name: str, x: Tensor) -> Tensor:
-        bias = self._weight(f"{name}.bias") if f"{name}.bias" in self.names else None
-        return functional.linear(x, self._weight(f"{name}.weight"), bias)
+        return functional.linear(
+            x, self.weights[f"{name}.weight"], self.weights.get(f"{name}.bias")
+        )
 
     def _norm(self, name: str, x: Tensor) -> Tensor:
-        weight = self._weight(f"{name}.weight")
+        weight = self.weights[f"{name}.weight"]
         return functional.rms_norm(x.float(), weight.shape, weight, self.shape.layer.rms_norm_eps)
-
-    def _entering(self, states: Tensor) -> Tensor:
-        if self.shape.norm_before_fc:
-            states = self._norm("input_norm", states)
-        if self.shape.fc_norm:
-            parts = enumerate(states.chunk(len(self.shape.reads), dim=-1))
-            states = torch.cat([self._norm(f"fc_norm.{i}", part) for i, part in parts], dim=-1)
-        return self._linear("fc", states)
 
     def _turned(self, name: str, both: Tensor, turning: Sequence[Tensor] = ()) -> Tensor:
         """Queries, keys or values [batch, heads, rows, head_dim]."""
@@ -87,7 +71,7 @@ class TrainableHead(nn.Module):
         attention = f"{_LAYER}self_attn."
         heads = self._linear(f"{attention}{name}_proj", both)
         heads = heads.unflatten(-1, (-1, self.shape.head_dim))
-        if f"{attention}{name}_norm.weight" in self.names:
+        if f"{attention}{name}_norm.weight" in self.weights:
             heads = self._norm(f"{attention}{name}_norm", heads)
         heads = heads.transpose(1, 2)
         if turning:
@@ -105,7 +89,12 @@ class TrainableHead(nn.Module):
         rows = ids.shape[1] - 1
         places = torch.arange(rows, device=ids.device)
         future = torch.full((rows, rows), float("-inf"), device=ids.device).triu(1)
-        left, keys, values = self._entering(states), list[Tensor](), list[Tensor]()
+        if self.shape.norm_before_fc:
+            states = self._norm("input_norm", states)
+        if self.shape.fc_norm:
+            parts = enumerate(states.chunk(len(self.shape.reads), dim=-1))
+            states = torch.cat([self._norm(f"fc_norm.{i}", part) for i, part in parts], dim=-1)
+        left, keys, values = self._linear("fc", states), list[Tensor](), list[Tensor]()
         for depth in range(DEPTHS):
             read = functional.pad(ids[:, 1 + depth :], (0, depth))
             normed = self._norm(f"{_LAYER}hidden_norm", left)
@@ -125,18 +114,12 @@ class TrainableHead(nn.Module):
             left = normed if self.shape.norm_before_residual else left
             mixed = mixed.transpose(1, 2).flatten(2)
             left = left + self._linear(f"{_LAYER}self_attn.o_proj", mixed)
-            left = left + self._mlp(self._norm(f"{_LAYER}post_attention_layernorm", left))
+            normed = self._norm(f"{_LAYER}post_attention_layernorm", left)
+            gate, up = (self._linear(f"{_LAYER}mlp.{name}_proj", normed) for name in ("gate", "up"))
+            left = left + self._linear(f"{_LAYER}mlp.down_proj", functional.silu(gate) * up)
             last = self._norm("norm", left)
             left = last if self.shape.norm_output else left
             yield self._linear("lm_head", last)
-
-    def _mlp(self, x: Tensor) -> Tensor:
-        gate, up = (self._linear(f"{_LAYER}mlp.{name}_proj", x) for name in ("gate", "up"))
-        return self._linear(f"{_LAYER}mlp.down_proj", functional.silu(gate) * up)
-
-
-def _dotless(name: str) -> str:
-    return name.replace(".", "/")
 
 
 def read_by_head(target: Any, reads: Sequence[int], batch: Batch) -> tuple[Tensor, Tensor]:
@@ -179,15 +162,9 @@ class HeadInTraining:
         tensors = {named(name): tensor for name, tensor in self.stored.items()}
         own = tensors.get("embed_tokens.weight")
         embedding = target.get_input_embeddings().weight if own is None else own
-        device = target.device
         self.module = TrainableHead(self.shape, tensors, embedding, rotary_of(self.shape))
-        self.module.to(device)
-
-    @property
-    def width(self) -> int:
-        """The width of its states."""
-        width: int = self.shape.layer.hidden_size
-        return width
+        self.module.to(target.device)
+        self.width = self.shape.layer.hidden_size
 
     def batch(self, responses: Sequence[ScoredResponse]) -> Batch:
         """Prompts and responses side by side, padded at the end."""
@@ -200,9 +177,9 @@ class HeadInTraining:
     def save(self, folder: Path) -> None:
         """Write a checkpoint with the original's configuration, names and dtypes."""
         folder.mkdir(parents=True, exist_ok=True)
-        trained = self.module.trained()
+        trained = self.module.weights
         tensors = {
-            name: trained.get(named(name), tensor).to("cpu", tensor.dtype).contiguous()
+            name: trained.get(named(name), tensor).detach().to("cpu", tensor.dtype).contiguous()
             for name, tensor in self.stored.items()
         }
         save_file(tensors, folder / "model.safetensors", {"format": "pt"})

@@ -1,5 +1,5 @@
-"""A draft on requests that it was not trained on: its acceptance, replayed as in a sweep; how fast
-that makes it; and the proof, which compares the original and the trained draft.
+"""A draft on requests that it was not trained on: its acceptance, how fast that makes it, and the
+proof, which compares the original and the trained draft.
 
 Rounds at one k take the same time however much of them is accepted, so the measured speed-up grows
 with their tokens.
@@ -8,23 +8,15 @@ with their tokens.
 from __future__ import annotations
 
 import math
-import shutil
-import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from pathlib import Path
 from statistics import NormalDist
 
 import numpy as np
 
 from draftbench.acceptance.candidate_rounds import CandidateRounds
-from draftbench.acceptance.definitions import (
-    Sample,
-    accepted_per_drafted,
-    alpha,
-    tokens_per_round,
-)
+from draftbench.acceptance.definitions import Sample, accepted_per_drafted, alpha, tokens_per_round
 from draftbench.acceptance.intervals import (
     Estimate,
     estimate,
@@ -33,22 +25,11 @@ from draftbench.acceptance.intervals import (
     paired_ratio,
     quantiles,
 )
-from draftbench.acceptance.rounds import AnyReplay, Floats, Pairs, alpha_of
-from draftbench.decoder.runner import Runner
-from draftbench.measure.replay import ServedTarget, replay_head, replay_model
-from draftbench.measure.trajectories import GROUP, ScoredResponse
-from draftbench.models.eagle import build_head
-from draftbench.models.quantize import Build, build_runner
-from draftbench.models.source import ModelSource
-from draftbench.models.translation import translated
-from draftbench.planner.formula import expected_tokens
+from draftbench.acceptance.rounds import Floats, Pairs, alpha_of
 from draftbench.planner.recommendation import Recommendation
-from draftbench.records import SELF, Candidate, DraftingMode, Trajectory
-from draftbench.training.fit import InTraining, writing
+from draftbench.records import SELF, Candidate
 from draftbench.training.outcome import Compared, Proof, Reached
 
-# Rates between which speed-ups are interpolated.
-_RATES = np.linspace(0.0, 1.0, 201)
 _REACH = NormalDist().inv_cdf(0.975)
 
 
@@ -79,52 +60,6 @@ class Acceptance:
 
 
 @dataclass(frozen=True)
-class Replayer:
-    """Replays checkpoints of one draft, each loaded as a sweep loads it.
-
-    `target` is a runner if a head reads its states; otherwise it only says how much the target
-    reads.
-    """
-
-    candidate: Candidate
-    source: ModelSource  # of the target
-    target: Runner | ServedTarget
-    build: Build
-    mode: DraftingMode
-    ks: tuple[int, ...]
-
-    def along(self, checkpoint: Path | str, responses: Sequence[ScoredResponse]) -> Acceptance:
-        """Replay the draft in a folder along some responses."""
-        draft = ModelSource(str(checkpoint))
-        pairs: list[tuple[Trajectory, AnyReplay]] = []
-        if isinstance(self.target, ServedTarget):
-            runner, _ = build_runner(draft, self.build, self.candidate.draft)
-            runner, begun = translated(runner, self.source, draft), time.monotonic()
-            for at in range(0, len(responses), GROUP):
-                group = responses[at : at + GROUP]
-                made = replay_model(runner, self.target, group, self.candidate, self.mode)
-                pairs += list(zip([r.trajectory for r in group], made, strict=True))
-            return Acceptance(pairs, time.monotonic() - begun)
-        layers = self.source.config.get_text_config().num_hidden_layers
-        head, _ = build_head(draft, self.build, self.candidate.draft, self.target, layers)
-        begun = time.monotonic()
-        for response in responses:
-            made_one = replay_head(response, self.candidate, head, self.target, max(self.ks))
-            pairs.append((response.trajectory, made_one))
-        return Acceptance(pairs, time.monotonic() - begun)
-
-    def now(
-        self, draft: InTraining, folder: Path, responses: Sequence[ScoredResponse]
-    ) -> Acceptance:
-        """Replay a draft in training along some responses, from a temporary checkpoint."""
-        with writing(folder.parent):
-            draft.save(folder)
-        found = self.along(folder, responses)
-        shutil.rmtree(folder)
-        return found
-
-
-@dataclass(frozen=True)
 class Speeds:
     """The measured speed-ups of a draft by k, and of the fastest configuration of the run."""
 
@@ -145,45 +80,44 @@ class Speeds:
         return cls(by_k, max(1.0, *(speed.value for speed in by_configuration.values())))
 
     @property
-    def now(self) -> tuple[int, Estimate]:
-        """The k at which the draft is fastest now, and its speed-up there."""
-        return max(self.by_k.items(), key=lambda item: item[1].value)
+    def now(self) -> Reached:
+        """The draft's speed-up in the run."""
+        return _fastest(self.by_k)
 
-    def at(self, before: Acceptance, draws: Floats) -> tuple[int, Estimate]:
-        """The fastest k and its speed-up, with draws of the rate after training. Between the rate
+    def at(self, before: Acceptance, draws: Floats) -> Reached:
+        """The speed-up at the fastest k, with draws of the rate after training. Between the rate
         `before` and 1, tokens per round grow as if all positions were alike.
         """
         rate = before.rate.value or 0.0
-        logs = {}
+        more = (draws - rate) / (1 - rate) if rate < 1 else np.zeros_like(draws)
+        speeds = {}
         for k, speed in self.by_k.items():
             tokens = before.tokens_per_round(k).value or 1.0
             alike = alpha_of(tokens, k)
-            more = (_RATES - rate) / (1 - rate) if rate < 1 else np.zeros_like(_RATES)
             reached = np.clip(alike + more * (1 - alike), 0.0, 1.0)
-            gained = [expected_tokens(float(each), k) / tokens for each in reached]
-            logs[k] = np.log(speed.value) + np.log(gained)
-        middle = float(np.median(draws))
-        best = max(logs, key=lambda k: float(np.interp(middle, _RATES, logs[k])))
-        fastest = np.interp(draws, _RATES, logs[best])
+            speeds[k] = speed.value / tokens * sum(reached**i for i in range(k + 1))
+        best = max(speeds, key=lambda k: float(np.median(speeds[k])))
         noise = generator_of("speed").standard_normal(len(draws)) * _log_error(self.by_k[best])
-        low, high = quantiles(fastest + noise, (0.025, 0.975))
-        value = float(np.interp(middle, _RATES, logs[best]))
-        return best, Estimate(*(math.exp(each) for each in (value, low, high)))
+        low, high = quantiles(speeds[best] * np.exp(noise), (0.025, 0.975))
+        return Reached(best, Estimate(float(np.median(speeds[best])), low, high))
 
-    def with_tokens(self, ratios: dict[int, Estimate]) -> tuple[int, Estimate]:
-        """The fastest k and its speed-up, if rounds yield `ratios` times as many tokens."""
-        every = {k: _product(speed, ratios[k]) for k, speed in self.by_k.items()}
-        return max(every.items(), key=lambda item: item[1].value)
+    def with_tokens(self, ratios: dict[int, Estimate]) -> Reached:
+        """The speed-up at the fastest k, if rounds yield `ratios` times as many tokens."""
+        return _fastest({k: _product(speed, ratios[k]) for k, speed in self.by_k.items()})
 
     def change(self, k: int, ratio: Estimate) -> Estimate:
         """The speed-up at a k whose rounds yield `ratio` times as many tokens, over the speed-up
         now. At the same k the timings cancel, and only the uncertainty of the tokens is left.
         """
-        now, speed = self.now
-        if k == now:
+        now = self.now
+        if k == now.k:
             return ratio
-        over = Estimate(1 / speed.value, 1 / speed.high, 1 / speed.low)
+        over = Estimate(1 / now.speedup.value, 1 / now.speedup.high, 1 / now.speedup.low)
         return _product(_product(self.by_k[k], over), ratio)
+
+
+def _fastest(by_k: dict[int, Estimate]) -> Reached:
+    return Reached(*max(by_k.items(), key=lambda item: item[1].value))
 
 
 def _log_error(estimate: Estimate) -> float:
@@ -202,28 +136,27 @@ def prove(
     original: Acceptance, trained: Acceptance, speeds: Speeds | None, ks: Sequence[int]
 ) -> Proof:
     """Compare both drafts along the same responses."""
+
+    def compared(before: Sample, now: Sample) -> Compared:
+        return Compared(*map(_known, (before, now, paired_difference(now, before))))
+
     after, faster, k = None, None, max(ks)
     if speeds is not None:
         ratios = {
             at: _known(paired_ratio(trained.tokens_per_round(at), original.tokens_per_round(at)))
             for at in speeds.by_k
         }
-        k, speedup = speeds.with_tokens(ratios)
-        after, faster = Reached(k, speedup), speeds.change(k, ratios[k])
+        after = speeds.with_tokens(ratios)
+        k, faster = after.k, speeds.change(after.k, ratios[after.k])
     return Proof(
         requests=len(original.rate.requests),
-        rate=_compared(original.rate, trained.rate),
+        rate=compared(original.rate, trained.rate),
         k=k,
-        tokens_per_round=_compared(original.tokens_per_round(k), trained.tokens_per_round(k)),
-        before=Reached(*speeds.now) if speeds else None,
+        tokens_per_round=compared(original.tokens_per_round(k), trained.tokens_per_round(k)),
+        before=speeds.now if speeds else None,
         after=after,
         faster=faster,
     )
-
-
-def _compared(original: Sample, trained: Sample) -> Compared:
-    every = original, trained, paired_difference(trained, original)
-    return Compared(*map(_known, every))
 
 
 def _known(sample: Sample) -> Estimate:

@@ -6,7 +6,6 @@ import scenes
 import torch
 
 from draftbench.decoder.any_transformer import TransformersRunner
-from draftbench.decoder.attention import LaterDepths
 from draftbench.decoder.eagle import EagleHead, HeadDrafter
 from draftbench.decoder.linear import unquantized_linear
 from draftbench.decoder.llama import LlamaRunner
@@ -156,32 +155,3 @@ def test_rows_side_by_side_draft_as_each_does_alone(one):
     alone = [decode(each, target, HeadDrafter(head), 3, HostClock()) for each in tasks]
     together = decode_all(tasks, target, HeadDrafter(head), 3, HostClock(), rows=3)
     assert [(r.tokens, r.accepted) for r in together] == [(r.tokens, r.accepted) for r in alone]
-
-
-class OneBehind(LaterDepths):
-    """Later depths at the position of the depth before."""
-
-    def __init__(self, *args):
-        super().__init__(*args)
-        self.place = self.place - 1
-
-
-@pytest.mark.parametrize("fault", ["layers", "position", "d2t", "flag", "state"])
-def test_a_fault_drafts_otherwise(one, fault, monkeypatch):
-    config, weights = one
-    target = runner()
-    text = [*PROMPTS[0], *response_of(PROMPTS[0], target).tokens]
-    right = expected(config, weights, target, text, 4)
-    head = head_of(config, weights, target)
-    if fault == "layers":
-        head.reads = (3, 1, 4)
-    elif fault == "position":
-        monkeypatch.setattr("draftbench.decoder.eagle.LaterDepths", OneBehind)
-    elif fault == "d2t":
-        head.target_ids = head.target_ids.roll(1)
-    elif fault == "flag":
-        head = head_of(config | {"norm_before_residual": True}, weights, target)
-    states = states_of(target, text, head.reads)
-    states = states[1:] if fault == "state" else states[:-1]
-    found = torch.cat([part.tokens for part in head.along(text, states, 4, DEPTHS)]).tolist()
-    assert found != right

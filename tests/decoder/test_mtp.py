@@ -1,5 +1,5 @@
-"""Layers that a target carries to draft for itself: decoding against transformers' own use of them,
-and one pass against decoding.
+"""The layer that a target carries to draft for itself: decoding against transformers' own use of
+it, and one pass against decoding.
 """
 
 from operator import eq
@@ -7,18 +7,15 @@ from operator import eq
 import pytest
 import random_mtp
 import torch
-from transformers import AutoModelForCausalLM
 from transformers.generation import candidate_generator
 from transformers.modeling_layers import MtpModel
 
 from draftbench.decoder.any_transformer import TransformersRunner
-from draftbench.decoder.mtp import MtpHead, head_drafter
+from draftbench.decoder.eagle import HeadDrafter
+from draftbench.decoder.mtp import MtpHead
 from draftbench.decoder.runner import HiddenStates, HostClock, Task
 from draftbench.decoder.sampling import Uniforms
 from draftbench.decoder.speculate import decode, decode_all
-from draftbench.models.mtp import build_mtp, check_mtp
-from draftbench.models.quantize import Build, build_runner
-from draftbench.models.source import ModelSource
 from draftbench.records import Sampling
 
 LIMIT, VOCABULARY = 64, 64
@@ -32,8 +29,8 @@ def task(prompt):
     return Task(prompt, LIMIT, Sampling(), Uniforms("r", 0, LIMIT + 1), lambda output: False)
 
 
-def runners(layers, **order):
-    model, drafting = random_mtp.target(layers, VOCABULARY, **order)
+def runners(**order):
+    model, drafting = random_mtp.target(1, VOCABULARY, **order)
     runner = TransformersRunner(model, "none")
     return runner, MtpHead(drafting, random_mtp.LAYERS, "none", random_mtp.CONTEXT)
 
@@ -54,8 +51,8 @@ def passes_along(runner, head, text, first, depths):
 
 
 def written_by_transformers(model, monkeypatch):
-    """Text and accepted tokens of each round for each prompt; it drafts one token by each layer,
-    from the second token on.
+    """Text and accepted tokens of each round for each prompt; it drafts one token, from the second
+    token on.
     """
     accepted, theirs = [], []
     generator = candidate_generator.MTPCandidateGenerator
@@ -71,70 +68,37 @@ def written_by_transformers(model, monkeypatch):
     return theirs
 
 
-def compared(runner, head, theirs, layers):
+def compared(runner, head, theirs):
     """How many rounds were compared, all of them the same."""
     rounds = 0
     for prompt, (text, wanted) in zip(PROMPTS, theirs, strict=True):
-        found = decode(task(prompt), runner, head_drafter(head), layers, HostClock())
+        found = decode(task(prompt), runner, HeadDrafter(head), 1, HostClock())
         assert found.tokens == text
         # Near the limit draftbench drafts fewer.
-        whole = sum(proposed == layers for proposed in found.proposed) - 1
+        whole = sum(found.proposed) - 1
         assert found.accepted[:whole] == wanted[:whole]
         rounds += whole
     return rounds
 
 
-@pytest.mark.parametrize(
-    ("layers", "states_first"),
-    [
-        (1, False),
-        (1, True),
-        pytest.param(2, False, marks=pytest.mark.slow),
-        pytest.param(3, False, marks=pytest.mark.slow),
-    ],
-)
-def test_every_round_is_that_of_transformers_use_of_the_same_layers(
-    monkeypatch, layers, states_first
-):
-    model, drafting = random_mtp.target(layers, VOCABULARY, states_first=states_first)
+@pytest.mark.parametrize("states_first", [False, True])
+def test_every_round_is_that_of_transformers_use_of_the_same_layer(monkeypatch, states_first):
+    model, drafting = random_mtp.target(1, VOCABULARY, states_first=states_first)
     monkeypatch.setattr(MtpModel, "from_pretrained", lambda model, **how: drafting)
     theirs = written_by_transformers(model, monkeypatch)
-    rounds = compared(*runners(layers, states_first=states_first), theirs, layers)
-    assert rounds > 60 / layers
+    assert compared(*runners(states_first=states_first), theirs) > 60
 
 
-@pytest.mark.slow
-def test_the_layer_of_deepseek_v3_is_found_by_its_name_and_drafts_as_in_transformers(
-    monkeypatch, tmp_path
-):
-    """From its files, without a word to transformers about them."""
-    folder = str(random_mtp.write(tmp_path / "target", *random_mtp.deepseek(VOCABULARY)))
-    model = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32).eval()
-    theirs = written_by_transformers(model, monkeypatch)
-    assert sum(map(sum, (accepted for _, accepted in theirs))) > 0
-    source, build = ModelSource(folder), Build(torch.float32, "none", "cpu")
-    assert check_mtp(source) == ()
-    runner, _ = build_runner(source, build, None)
-    head, _ = build_mtp(source, build, "mtp", runner)
-    assert compared(runner, head, theirs, 1) > 60
-
-
-@pytest.mark.parametrize(
-    ("layers", "ks"),
-    [(1, (1, 4)), (2, (3,)), pytest.param(3, (1, 2, 3, 5), marks=pytest.mark.slow)],
-)
-def test_every_decoded_round_is_the_one_that_a_pass_along_the_text_says(layers, ks):
-    """A single layer is used again; several draft no more tokens than they are."""
-    runner, head = runners(layers)
+def test_every_decoded_round_is_the_one_that_a_pass_along_the_text_says():
+    runner, head = runners()
     accepted = 0
     for prompt in PROMPTS:
-        for k in ks:
-            found = decode(task(prompt), runner, head_drafter(head), k, HostClock())
-            said = passes_along(runner, head, prompt + found.tokens, len(prompt) - 1, max(ks))
-            assert len(said[0]) == (max(ks) if layers == 1 else layers)
+        for k in (1, 4):
+            found = decode(task(prompt), runner, HeadDrafter(head), k, HostClock())
+            said = passes_along(runner, head, prompt + found.tokens, len(prompt) - 1, 4)
             at = 1
             for kept, proposed in zip(found.accepted, found.proposed, strict=True):
-                assert proposed <= (k if layers == 1 else layers)
+                assert proposed <= k
                 if proposed:
                     assert kept == matched(said[at - 1][:proposed], found.tokens[at:])
                 at += kept + 1
@@ -142,53 +106,23 @@ def test_every_decoded_round_is_the_one_that_a_pass_along_the_text_says(layers, 
     assert accepted > 20
 
 
-@pytest.mark.parametrize("layers", [1, 3])
-def test_a_long_text_is_read_some_rows_at_a_time(layers, monkeypatch):
+def test_a_long_text_is_read_some_rows_at_a_time(monkeypatch):
     """A mask of all rows over all of them would be as large as the text's length squared."""
-    runner, head = runners(layers)
+    runner, head = runners()
     text = [token for prompt in PROMPTS for token in prompt]
     whole = passes_along(runner, head, text, 3, 2)
     masks = []
-    for layer in head.model.layers:
-        layer.register_forward_pre_hook(
-            lambda layer, args, given: masks.append(given["attention_mask"].shape[-2]),
-            with_kwargs=True,
-        )
+    head.layer.register_forward_pre_hook(
+        lambda layer, args, given: masks.append(given["attention_mask"].shape[-2]), with_kwargs=True
+    )
     monkeypatch.setattr("draftbench.decoder.mtp.CHUNK", 5)
     assert passes_along(runner, head, text, 3, 2) == whole
     assert max(masks) == 5
 
 
-@pytest.mark.parametrize("layers", [1, 3])
-def test_rows_side_by_side_take_the_rounds_that_they_take_alone(layers):
-    runner, head = runners(layers)
+def test_rows_side_by_side_take_the_rounds_that_they_take_alone():
+    runner, head = runners()
     tasks = [task(prompt) for prompt in PROMPTS]
-    alone = [decode(each, runner, head_drafter(head), 3, HostClock()) for each in tasks]
-    together = decode_all(tasks, runner, head_drafter(head), 3, HostClock(), rows=2)
-    assert [r.tokens for r in together] == [r.tokens for r in alone]
-    assert [r.accepted for r in together] == [r.accepted for r in alone]
-
-
-def states_before_the_last_layer(drafter):
-    drafter.reads = (random_mtp.LAYERS - 1,)
-
-
-def a_state_too_late(drafter):
-    keep = drafter.keep
-    drafter.keep = lambda row, length, states: keep(row, length, states.roll(1, 0))
-
-
-@pytest.mark.parametrize("layers", [1, 3])
-@pytest.mark.parametrize("fault", [states_before_the_last_layer, a_state_too_late])
-def test_a_fault_of_the_drafter_shows_against_the_pass(layers, fault):
-    runner, head = runners(layers)
-    wrong = 0
-    for prompt in PROMPTS:
-        drafter = head_drafter(head)
-        fault(drafter)
-        found = decode(task(prompt), runner, drafter, 3, HostClock())
-        said, at = passes_along(runner, head, prompt + found.tokens, len(prompt) - 1, 3), 1
-        for kept, proposed in zip(found.accepted, found.proposed, strict=True):
-            wrong += proposed > 0 and kept != matched(said[at - 1][:proposed], found.tokens[at:])
-            at += kept + 1
-    assert wrong > 2
+    alone = [decode(each, runner, HeadDrafter(head), 3, HostClock()) for each in tasks]
+    together = decode_all(tasks, runner, HeadDrafter(head), 3, HostClock(), rows=2)
+    assert [(r.tokens, r.accepted) for r in together] == [(r.tokens, r.accepted) for r in alone]

@@ -59,6 +59,11 @@ def test_top_p_is_exact_where_the_nucleus_is_larger_than_the_partial_sort():
     assert expected > TOP_P_CANDIDATES
 
 
+def test_a_token_of_probability_zero_is_never_drawn():
+    probs = torch.tensor([[0.0, 1.0, 0.0]])
+    assert [int(draw(probs, at(u, 1))) for u in (0.0, 0.5, 1 - 1e-12)] == [1, 1, 1]
+
+
 @given(st.lists(st.floats(0.01, 1.0), min_size=2, max_size=6), st.integers(0, 5))
 def test_each_token_is_drawn_on_an_interval_as_long_as_its_probability(weights, index):
     index %= len(weights)
@@ -67,16 +72,6 @@ def test_each_token_is_drawn_on_an_interval_as_long_as_its_probability(weights, 
     high = low + float(probs[0, index])
     for u in (low + 1e-6, (low + high) / 2, high - 1e-6):
         assert int(draw(probs, torch.tensor([u]))) == index
-
-
-def test_a_token_of_probability_zero_is_never_drawn():
-    probs = torch.tensor([[0.0, 1.0, 0.0]])
-    ends = (0.0, 0.5, 1 - 1e-12)
-    assert [int(draw(probs, at(u, 1))) for u in ends] == [1, 1, 1]
-
-
-def test_the_best_token_has_the_largest_logit():
-    assert best(logits(0.2, 0.5, 0.3)).tolist() == [1]
 
 
 @pytest.mark.parametrize(

@@ -3,9 +3,11 @@ predicts, exact times.
 """
 
 from collections import Counter
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
+import scenes
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -13,7 +15,7 @@ from scripted import ScriptedClock, TimedRunner
 
 from draftbench.acceptance.rounds import expected_rounds, law_of
 from draftbench.decoder import drafters
-from draftbench.decoder.drafters import LookupDrafter, LookupIndex, ModelDrafter
+from draftbench.decoder.drafters import LookupDrafter, ModelDrafter
 from draftbench.decoder.runner import HostClock, Task
 from draftbench.decoder.sampling import Uniforms
 from draftbench.decoder.scripted_model import markov
@@ -21,7 +23,7 @@ from draftbench.decoder.speculate import Batch, decode, decode_all
 from draftbench.measure.prompts import Prompt
 from draftbench.measure.replay import lookup_index, replay_lookup, replay_model
 from draftbench.measure.trajectories import ScoredResponse
-from draftbench.records import Candidate, DraftingMode, Request, Sampling, Trajectory
+from draftbench.records import Candidate, DraftingMode, Request, Sampling
 from tests.decoder.operations import Operations
 from tests.decoder.test_runners import LLAMA, random_model, runner_of
 
@@ -31,7 +33,7 @@ SAMPLINGS = [Sampling(), Sampling(temperature=1.0), Sampling(temperature=0.7, to
 DRAFT = Candidate(draft="d")
 
 seeds, noises, draft_lengths = st.integers(0, 10_000), st.floats(0.0, 3.0), st.integers(1, 16)
-sometimes = settings(deadline=None, max_examples=60)
+sometimes = settings(max_examples=60)
 
 
 def pair(seed: int, noise: float) -> tuple[TimedRunner, TimedRunner]:
@@ -78,22 +80,8 @@ def rounds_of(response):
 
 
 def scored(response, work: Task) -> ScoredResponse:
-    count = len(response.tokens)
-    trajectory = Trajectory(
-        request="r",
-        sample=0,
-        segment=None,
-        weight=1.0,
-        sampling=work.sampling,
-        prompt_tokens=2,
-        output_tokens=count,
-        limit=work.limit,
-        finish=response.finish,
-        origin="target",
-        margins=(1.0,) * count,
-        argmax=(1,) * count,
-        digest="",
-    )
+    limits = {"limit": work.limit, "finish": response.finish, "sampling": work.sampling}
+    trajectory = scenes.trajectory("r", len(response.tokens), prompt_tokens=2, **limits)
     request = Request(id="r", source="log.jsonl:1", prompt="", sampling=work.sampling)
     return ScoredResponse(Prompt(request, (0, 1), work.limit), response.tokens, trajectory)
 
@@ -196,31 +184,14 @@ def test_a_draft_stops_where_its_context_ends():
     assert response.proposed[-1] == 0
 
 
-def test_lookup_proposes_what_followed_the_most_recent_longest_match():
-    index = LookupIndex(longest=2, shortest=1)
-    index.extend([1, 2, 9, 1, 2, 7, 3, 1, 2])
-    assert index.lookup(3) == [7, 3, 1]
-    index.extend([4])
-    assert index.lookup(3) == []
-
-
-class _Scripted:
-    """Uniforms by purpose, the same at every position."""
-
-    def __init__(self, **numbers: float) -> None:
-        self.numbers = numbers
-
-    def stream(self, purpose: str) -> np.ndarray:
-        return np.full(4, self.numbers[purpose])
-
-
 def test_each_purpose_has_its_own_uniforms():
     """p = (.4 .35 .25), q = (.1 .8 .1): the prefill draws 0 with .3; the draft draws 1 with .6; .5
     rejects it (.5 · .8 > .35); the residual (.3 0 .15) gives 2 with .9; the last plain step 0.
     """
     law = torch.tensor([0.4, 0.35, 0.25]).log(), torch.tensor([0.1, 0.8, 0.1]).log()
     target, draft = (TimedRunner(lambda tokens, row=row: row, 3) for row in law)
-    uniforms = _Scripted(target=0.3, draft=0.6, accept=0.5, residual=0.9)
+    numbers = {"target": 0.3, "draft": 0.6, "accept": 0.5, "residual": 0.9}
+    uniforms = SimpleNamespace(stream=lambda purpose: np.full(4, numbers[purpose]))
     work = Task([0], 3, Sampling(temperature=1.0), uniforms, lambda output: False)
     response = alone(work, target, ModelDrafter(draft, DraftingMode.SAMPLED), 1)
     assert response.tokens == [0, 2, 0]
@@ -306,16 +277,10 @@ def reads(monkeypatch):
 
 
 def batch_of(runner, drafter, rows, samplings):
-    tasks = [
-        Task(
-            [3 + row, 5, 7],
-            12,
-            samplings[row % len(samplings)],
-            Uniforms(str(row), 0, 13),
-            lambda output: False,
-        )
-        for row in range(rows)
-    ]
+    tasks = []
+    for row in range(rows):
+        how, uniforms = samplings[row % len(samplings)], Uniforms(str(row), 0, 13)
+        tasks.append(Task([3 + row, 5, 7], 12, how, uniforms, lambda output: False))
     return Batch(tasks, runner, drafter, 4, HostClock(), rows)
 
 

@@ -71,7 +71,7 @@ def test_a_compressed_file_that_unpacks_without_end_is_refused(tmp_path, monkeyp
     with pytest.raises(TrafficError, match="unpacks to more than 10 times its size"):
         load(query(tmp_path / "log.jsonl.gz"))
     monkeypatch.setattr(files, "MAX_RATIO", 1000)
-    assert load(query(tmp_path / "log.jsonl.gz")).rows == 2_000
+    assert load(query(tmp_path / "log.jsonl.gz")).summary.rows == 2_000
 
 
 def test_a_few_bytes_that_stand_for_rows_without_end_are_refused(tmp_path, monkeypatch):

@@ -182,10 +182,6 @@ def test_a_draft_whose_device_queues_is_timed_k_steps_at_a_time(
     assert [read.count(size) for size in (10, 1, 2)] == [1, 9 * steps, 9 * steps]
 
 
-def test_a_short_text_is_repeated():
-    assert GRID.tokens(3, 4) == [0, 1, 0, 1]
-
-
 @pytest.mark.parametrize(("concurrency", "turns"), [(1, 12), (4, 6)])
 def test_between_two_turns_somebody_may_look_at_the_time(measurement, small, concurrency, turns):
     grid, calls = replace(ONE_POINT, prompts=(), concurrency=concurrency), []
@@ -203,6 +199,7 @@ def test_costs_are_timed_where_the_traffic_is(make):
     grid = grid_for(responses, ks=(2, 4), room=100, concurrency=1)
     assert (grid.contexts, grid.prompts, grid.largest_k) == ((3, 5, 13), (1, 3, 9), 4)
     assert grid.text == (0,) * 9 + (1,) * 4
+    assert grid.tokens(11, 4) == [1, 1, 0, 0]  # it begins again at its end
     # A context of 15 leaves room for 10 tokens before the 4 + 1 of the largest pass.
     assert grid_for(responses, ks=(2, 4), room=15, concurrency=1).contexts == (3, 5, 10)
     several = grid_for(responses, ks=(2, 4), room=100, concurrency=8)
@@ -211,16 +208,9 @@ def test_costs_are_timed_where_the_traffic_is(make):
 
 def test_passes_of_a_mixture_are_counted_with_the_experts_that_they_read(measurement, small):
     """Two layers of 4 experts, of which each token is sent to 2; nothing of a model without any."""
-    small_mixture = {
-        "vocab_size": 2,
-        "hidden_size": 16,
-        "intermediate_size": 16,
-        "num_hidden_layers": 2,
-        "num_attention_heads": 2,
-        "num_key_value_heads": 1,
-        "num_local_experts": 4,
-    }
-    model = AutoModelForCausalLM.from_config(MixtralConfig(**small_mixture)).eval()
+    heads = {"num_attention_heads": 2, "num_key_value_heads": 1, "num_local_experts": 4}
+    sizes = {"vocab_size": 2, "hidden_size": 16, "intermediate_size": 16, "num_hidden_layers": 2}
+    model = AutoModelForCausalLM.from_config(MixtralConfig(**heads, **sizes)).eval()
     target = TransformersRunner(model, "none")
     mixed = replace(measurement, target=target, clock=HostClock())
     points = time_steps(LoadedCandidate(DRAFT, target, mixed), ONE_POINT, always)

@@ -3,7 +3,6 @@
 import pytest
 import torch
 
-from draftbench.decoder.sampling import top_two_margin
 from draftbench.decoder.scripted_model import ScriptedRunner, markov
 from draftbench.errors import ModelError
 from draftbench.measure import teacher
@@ -69,11 +68,6 @@ def test_logits_that_are_no_numbers_stop_the_measurement():
     with pytest.raises(ModelError, match="NaN") as caught:
         alone(broken, (0,), (1, 1), 0)
     assert "dtype" in caught.value.hint
-
-
-def test_the_margin_is_the_difference_of_the_two_largest():
-    logits = torch.tensor([[1.0, 4.0, 2.5], [-1.0, -1.0, -7.0]])
-    assert top_two_margin(logits).tolist() == [1.5, 0.0]
 
 
 @pytest.mark.parametrize("mode", [DraftingMode.GREEDY, DraftingMode.SAMPLED])

@@ -6,12 +6,37 @@ import shutil
 from types import SimpleNamespace
 
 import pytest
+import scenes
 import torch
 from safetensors import safe_open
 from safetensors.torch import load_file, save_file
 
+from draftbench.measure.prompts import Prompt
+from draftbench.measure.trajectories import ScoredResponse
 from draftbench.models.source import ModelSource
-from draftbench.training.draft_model import IGNORED, ModelInTraining
+from draftbench.records import Request, Sampling
+from draftbench.training.draft_model import IGNORED, ModelInTraining, side_by_side
+
+
+def response(prompt, tokens, temperature=0.0):
+    lengths = {"prompt_tokens": len(prompt), "sampling": Sampling(temperature=temperature)}
+    along = scenes.trajectory("r", len(tokens), **lengths)
+    return ScoredResponse(Prompt(Request(id="r", source=""), prompt, 9), tokens, along)
+
+
+def test_the_prompt_the_first_token_of_a_response_and_padding_are_not_learned():
+    batch = side_by_side([response((5, 6), (7, 8, 9)), response((4,), (3, 2), 0.5)], 100)
+    assert batch["ids"].tolist() == [[5, 6, 7, 8, 9], [4, 3, 2, 0, 0]]
+    assert batch["attended"].tolist() == [[1, 1, 1, 1, 1], [1, 1, 1, 0, 0]]
+    no = IGNORED
+    assert batch["learned"].tolist() == [[no, no, no, 8, 9], [no, no, 2, no, no]]
+    assert batch["temperature"].tolist() == [0.0, 0.5]
+
+
+def test_a_response_is_cut_at_the_context_of_the_draft():
+    batch = side_by_side([response((5, 6), (7, 8, 9, 1))], 4)
+    assert batch["ids"].tolist() == [[5, 6, 7, 8]]
+    assert batch["learned"].tolist() == [[IGNORED] * 3 + [8]]
 
 
 class Fixed:
@@ -39,54 +64,27 @@ def loss(draft, tokens, temperature=0.0, teacher=None):
 QUARTERS = Fixed(0.0, 0.0, math.log(2))
 
 
-def test_of_a_greedy_target_its_tokens_are_learned():
-    # Tokens 2 and 1 after the first, which is not learned.
-    assert loss(QUARTERS, [0, 2, 1]) == pytest.approx((math.log(2) + math.log(4)) / 2)
+TEACHER = math.log(3), 0.0, -100.0  # 3/4, 1/4, 0
+HEATED = Fixed(0.5 * math.log(3), 0.0, -100.0)  # the same at 1/2
+ENTROPY = -(0.75 * math.log(0.75) + 0.25 * math.log(0.25))
 
 
-def test_of_a_target_that_samples_its_distribution_is_learned():
-    teacher = Fixed(math.log(3), 0.0, -100.0)  # 3/4, 1/4, 0
-    assert loss(QUARTERS, [0, 2], 1.0, teacher) == pytest.approx(math.log(4))
-
-
-def test_the_distribution_is_that_at_the_temperature_of_the_response():
-    teacher = Fixed(0.5 * math.log(3), 0.0, -100.0)  # at 1/2 it is 3/4, 1/4, 0
-    draft = Fixed(math.log(3), 0.0, -100.0)
-    entropy = -(0.75 * math.log(0.75) + 0.25 * math.log(0.25))
-    assert loss(draft, [0, 2], 0.5, teacher) == pytest.approx(entropy)
-
-
-def test_of_greedy_responses_among_sampled_ones_the_tokens_are_learned():
-    assert loss(QUARTERS, [0, 2, 1], 0.0, Fixed(9.0, 0.0, 0.0)) == pytest.approx(
-        (math.log(2) + math.log(4)) / 2
-    )
-
-
-def test_a_teacher_with_more_or_fewer_rows_of_padding_teaches_the_same():
-    for teacher in (Fixed(math.log(3), 0.0), Fixed(math.log(3), 0.0, -100.0, -100.0)):
-        assert loss(QUARTERS, [0, 2], 1.0, teacher) == pytest.approx(math.log(4))
-
-
-def test_what_adapters_add_is_in_the_weights_that_are_saved(embedded, tmp_path):
-    pytest.importorskip("peft")
-    source = ModelSource(str(embedded / "draft"))
-    draft, again = (ModelInTraining(source, "cpu", None, rank=2) for _ in range(2))
-    grown = {name: p for name, p in draft.module.named_parameters() if p.requires_grad}
-    assert all(torch.equal(p, again.module.get_parameter(name)) for name, p in grown.items())
-    assert {name.split(".")[-3] for name in grown} == {"lora_A", "lora_B"}
-    with torch.no_grad():
-        for p in grown.values():
-            p.normal_(0, 0.1)
-    draft.save(tmp_path / "saved")
-    assert stored(tmp_path / "saved") == stored(embedded / "draft")
-    ids = torch.arange(3, 20)[None]
-    saved = ModelSource(str(tmp_path / "saved")).load(torch.float32, "cpu")
-    with torch.no_grad():
-        kept, trained, before = (
-            model(ids).logits for model in (saved, draft.module, source.load(torch.float32, "cpu"))
-        )
-    # Rounding to 16 bits apart.
-    assert (kept - trained).norm() < 0.02 * (before - trained).norm()
+@pytest.mark.parametrize(
+    ("draft", "tokens", "temperature", "teacher", "nats"),
+    [
+        # Of a greedy target its tokens: 2 and 1 after the first, which is not learned.
+        (QUARTERS, [0, 2, 1], 0.0, None, (math.log(2) + math.log(4)) / 2),
+        (QUARTERS, [0, 2, 1], 0.0, Fixed(9.0, 0.0, 0.0), (math.log(2) + math.log(4)) / 2),
+        # Of one that samples its distribution, at the temperature of the response.
+        (QUARTERS, [0, 2], 1.0, Fixed(*TEACHER), math.log(4)),
+        (Fixed(*TEACHER), [0, 2], 0.5, HEATED, ENTROPY),
+        # Whatever either model's rows are padded with.
+        (QUARTERS, [0, 2], 1.0, Fixed(*TEACHER[:2]), math.log(4)),
+        (QUARTERS, [0, 2], 1.0, Fixed(*TEACHER, -100.0), math.log(4)),
+    ],
+)
+def test_the_loss_by_hand(draft, tokens, temperature, teacher, nats):
+    assert loss(draft, tokens, temperature, teacher) == pytest.approx(nats)
 
 
 def stored(folder):
@@ -95,38 +93,17 @@ def stored(folder):
         return {name: file.get_tensor(name).dtype for name in file.keys()}  # noqa: SIM118
 
 
-@pytest.fixture
-def original(tmp_path, embedded):
-    """A draft to change: its folder, and how to change its configuration."""
-    shutil.copytree(embedded / "draft", tmp_path / "draft")
-    path = tmp_path / "draft" / "config.json"
-
-    def configure(**changes):
-        config = json.loads(path.read_text()) | changes
-        path.write_text(json.dumps({name: v for name, v in config.items() if v is not None}))
-
-    return tmp_path / "draft", configure
-
-
-def saved(folder):
-    ModelInTraining(ModelSource(str(folder)), "cpu", None).save(folder.parent / "saved")
-    return stored(folder.parent / "saved")
-
-
-def test_tied_embeddings_are_written_once(original):
-    folder, configure = original
-    configure(tie_word_embeddings=True, dtype="bfloat16", torch_dtype=None)
-    weights = load_file(folder / "model.safetensors")
-    weights.pop("lm_head.weight", None)
-    narrow = {name: weight.bfloat16() for name, weight in weights.items()}
+@pytest.mark.parametrize("changes", [{"tie_word_embeddings": True, "dtype": "bfloat16"}, {}])
+def test_it_is_saved_in_its_dtype_with_tied_embeddings_once(changes, embedded, tmp_path):
+    """Where the configuration names no dtype, it is that of the tensors."""
+    folder = shutil.copytree(embedded / "draft", tmp_path / "draft")
+    config = json.loads((folder / "config.json").read_text())
+    config = {name: v for name, v in config.items() if name not in ("dtype", "torch_dtype")}
+    (folder / "config.json").write_text(json.dumps(config | changes))
+    tensors = load_file(folder / "model.safetensors")
+    if changes:
+        tensors.pop("lm_head.weight", None)
+    narrow = {name: weight.bfloat16() for name, weight in tensors.items()}
     save_file(narrow, folder / "model.safetensors", {"format": "pt"})
-    assert saved(folder) == stored(folder)
-
-
-def test_where_the_configuration_names_no_dtype_it_is_that_of_the_tensors(original):
-    folder, configure = original
-    configure(dtype=None, torch_dtype=None)
-    weights = load_file(folder / "model.safetensors")
-    narrow = {name: weight.bfloat16() for name, weight in weights.items()}
-    save_file(narrow, folder / "model.safetensors", {"format": "pt"})
-    assert set(saved(folder).values()) == {torch.bfloat16}
+    ModelInTraining(ModelSource(str(folder)), "cpu", None).save(tmp_path / "saved")
+    assert stored(tmp_path / "saved") == stored(folder)

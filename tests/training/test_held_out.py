@@ -10,49 +10,37 @@ from draftbench.training.held_out import Acceptance, Speeds, prove
 
 def accepted(*rates, length=2001):
     """Long responses, so that their ends hardly count, of which every position is accepted so."""
-    return Acceptance(
-        [
-            (
-                scenes.trajectory(f"r{at}", length, limit=length + 9),
-                scenes.replay([rate] * (length - 1)),
-            )
-            for at, rate in enumerate(rates)
-        ],
-        seconds=1.0,
-    )
+    pairs = [
+        (
+            scenes.trajectory(f"r{at}", length, limit=length + 9),
+            scenes.replay([rate] * (length - 1)),
+        )
+        for at, rate in enumerate(rates)
+    ]
+    return Acceptance(pairs, seconds=1.0)
 
 
 def exactly(value):
     return Estimate(value, value, value)
 
 
-def test_as_often_accepted_it_is_as_fast():
-    before, speeds = accepted(0.0), Speeds({1: exactly(0.8), 2: exactly(0.7)}, 1.0)
-    k, speed = speeds.at(before, np.zeros(100))
-    assert (k, speed.value) == (1, pytest.approx(0.8))
-
-
-def test_always_accepted_its_rounds_yield_every_token_of_the_longest_draft_that_pays():
-    before, speeds = accepted(0.0), Speeds({1: exactly(0.8), 2: exactly(0.7)}, 1.0)
-    k, speed = speeds.at(before, np.ones(100))
-    assert (k, speed.value) == (2, pytest.approx(3 * 0.7, rel=1e-3))
-
-
-def test_in_between_rounds_yield_the_geometric_sum():
-    before, speeds = accepted(0.0), Speeds({2: exactly(0.7)}, 1.0)
-    _, speed = speeds.at(before, np.full(100, 0.5))
-    assert speed.value == pytest.approx(1.75 * 0.7, rel=1e-3)
-
-
 @pytest.mark.parametrize(
-    ("rate", "becomes", "times"),
-    # Of two drafted tokens a rate a yields 1 + a + a²: 1.75 of .5, 2.3125 of .75, 1.3125 of .25.
-    [(0.5, 0.75, 2.3125 / 1.75), (0.5, 0.25, 1.3125 / 1.75), (0.5, 0.5, 1.0), (1.0, 1.0, 1.0)],
+    ("rate", "becomes", "by_k", "speedup", "k"),
+    [
+        (0.0, 0.0, {1: 0.8, 2: 0.7}, 0.8, 1),
+        (0.0, 1.0, {1: 0.8, 2: 0.7}, 3 * 0.7, 2),  # the longest draft that pays, all of it
+        # Of two tokens a rate a yields 1 + a + a²: 1.75 of .5, 2.3125 of .75, 1.3125 of .25.
+        (0.0, 0.5, {2: 0.7}, 0.7 * 1.75, 2),
+        (0.5, 0.75, {2: 0.7}, 0.7 * 2.3125 / 1.75, 2),
+        (0.5, 0.25, {2: 0.7}, 0.7 * 1.3125 / 1.75, 2),
+        (0.5, 0.5, {2: 0.7}, 0.7, 2),
+        (1.0, 1.0, {2: 0.7}, 0.7, 2),
+    ],
 )
-def test_a_draft_that_is_accepted_already_gains_by_what_its_rounds_yield_more(rate, becomes, times):
-    speeds = Speeds({2: exactly(0.7)}, 1.0)
-    _, speed = speeds.at(accepted(rate), np.full(100, becomes))
-    assert speed.value == pytest.approx(0.7 * times, rel=1e-3)
+def test_a_draft_gains_by_what_its_rounds_yield_more(rate, becomes, by_k, speedup, k):
+    speeds = Speeds({k: exactly(value) for k, value in by_k.items()}, 1.0)
+    found = speeds.at(accepted(rate), np.full(100, becomes))
+    assert (found.k, found.speedup.value) == (k, pytest.approx(speedup, rel=1e-3))
 
 
 def test_a_proof_without_timings_compares_rates_and_tokens_at_the_largest_k():
@@ -76,23 +64,23 @@ def test_the_doubt_of_the_rate_and_of_the_timing_both_show():
     rate = np.random.default_rng(0).normal(0.5, 0.05, 2000)
     widths = []
     for by_k, draws in (({1: exactly(0.8)}, rate), (timed, np.full(2000, 0.5)), (timed, rate)):
-        _, speed = Speeds(by_k, 1.0).at(before, draws)
-        widths.append(speed.high / speed.low)
+        found = Speeds(by_k, 1.0).at(before, draws)
+        widths.append(found.speedup.high / found.speedup.low)
     assert widths[2] > max(widths[:2]) > 1.05
 
 
 def test_of_counted_rounds_the_fastest_k_is_taken():
     speeds = Speeds({1: exactly(1.2), 2: exactly(1.1)}, 1.2)
-    k, speed = speeds.with_tokens({1: exactly(1.1), 2: exactly(1.3)})
-    assert (k, speed.value) == (2, pytest.approx(1.43))
+    found = speeds.with_tokens({1: exactly(1.1), 2: exactly(1.3)})
+    assert (found.k, found.speedup.value) == (2, pytest.approx(1.43))
 
 
 def test_a_product_of_two_figures_has_the_doubts_of_both():
     # Half-widths of .1 and .24 in the logarithm make .26.
     timed = Estimate(1.0, float(np.exp(-0.1)), float(np.exp(0.1)))
     tokens = Estimate(1.0, float(np.exp(-0.24)), float(np.exp(0.24)))
-    _, speed = Speeds({1: timed}, 1.0).with_tokens({1: tokens})
-    assert np.log([speed.low, speed.high]) == pytest.approx([-0.26, 0.26])
+    speedup = Speeds({1: timed}, 1.0).with_tokens({1: tokens}).speedup
+    assert np.log([speedup.low, speedup.high]) == pytest.approx([-0.26, 0.26])
 
 
 def test_at_one_k_the_timings_are_the_same_before_and_after_and_doubt_nothing():
