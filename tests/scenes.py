@@ -39,13 +39,7 @@ from draftbench.records import (
     Trajectory,
 )
 from draftbench.run_folder.folder import PrivateText
-from draftbench.run_folder.manifest import (
-    SCHEMA_VERSION,
-    Effort,
-    Manifest,
-    Question,
-    TrafficFacts,
-)
+from draftbench.run_folder.manifest import SCHEMA_VERSION, Effort, Manifest, Question, TrafficFacts
 from draftbench.run_folder.run import Run, run_of
 from draftbench.traffic import TrafficQuery
 

@@ -306,6 +306,7 @@ def run(form, target="a", draft="b"):
     [
         ("prompt", False),
         ("--prompt-field, prompt", False),
+        ("text", False),  # as AIPerf has it
         ("messages", True),
         ("messages, prompt", True),
         ("OpenAI request", True),
