@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import os
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path, PurePath
 
 from draftbench.errors import ModelError
+from draftbench.flags import in_safety
 
 SECONDS_TO_ANSWER = 10.0
 
@@ -16,8 +16,14 @@ SECONDS_TO_ANSWER = 10.0
 class Trust:
     """What the user allowed beyond plain weights; both can run code from the checkpoint."""
 
-    remote_code: bool = False
-    pickle: bool = False
+    remote_code: bool = in_safety(
+        False,
+        "Run Python code that comes with a checkpoint. It can do anything that you can.",
+        names=("--trust-remote-code",),
+    )
+    pickle: bool = in_safety(
+        False, "Load pickled weights. A malicious file can run code.", names=("--allow-pickle",)
+    )
 
 
 def names_model(spec: str) -> bool:
@@ -26,7 +32,7 @@ def names_model(spec: str) -> bool:
     name = spec.partition("@")[0]
     if not spec or path_like or name.count("/") > 1 or ":" in name:
         return False
-    return not os.path.exists(spec)  # noqa: PTH110 (Path.exists raises for a name that is too long)
+    return not exists(Path(spec))
 
 
 def exists(path: Path) -> bool:

@@ -5,6 +5,7 @@ import os
 import signal
 
 import pytest
+from hypothesis import settings
 from scenes import EMBEDDED, REFERENCE, Outcome, Scene
 
 os.environ["COLUMNS"] = "100"
@@ -12,6 +13,9 @@ os.environ["HF_HUB_OFFLINE"] = "1"
 os.environ["TRANSFORMERS_VERBOSITY"] = "error"
 # A job in the background of a shell ignores Control-C, and so would every command that it starts.
 signal.signal(signal.SIGINT, signal.default_int_handler)
+# How long an example takes says how busy the machine is.
+settings.register_profile("untimed", deadline=None)
+settings.load_profile("untimed")
 
 
 @pytest.fixture(autouse=True)

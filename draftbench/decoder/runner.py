@@ -41,13 +41,17 @@ class HiddenStates:
     def add(self, states: Tensor) -> None:
         """Keep a copy of what `joined` gave [n, layers · hidden]."""
         parts = states.chunk(len(self.layers), dim=1)
-        for layer, part in zip(self.layers, parts, strict=True):
+        # A head may read a layer twice.
+        for layer, part in dict(zip(self.layers, parts, strict=True)).items():
             self.take(layer, part)
 
     def joined(self) -> Tensor:
         """Everything recorded since the last call, layers side by side [n, layers · hidden]."""
-        found = torch.cat([torch.cat(self._parts[layer]) for layer in self.layers], dim=1)
-        for parts in self._parts.values():
+        taken = [self._parts[layer] for layer in self.layers]
+        # A single pass's states are not copied once more: on a GPU each copy is a launch.
+        joined = [parts[0] if len(parts) == 1 else torch.cat(parts) for parts in taken]
+        found = torch.cat(joined, dim=1)
+        for parts in taken:
             parts.clear()
         return found
 

@@ -16,7 +16,6 @@ import os
 import re
 import threading
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Coroutine, Iterator, Mapping
-from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any, TypeVar
 
@@ -29,6 +28,7 @@ from draftbench.errors import EngineError
 TOKEN_VARIABLE = "DRAFTBENCH_API_KEY"
 MOST_BYTES = 8 << 20  # of an answer that is one document
 SECONDS = 60.0  # for it
+STREAM_SECONDS, IDLE_SECONDS = 600.0, 120.0  # for a stream of events, and without any byte of it
 NO_ENTRY = (401, 403)  # statuses that ask for a token
 # Phrases in error messages that no prompt is quoted in, so that they may be recorded.
 _KNOWN = re.compile(
@@ -53,14 +53,6 @@ class Fault(StrEnum):
     TOO_LARGE = "too large"
     OTHER_IDS = "other ids"  # the server read a different prompt
     FAILED = "failed"  # the server reports an error of its own
-
-
-@dataclass(frozen=True)
-class Limits:
-    """How long one request may take."""
-
-    seconds: float = 600.0  # for the whole answer
-    idle_seconds: float = 120.0  # without any byte of it
 
 
 class AnswerError(EngineError):
@@ -92,12 +84,10 @@ class Http:
         self,
         url: str,
         *,
-        limits: Limits | None = None,
         transport: httpx2.AsyncBaseTransport | None = None,
         loop_factory: Callable[[], asyncio.AbstractEventLoop] = asyncio.new_event_loop,
     ) -> None:
         self.url = _checked(url)
-        self.limits = limits or Limits()
         self._token = os.environ.get(TOKEN_VARIABLE) or None
         if self._token and not (self._token.isascii() and self._token.isprintable()):
             raise EngineError(
@@ -112,7 +102,7 @@ class Http:
             headers=headers,
             transport=transport,
             limits=httpx2.Limits(max_connections=None, max_keepalive_connections=0),
-            timeout=httpx2.Timeout(self.limits.idle_seconds, connect=10.0),
+            timeout=httpx2.Timeout(IDLE_SECONDS, connect=10.0),
             trust_env=not local,  # a proxy leads out of this machine
         )
         self.loop = loop_factory()
@@ -154,7 +144,7 @@ class Http:
 
     async def _bytes(self, path: str, body: Any) -> bytes:
         raw = bytearray()
-        async with self._answered(path, body, min(SECONDS, self.limits.seconds)) as response:
+        async with self._answered(path, body, SECONDS) as response:
             async for piece in response.aiter_bytes():
                 raw += piece
                 if len(raw) > MOST_BYTES:
@@ -184,7 +174,7 @@ class Http:
                     )
                 yield event.data.encode(errors="replace")
 
-        async with self._answered(path, body, self.limits.seconds) as response:
+        async with self._answered(path, body, STREAM_SECONDS) as response:
             yield data()
 
     @contextlib.asynccontextmanager

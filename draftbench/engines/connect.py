@@ -6,7 +6,7 @@ import contextlib
 
 import httpx2
 
-from draftbench.engines.client import NO_ENTRY, AnswerError, Fault, Http, Limits
+from draftbench.engines.client import NO_ENTRY, AnswerError, Fault, Http
 from draftbench.engines.engine import Server
 from draftbench.engines.llama_cpp import LlamaCpp
 from draftbench.engines.openai import ModelList, OpenAi
@@ -23,7 +23,6 @@ def connect(
     engine: str | None = None,
     *,
     target: str | None = None,
-    limits: Limits | None = None,
     transport: httpx2.AsyncBaseTransport | None = None,
 ) -> Server:
     """Connect to the server at an address. Without `engine` its list of models shows which one it
@@ -34,7 +33,7 @@ def connect(
             is the target.
     """
     with contextlib.ExitStack() as unless_connected:
-        http = Http(url, limits=limits, transport=transport)
+        http = Http(url, transport=transport)
         unless_connected.callback(http.close)
         try:
             cards = http.json("/v1/models", type=ModelList).data

@@ -16,7 +16,7 @@ from draftbench.acceptance.candidate_rounds import candidate_rounds
 from draftbench.acceptance.definitions import survival
 from draftbench.errors import DraftbenchError, UsageError
 from draftbench.hub import split_revision
-from draftbench.models.drafting import Speculation, speculation_of
+from draftbench.models.drafting import DRAFT_KINDS, Speculation, parsed, speculation_of
 from draftbench.planner.recommendation import Configuration, Recommendation, ScheduleEntry
 from draftbench.records import (
     LOOKUP,
@@ -249,17 +249,11 @@ def speculation_of_pick(pick: Configuration, manifest: Manifest, given: str | No
         return how(given)
     fallback = draft_of_stack(spec)
     own = fallback or spec
-    is_model = own not in (LOOKUP, "mtp") and not own.startswith("eagle3:")
-    if question.engine is None and is_model:  # a folder, even one that is called dflash:x
-        return Speculation(
-            "draft-model",
-            given or own,
-            pick.k,
-            sizes,
-            quant=pick.quant,
-            mode=question.mode,
-            stacked=fallback is not None,
-        )
+    method = parsed(own)[0]
+    # The built-in decoder ran a model, even one whose folder is called dflash:x.
+    known = question.engine is not None or method == "ngram" or DRAFT_KINDS[method].built_in
+    if method == "draft-model" or not known:
+        return replace(how("a model"), model=given or own, stacked=fallback is not None)
     held = None
     if spec.startswith("spec:"):
         files = [each for each in specs.values() if each.startswith("spec:")]

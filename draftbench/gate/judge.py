@@ -1,11 +1,12 @@
 """Two baselines and limits → the gate's verdict.
 
-*fail*: a metric fails over all requests, or in a segment after Holm's correction over all segments
-and metrics; or a serving engine writes other texts with speculation, or leaves more requests
-without an answer; or the new run has a suspected fault that the old did not have. *pass*: the texts
-and every metric over all requests pass, and every request was answered; segments need not, since
-they are small. *inconclusive*: anything else; a rise of acceptance on other prompts or with another
-target, which may be easier to draft for; and the very run that the baseline was made from.
+*fail*: a metric fails over all requests, or acceptance in a segment after Holm's correction over
+all segments and metrics; or a serving engine writes other texts with speculation, or leaves more
+requests without an answer; or the new run has a suspected fault that the old did not have. *pass*:
+the texts and every metric over all requests pass, and every request was answered; segments need
+not, since they are small. *inconclusive*: anything else; a rise of acceptance on other prompts or
+with another target, which may be easier to draft for; and the very run that the baseline was made
+from.
 
 Suspected faults fail the gate whatever the metrics say, because a broken set-up may improve them: a
 doubled first token or another model's chat template changes what is answered, and acceptance rises
@@ -49,13 +50,7 @@ from draftbench.gate.noninferiority import (
     with_processes,
 )
 from draftbench.gate.notes import notes_on, prompts_changed, target_changed
-from draftbench.gate.pair_requests import (
-    Pair,
-    one_looks_up,
-    one_was_counted,
-    pair_up,
-    same_run,
-)
+from draftbench.gate.pair_requests import Pair, one_looks_up, one_was_counted, pair_up, same_run
 from draftbench.gate.result import (
     EXIT_CODES,
     RESULT_SCHEMA_VERSION,
@@ -126,7 +121,7 @@ def judge(old: Baseline, new: Baseline, limits: Sequence[Limit] | None = None) -
             hint="these two have no common alpha; limit mean_accepted_length",
         )
 
-    # Segments, unless there is only one: by chance alone, some of many would fail.
+    # Segments, unless there is only one, by acceptance; by chance alone, some of many would fail.
     segments: dict[str, list[Pair]] = {}
     for pair in sorted(pairs, key=lambda pair: pair[0].segment or ""):
         if pair[0].segment is not None:
@@ -136,7 +131,7 @@ def judge(old: Baseline, new: Baseline, limits: Sequence[Limit] | None = None) -
         for name, of_segment in segments.items()
         if len(segments) > 1
         for limit in limits
-        if (check := _check(limit, old, new, of_segment, name))
+        if limit.metric not in TIMED and (check := _check(limit, old, new, of_segment, name))
     ]
     for at, adjusted in enumerate(holm([check.holm_p or 0.0 for check in by_segment])):
         verdict = by_segment[at].verdict
@@ -231,7 +226,7 @@ def _check(
     costs, samples = (old.cost_ratios, new.cost_ratios), samples_of(metric, pairs)
     figures: Sequence[float | None] = ()
     intervals: Sequence[Estimate | None] = (None, None)
-    if metric == "draft_cost_ratio" and all(costs) and segment is None:
+    if metric == "draft_cost_ratio" and all(costs):
         figures = [median(ratios) for ratios in costs]
         intervals = [median_interval(ratios) for ratios in costs]
         gain = rise(*costs, relative=relative)

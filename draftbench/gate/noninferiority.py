@@ -53,16 +53,14 @@ class Verdict(StrEnum):
 
 @dataclass(frozen=True)
 class Gain:
-    """How much better the new run is than the old. `error` is the standard error, None if unknown,
-    with `freedom` degrees of Student's t (None: one less than the requests). Limits are positive
-    numbers in the unit of the gain.
+    """How much better the new run is than the old. `error` is the standard error, None if unknown.
+    Limits are positive numbers in the unit of the gain.
     """
 
     interval: Estimate | None
     error: float | None
     requests: int
     may_fail: bool = True
-    freedom: float | None = None
 
     def verdict(self, limit: float) -> Verdict:
         """Where the interval lies against the limit."""
@@ -80,8 +78,7 @@ class Gain:
         beyond = -self.interval.value - limit
         if self.error == 0:
             return 0.0 if beyond > 0 else 1.0
-        freedom = self.requests - 1 if self.freedom is None else self.freedom
-        return 1 - student_probability(beyond / self.error, freedom)
+        return 1 - student_probability(beyond / self.error, self.requests - 1)
 
     def advised_requests(self, distance: float) -> int | None:
         """Requests at which a true change so far from the limit is decided in 8 of 10 cases.
@@ -178,8 +175,7 @@ def with_processes(
     one value for each process.
 
     The half-width by Welch's t (1947) on the logarithms is added in quadrature to that within one
-    process; their joint error has Satterthwaite's degrees of freedom (1946). With under three
-    processes in either run the gain cannot fail.
+    process. With under three processes in either run the gain cannot fail.
     """
     sides = [np.log(values) for values in (old, new)]
     fewest = min(map(len, sides))
@@ -195,9 +191,7 @@ def with_processes(
     error = math.sqrt(sum(shares)) * (1 + value if relative else math.exp(float(sides[1].mean())))
     reach = student_quantile(1 - TAIL, freedom) * error
     if gain.error is not None:
-        of_requests = gain.error**4 / (gain.requests - 1)
-        both = (gain.error**2 + error**2) ** 2 / (of_requests + error**4 / freedom)
-        gain = replace(gain, error=math.hypot(gain.error, error), freedom=both)
+        gain = replace(gain, error=math.hypot(gain.error, error))
     return replace(
         gain,
         interval=Estimate(

@@ -53,9 +53,12 @@ def refusal(
     if other := other_target(old, new):
         renamed = old.tested.get("target") != new.tested.get("target")
         facts.insert(0, "target" if renamed else other)
-    hint = "gate a run of the target as in the baseline, or save a new baseline if it changed on "
+    hint = (
+        "gate a run of the target as in the baseline, or save a new baseline if it changed on "
+        "purpose"
+    )
     found += [
-        (f"{fact} was {old.tested[fact]}, is {new.tested[fact]}", f"{hint}purpose", fact in held)
+        (f"{fact} was {old.tested[fact]}, is {new.tested[fact]}", hint, fact in held)
         for fact in facts
         if old.tested[fact] != new.tested[fact]
     ]
@@ -89,8 +92,11 @@ def refusal(
                 f"other traffic: only {len(common)} of the baseline's {len(known)} requests are "
                 f"among the {len(sampling)} of this run"
             )
-            hint = "run the same traffic and sample, or save a new baseline if the traffic changed "
-            found.append((what, f"{hint}on purpose", True))
+            hint = (
+                "run the same traffic and sample, or save a new baseline if the traffic changed on "
+                "purpose"
+            )
+            found.append((what, hint, True))
         different = sorted(request for request in common if known[request] != sampling[request])
         if different:
             what = (

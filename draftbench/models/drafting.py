@@ -125,8 +125,7 @@ def draft_name(draft: str) -> str:
     if fallback := draft_of_stack(draft):
         return STACK + draft_name(fallback)
     method, model = parsed(draft)
-    kind = "" if method == "draft-model" else f"{draft.partition(':')[0]}:"
-    return f"{kind}{short_name(model)}" if model else draft
+    return DRAFT_KINDS[method].written + short_name(model) if model else draft
 
 
 def speculation_of(

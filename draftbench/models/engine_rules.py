@@ -36,6 +36,7 @@ from draftbench.records import STACK, Candidate
 
 # llama.cpp's SPEC_VOCAB_MAX_SIZE_DIFFERENCE.
 LLAMA_CPP_ROWS = 128
+_SELDOM = "but what differs is seldom accepted: {}"
 _KEEPS_DRAFTING = "it keeps drafting beyond the draft's context of {} tokens, up to the target's {}"
 
 
@@ -244,18 +245,12 @@ ENGINE_RULES = {
         "(target: {})",
         sources=(
             Source("fields of --speculative-config", "0.33.0 config/speculative.py", "0.32.0"),
-            Source(
-                "draft lengths by batch size",
-                "0.33.0 v1/spec_decode/dynamic; not in 0.23",
-                "0.32.0",
-            ),
+            Source("draft lengths by batch size", "0.33.0 v1/spec_decode/dynamic", "0.32.0"),
             Source("vocab_size must be equal", "0.33.0 config/speculative.py", "0.32.0"),
             Source("fp8_per_channel", "0.33.0 config/quantization.py; not in 0.23", "0.32.0"),
             Source("a draft's schedule ignored, no CUDA graphs", "0.33.0, 0.31.0; not 0.30", ""),
             Source("n-grams from the last match", "0.33.0 gpu/spec_decode/ngram; not in 0.31", ""),
-            Source(
-                "use_heterogeneous_vocab", "0.25.0 config/speculative.py; not in 0.24", "0.32.0"
-            ),
+            Source("use_heterogeneous_vocab", "0.25.0 config/speculative.py", "0.32.0"),
             Source("draft_sample_method of draft models", "0.23.0 v1/spec_decode", "0.32.0"),
             Source("context cut to the draft's", "0.33.0 config/vllm.py; not in 0.32", ""),
             Source("synthetic acceptance", "0.33.0 config/speculative.py; not in 0.19", "0.32.0"),
@@ -321,9 +316,7 @@ ENGINE_RULES = {
         sources=(
             Source("--spec-draft-… and --spec-ngram-…", "0c1e57098 common/arg.cpp", "b11669"),
             Source("--spec-draft-sampling", "pull request 27694, from b11368 on", "b11669"),
-            Source(
-                "rows, ids from 5 on, bos and eos", "0c1e57098 common/speculative.cpp", "b11669"
-            ),
+            Source("rows, ids from 5, bos, eos", "0c1e57098 common/speculative.cpp", "b11669"),
             Source("slots without -np", "0c1e57098 tools/server/server.cpp", ""),
             Source("--spec-synth-rates", "pull request 27711; b10649, not in b10644", "b11669"),
             Source("sampling of a request", "0c1e57098 common/common.h", "b11669"),
@@ -337,11 +330,7 @@ ENGINE_RULES = {
         form="written for TensorRT-LLM 1.3.0rc27 (llm_args.py at 00043967)",
         # It compares nothing; its guide warns of very low acceptance with another tokenizer.
         rules=(
-            (
-                "other_tokenizer",
-                "accepts",
-                "it compares nothing, but what differs is seldom accepted: {}",
-            ),
+            ("other_tokenizer", "accepts", f"it compares nothing, {_SELDOM}"),
             ("always", "accepts", "same tokenizer"),
         ),
         option=lambda how: (
@@ -354,7 +343,6 @@ ENGINE_RULES = {
             Source("draft_len_schedule", "00043967 llmapi/llm_args.py", ""),
             Source("revision, of the target alone", "0066b2a56 llmapi/llm_utils.py", ""),
             Source("n-grams of every length", "024997657 _torch/speculative/ngram.py", ""),
-            Source("before 1.3", "documentation of 1.0 to 1.2", ""),
             Source("no comparison of vocabularies", "speculative-decoding.md of 1.4.0rc1", ""),
             Source("MTP", "00043967 llmapi/llm_args.py", ""),
         ),
@@ -367,11 +355,7 @@ ENGINE_RULES = {
         rules=(
             ("recurrent", "refuses", "it assists no model with {}, as the target has"),
             ("other_size", "with an option", "{} rows: it treats the tokenizers as different"),
-            (
-                "other_word",
-                "accepts",
-                "it compares only sizes, but what differs is seldom accepted: {}",
-            ),
+            ("other_word", "accepts", f"it compares only sizes, {_SELDOM}"),
             ("rows", "accepts", "vocab_size is {} in both"),
         ),
         option=lambda how: f"generate({transformers_arguments(how)})",

@@ -427,11 +427,7 @@ def speed_ups(answer: Recommendation) -> Section:
     if abs(drawn) >= TIMING_NOISE / 2:
         corrected += f", then shrunk {abs(drawn):.0%} towards the other drafts"
     rows = [
-        (
-            "deciding",
-            answer.speedup_deciding,
-            "used for the decision",
-        ),
+        ("deciding", answer.speedup_deciding, "used for the decision"),
         ("expected", leader.speedup_expected, corrected),
         ("predicted", leader.speedup_predicted, f"{requests}, from {source}"),
         ("measured", leader.speedup_measured, measured),
@@ -638,14 +634,9 @@ def latency(waits: Latency, engine: str | None = None, arrivals: str | None = No
         if now > was * (1 + TIMING_NOISE):
             worse.append(f"{name}, {end} {milliseconds(now)} instead of {milliseconds(was)} ms")
     load = f"at {arrivals}" if arrivals else f"concurrency {waits.concurrency}"
-    times = (waits.plain.time_per_output_token, waits.speculative.time_per_output_token)
-    p99s = waits.p99_ratio_of == "p99"
-    without, drafted = (milliseconds((p99s and each.p99) or each.largest) for each in times)
-    slowest = "p99 of a request's time per token" if p99s else "Slowest request's time per token"
     notes = [
         f"Milliseconds; {waits.configuration}, {load}. A chunk is what one round delivers. "
-        f"{covered}{unknown}",
-        f"{slowest}: {drafted} ms with speculation, {without} ms without.",
+        f"{covered}{unknown}"
     ]
     notes += [f"Worse with speculation: {'; '.join(worse)}."] if worse else []
     head = ["", "speculation", "n", "p50", "p90", "p99", "max"]

@@ -105,7 +105,7 @@ class Run:
         """The failed answer to each request that a serving engine never answered."""
         return without_answer(self.served)
 
-    @property
+    @cached_property
     def candidates(self) -> tuple[Candidate, ...]:
         """Every candidate with a replay, in order of measurement, then those that only an engine
         ran.
@@ -114,7 +114,7 @@ class Run:
         served = [row.candidate for row in self.served if row.candidate is not None]
         return tuple(dict.fromkeys(replayed + served))
 
-    @property
+    @cached_property
     def has_baseline(self) -> bool:
         """Whether responses were written without speculation, so not by servers that all draft."""
         return not self.served or any(row.candidate is None for row in self.served)

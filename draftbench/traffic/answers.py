@@ -202,7 +202,11 @@ def _is_api_answer(value: Any) -> bool:
     match value:
         case (
             {"choices": [{"message": _} | {"text": _}, *_]}  # OpenAI
-            | {"output": [{"type": _}, *_]}  # its Responses
+            | {"output": [{"type": _}, *_]}  # its Responses, and their output alone
+            | [{"type": "reasoning"}, {"type": "message" | "function_call" | "reasoning"}, *_]
+            | [{"type": "message", "content": [{"type": "output_text"}, *_]}, *_]
+            | [{"type": "function_call", "call_id": _}, *_]
+            | {"outputBodyJson": _}  # Bedrock's log, in which it is looked for
             | {"output": {"message": _}}  # Bedrock
             | {"content": [{"type": _}, *_]}  # Anthropic
             | {"candidates": [{"content": _}, *_]}  # Gemini, which is not read

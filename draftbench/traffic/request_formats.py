@@ -49,8 +49,8 @@ BLOCKS = (
 )
 # Fields beside a prompt or a conversation that hold its system text.
 SYSTEMS = (
-    *("system", "system_prompt", "systemPrompt", "system_message", "gen_ai.system_instructions"),
-)
+    "system", "system_prompt", "systemPrompt", "system_message", "gen_ai.system_instructions"
+)  # fmt: skip
 # Where a row keeps what is read from it beside the request.
 SEGMENTS = ("segment", "category", "tags.segment")
 _EMPTY: tuple[Any, ...] = ("", [], {}, *PADDING)

@@ -98,14 +98,16 @@ def test_a_recorded_pass_gives_the_logits_of_transformers(name, recorder):
 
 
 def assert_takes_down_what_enters_layers(runner, model, width):
-    """As passes that are launched call by call do, of rows that bring as many tokens or not."""
-    plain = runner_of(model)
-    caches = [plain.new_cache(40, 2), runner.new_cache(40, 2, (width,), (2, 0))]
+    """As passes that are launched call by call do, of rows that bring as many tokens or not. A head
+    may read a layer twice.
+    """
+    plain, reads = runner_of(model), (2, 0, 2)
+    caches = [plain.new_cache(40, 2), runner.new_cache(40, 2, (width,), reads)]
     for counts in ([width, 1], [2, 2], [0, width]):
         tokens = torch.arange(5, 5 + sum(counts))
         found = []
         for one, cache in zip((plain, runner), caches, strict=True):
-            hidden = HiddenStates((2, 0))
+            hidden = HiddenStates(reads)
             logits = one.forward(tokens, cache, every=False, counts=counts, hidden=hidden)
             found.append((logits, hidden.joined()))
         for expected, got in zip(*found, strict=True):

@@ -33,7 +33,7 @@ SAMPLINGS = [Sampling(), Sampling(temperature=1.0), Sampling(temperature=0.7, to
 DRAFT = Candidate(draft="d")
 
 seeds, noises, draft_lengths = st.integers(0, 10_000), st.floats(0.0, 3.0), st.integers(1, 16)
-sometimes = settings(deadline=None, max_examples=60)
+sometimes = settings(max_examples=60)
 
 
 def pair(seed: int, noise: float) -> tuple[TimedRunner, TimedRunner]:

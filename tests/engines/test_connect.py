@@ -1,12 +1,14 @@
 """From an address to the right adapter, within limits, and with a token that nobody sees."""
 
+import asyncio
 import json
 
 import httpx2
 import pytest
 from engines.scripted_server import SHAPES, ScriptedServer
 
-from draftbench.engines.client import MOST_BYTES, AnswerError, Fault, Http, Limits
+from draftbench.engines import client
+from draftbench.engines.client import MOST_BYTES, AnswerError, Fault, Http
 from draftbench.engines.connect import connect
 from draftbench.engines.drive import drive
 from draftbench.engines.engine import Ask
@@ -147,15 +149,14 @@ def test_nobody_at_the_address_is_an_error_with_a_hint():
     assert caught.value.hint == "see whether the server runs and listens at this address"
 
 
-def test_a_server_that_does_not_speak_is_timed_out():
+def test_a_server_that_does_not_speak_is_timed_out(monkeypatch):
     async def silent(request: httpx2.Request) -> httpx2.Response:
-        import asyncio
-
         await asyncio.sleep(30)
         raise AssertionError
 
+    monkeypatch.setattr(client, "SECONDS", 0.1)
     with pytest.raises(AnswerError, match="did not answer in time"):
-        connect("http://x", limits=Limits(seconds=0.1), transport=httpx2.MockTransport(silent))
+        connect("http://x", transport=httpx2.MockTransport(silent))
 
 
 def test_nothing_of_a_proxy_for_other_hosts_touches_a_server_on_this_machine(play, monkeypatch):

@@ -6,7 +6,8 @@ import pytest
 from engines.scripted_server import SHAPES, ScriptedServer
 from engines.virtual_time import virtual_server
 
-from draftbench.engines.client import Fault, Limits
+from draftbench.engines import client
+from draftbench.engines.client import Fault
 from draftbench.engines.connect import connect
 from draftbench.engines.drive import drive
 from draftbench.engines.engine import Ask
@@ -25,8 +26,8 @@ def filler(limit: int = 100) -> Ask:
 def virtual():
     servers = []
 
-    def make(schedules, limits=None):
-        servers.append(virtual_server(schedules, limits))
+    def make(schedules):
+        servers.append(virtual_server(schedules))
         return servers[-1]
 
     yield make
@@ -76,8 +77,9 @@ def test_an_open_loop_sends_at_the_times_of_arrival_whatever_is_in_flight(virtua
     assert [answer.in_flight for answer in answers] == [3, 3, 3, 1]
 
 
-def test_an_answer_that_takes_too_long_is_a_timeout_and_keeps_what_came(virtual):
-    server = virtual([[(1.0, 1), (2.0, 2), (9.0, 1)], [(1.0, 1)]], Limits(seconds=4.0))
+def test_an_answer_that_takes_too_long_is_a_timeout_and_keeps_what_came(virtual, monkeypatch):
+    monkeypatch.setattr(client, "STREAM_SECONDS", 4.0)
+    server = virtual([[(1.0, 1), (2.0, 2), (9.0, 1)], [(1.0, 1)]])
     late, good = drive(server, asks(2), concurrency=1)
     assert (late.error, late.chunks, late.tokens) == (Fault.TIMEOUT, [1, 2], [0, 1, 2])
     assert (good.error, good.sent) == (None, pytest.approx(4.0))
@@ -135,10 +137,13 @@ def test_every_engine_is_driven_to_the_same_answer(connected, engine):
         ("failed", Fault.FAILED, 0),
     ],
 )
-def test_a_fault_is_told_by_kind_once_and_the_next_request_is_sent(connected, fault, kind, tokens):
+def test_a_fault_is_told_by_kind_once_and_the_next_request_is_sent(
+    connected, monkeypatch, fault, kind, tokens
+):
     # Pieces of 1, 3, 1, 5 and 1 tokens and two more events: half of them are the first three.
     play = ScriptedServer(k=4, accepts=(2, 0, 4), faults={0: fault})
-    server = connected(play, limits=Limits(seconds=2.0))
+    monkeypatch.setattr(client, "STREAM_SECONDS", 2.0)
+    server = connected(play)
     bad, good = drive(server, asks(2), concurrency=1)
     assert (bad.error, bad.output_tokens) == (kind, tokens)
     assert bad.reason

@@ -18,7 +18,7 @@ from typing import Any
 
 import httpx2
 
-from draftbench.engines.client import Http, Limits
+from draftbench.engines.client import Http
 from draftbench.engines.vllm import Vllm
 
 Schedule = Sequence[tuple[float, int]]
@@ -49,7 +49,7 @@ class VirtualLoop(asyncio.SelectorEventLoop):
         return self.now
 
 
-def virtual_server(schedules: Iterable[Schedule], limits: Limits | None = None) -> Vllm:
+def virtual_server(schedules: Iterable[Schedule]) -> Vllm:
     """A vLLM that answers by schedules (the last one for all further requests). `seen` holds
     what it saw.
     """
@@ -84,7 +84,6 @@ def virtual_server(schedules: Iterable[Schedule], limits: Limits | None = None) 
 
     http = Http(
         "http://virtual",
-        limits=limits,
         transport=httpx2.MockTransport(answer),
         loop_factory=VirtualLoop,
     )

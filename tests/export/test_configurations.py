@@ -11,6 +11,7 @@ from scenes import EMBEDDED
 
 from draftbench.errors import EngineError, UsageError
 from draftbench.export.configurations import configure
+from draftbench.models.drafting import Speculation
 from draftbench.models.engine_rules import ENGINE_RULES
 from draftbench.records import DraftingMode, Sampling
 
@@ -113,6 +114,10 @@ def test_other_engines_are_given_the_flags_and_fields_that_start_them(plan, draf
     assert configure(asked, engine).text == text
 
 
+def test_a_file_of_speculation_goes_to_the_engine_that_it_was_measured_on(plan):
+    assert vllm(plan(**MEDUSA)) == {"method": "medusa", "num_speculative_tokens": 4}
+
+
 def test_where_a_heads_gguf_file_comes_from_is_said(plan):
     found = configure(plan("eagle3:org/head", target="t.gguf", vocabularies=None), "llama.cpp")
     assert " -md head-BF16.gguf --spec-type draft-eagle3 " in found.text
@@ -121,6 +126,10 @@ def test_where_a_heads_gguf_file_comes_from_is_said(plan):
 
 OTHER_IDS = {"vocabularies": (1000, 1000), "other_ids": True}
 SIZES = {"vocabularies": (152064, 151936)}
+
+
+FILE = Speculation("raw", None, 4, raw={"method": "medusa", "num_speculative_tokens": "{k}"})
+MEDUSA = {"speculation": FILE, "vocabularies": None, "engine": "vllm"}
 
 
 @pytest.mark.parametrize(
@@ -145,6 +154,7 @@ SIZES = {"vocabularies": (152064, 151936)}
             {"misread": {"vllm": "sorts the layers"}},
             "use this head differently from the run: it sorts the layers",
         ),
+        ("sglang", None, MEDUSA, "spec:FILE.json is written for vllm"),
         ("vllm", "0.25", {}, "before 0.26"),
         ("vllm", "newest", {}, "not a version"),
         ("llamacpp", "b9625", {}, "before b9626"),

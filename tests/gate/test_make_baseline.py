@@ -114,6 +114,8 @@ def test_speed_sums_repeats_of_the_block_and_process_that_also_ran_the_baseline(
     speed = baseline(*FOUR, *decodes).requests[0].speed
     assert speed is not None
     assert structs.astuple(speed) == (8, 0.5, 8, 1.5)
+    for without in (decodes[:2], decodes[2:4], []):
+        assert baseline(*FOUR, *without).requests[0].speed is None
 
 
 def test_times_are_those_of_the_rows_asked_for_or_of_the_fewest():

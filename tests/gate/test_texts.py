@@ -182,6 +182,9 @@ def test_a_baseline_of_an_engine_is_of_its_smallest_load_or_of_the_one_asked_for
     assert four.question.concurrency == 4
     assert four.requests[0].speed is not None
     assert pinned(*rows, asked=loads, concurrency=8).question.concurrency == 1
+    paced = {"arrivals": "log", "time_scale": 2.0}
+    opened = pinned(answer(0, load="open"), answer(2, load="open"), **paced).question
+    assert (opened.arrivals, opened.time_scale) == ("log", 2.0)
 
 
 def test_above_temperature_0_a_servers_texts_are_draws_and_not_kept():

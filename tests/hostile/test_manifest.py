@@ -113,7 +113,7 @@ def test_a_value_in_any_field_is_read_or_refused_in_words(place, value):
 
 
 @settings(
-    max_examples=40, deadline=None, database=None, derandomize=True,
+    max_examples=40, database=None, derandomize=True,
     suppress_health_check=list(HealthCheck),
 )  # fmt: skip
 @given(st.lists(st.tuples(st.sampled_from(PLACES), st.sampled_from([*VALUES])), max_size=3))

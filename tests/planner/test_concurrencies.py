@@ -228,9 +228,7 @@ def test_beyond_the_timed_loads_nothing_is_known(blocks, rows):
 seconds = st.floats(0.5, 5.0)
 
 
-@settings(
-    max_examples=10, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
-)
+@settings(max_examples=10, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
     timed=st.lists(
         # A step that is slower than longer passes is slower than more rows of one token, too.

@@ -124,7 +124,7 @@ def test_a_start_off_the_line_is_believed_the_more_the_oftener_it_was_repeated()
     assert 1.5 < thrice < alone < 1.7
 
 
-@settings(deadline=None, max_examples=20)
+@settings(max_examples=20)
 @given(steps=st.lists(st.floats(0.01, 100), min_size=2, max_size=6), k=st.integers(1, 11))
 def test_in_no_draw_a_round_takes_less_than_one_with_a_smaller_k(steps, k):
     effects = started({2 * at: float(value) for at, value in enumerate(np.cumsum(steps))})

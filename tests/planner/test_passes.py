@@ -268,7 +268,7 @@ def test_a_step_between_two_points_may_lie_anywhere_between_them():
     assert (found.min(), found.max()) == pytest.approx((1.0, 3.0), abs=0.02)
 
 
-@settings(deadline=None, max_examples=25)  # a busy machine takes over .2 s for one
+@settings(max_examples=25)
 @given(
     st.lists(st.floats(0.01, 10), min_size=8, max_size=8),
     st.lists(st.floats(0.01, 10), min_size=8, max_size=8),

@@ -174,10 +174,7 @@ def test_rounds_make_the_answer_although_positions_and_sums_disagree():
         ({"by_round": ((2, 3),)}, "more tokens accepted than proposed"),
         ({"rounds": 1, "accepted": 10}, "in a round than k"),
         # Of these rounds the last ten begin past the end of eleven tokens.
-        (
-            {"by_round": ((2, 2),) * 14},
-            "more rounds than the answer has room for",
-        ),
+        ({"by_round": ((2, 2),) * 14}, "more rounds than the answer has room for"),
     ],
 )
 def test_rounds_that_no_answer_can_have_are_refused(counted, what):

@@ -50,8 +50,8 @@ def test_what_a_log_notes_on_messages_changes_no_identity_and_is_named(tmp_path)
     ]
     (tmp_path / "a.jsonl").write_text("\n".join(map(json.dumps, rows)))
     traffic = load(query(tmp_path / "a.jsonl"))
-    assert (len(traffic.requests), traffic.merged) == (1, 1)
-    assert traffic.unread == {"messages.hashed_ip": 2, "messages.turn_identifier": 2}
+    assert (len(traffic.requests), traffic.summary.merged) == (1, 1)
+    assert traffic.summary.unread == {"messages.hashed_ip": 2, "messages.turn_identifier": 2}
 
 
 @pytest.mark.parametrize("parts", [None, [], "", [{"type": "text", "text": "Hello"}], "Hello\n"])

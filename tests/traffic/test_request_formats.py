@@ -122,7 +122,7 @@ def test_a_plain_prompt_can_be_a_message():
     row = {"prompt": "Hello", "output_tokens": 9}
     form, found, *_ = read(row, as_chat=True)
     assert (form, found.messages, found.max_tokens) == ("prompt as chat", (USER,), 9)
-    assert asked({"messages": TOLD}, as_chat=True) == asked({"messages": TOLD})
+    assert read({"messages": TOLD}, as_chat=True)[:2] == ("messages", asked({"messages": TOLD}))
 
 
 TURNS = [{"role": "user", "parts": [{"text": "Hello"}]}]
@@ -142,6 +142,10 @@ TURNS = [{"role": "user", "parts": [{"text": "Hello"}]}]
             "reasoning that is not in the log",
         ),
         ({"messages": [USER], "system": "a", "system_prompt": "b"}, "several system texts"),
+        (
+            {"messages": [CALLED[1] | {"role": "system"}, USER], "system": "a"},
+            "several system texts",
+        ),
         ({"messages": [USER | {"images": ["a"]}]}, "messages.images"),
         ({"messages": [USER], "history": [["a", "b"]]}, "history"),
         ({"instruction": "a", "output": "b", "history": [["a", "b"]]}, "history"),

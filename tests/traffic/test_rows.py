@@ -110,22 +110,17 @@ def test_the_hint_for_an_unknown_form_is_one_line_of_a_terminal():
     assert len(f"hint: {raised.value.hint}") <= 88
 
 
-def test_the_id_is_a_keyed_hash_of_what_was_asked():
+def test_the_id_is_a_keyed_hash_of_what_was_asked_and_of_nothing_else():
     row = {"prompt": "Hello", "temperature": 0.5, "max_tokens": 9, "stop": "."}
     question = (
         b'{"max_tokens":9,"prompt":"Hello","sampling":{"temperature":0.5},'
         b'"stop":["."],"template":{}}'
     )
-    expected = hmac.new(b"key", question, hashlib.sha256).hexdigest()[:16]
-    assert asked(row).id == expected
-
-
-def test_the_id_depends_on_the_key_and_the_question_and_on_nothing_else():
-    row = {"prompt": "Hello", "temperature": 0.5}
     same = row | {"segment": "s", "response": "r", "timestamp": "t", "top_p": 1.0, "n": 2}
-    assert asked(same).id == asked(row).id
-    others = [row | change for change in ({"prompt": "Hallo"}, {"temperature": 0.6}, {"seed": 1})]
-    ids = {asked(other).id for other in others} | {asked(row).id}
+    expected = hmac.new(b"key", question, hashlib.sha256).hexdigest()[:16]
+    assert asked(row).id == asked(same).id == expected
+    changes = ({"prompt": "Hallo"}, {"temperature": 0.6}, {"seed": 1})
+    ids = {expected, *(asked(row | change).id for change in changes)}
     ids.add(read_request(row, "f:1", Fields(), b"other key")[1].id)
     assert len(ids) == 5
 
@@ -188,23 +183,29 @@ def test_a_prompt_that_speaks_of_markers_is_a_prompt(text):
     assert asked({"prompt": text}).prompt == text
 
 
-def test_what_a_tool_wrote_may_be_cut_by_the_program_that_asked():
-    result = {"role": "tool", "content": "a.txt\nb.txt\n[truncated]"}
-    assert asked({"messages": [*CALLED[:2], result]}).messages[2] == result
-    with pytest.raises(NoTrafficError):
-        asked({"messages": [*CALLED[:2], result | {"content": "[truncated]"}]})
+CUT_BEFORE = "a.txt\nb.txt\n[truncated]"
+OBSERVED = USER | {"content": CUT_BEFORE}
 
 
-def test_a_text_that_is_shorter_than_a_whole_one_was_not_cut_by_the_logger():
-    """Agents cut what a program wrote before they say it as the user."""
-    said = USER | {"content": "a.txt\nb.txt\n[truncated]"}
-    longer, shorter = ({"role": "system", "content": "x" * size} for size in (40, 10))
-    assert asked({"messages": [longer, USER, said]}).messages[2] == said
-    with pytest.raises(NoTrafficError):
-        asked({"messages": [shorter, USER, said]})
-    cut = said | {"content": "x" * 40 + "[truncated]"}  # itself cut, and so no measure
-    with pytest.raises(NoTrafficError):
-        asked({"messages": [cut, USER, said]})
+@pytest.mark.parametrize(
+    ("messages", "traffic"),
+    [
+        # The program that asked may cut what a tool wrote, which the model then read so.
+        ([*CALLED[:2], {"role": "tool", "content": CUT_BEFORE}], True),
+        ([*CALLED[:2], {"role": "tool", "content": "[truncated]"}], False),
+        # Agents say what a program wrote as the user. A logger cuts the longest text.
+        ([{"role": "system", "content": "x" * 40}, USER, OBSERVED], True),
+        ([{"role": "system", "content": "x" * 10}, USER, OBSERVED], False),
+        # A text that is itself cut is no measure.
+        ([USER | {"content": "x" * 40 + "[truncated]"}, USER, OBSERVED], False),
+    ],
+)
+def test_a_text_that_was_cut_before_the_model_read_it_is_traffic(messages, traffic):
+    if traffic:
+        assert asked({"messages": messages}).messages == tuple(messages)
+    else:
+        with pytest.raises(NoTrafficError):
+            asked({"messages": messages})
 
 
 @pytest.mark.parametrize(

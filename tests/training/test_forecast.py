@@ -154,7 +154,7 @@ def test_parts_that_gained_nothing_promise_nothing(rates):
     assert found.value < 0.01
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=30)
 @given(st.lists(st.floats(0, 1), min_size=4, max_size=4))
 def test_no_forecast_leaves_what_a_rate_can_be(rates):
     draws = gain_draws(PARTS, *gains_of(accepted(*rates)), 1 - rates[0])
