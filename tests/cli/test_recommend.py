@@ -164,6 +164,11 @@ def test_a_caveat_is_printed_whole_in_its_short_form_or_not_at_all(crowded, answ
         long = "reasons " * words + "and what to do"
         caveat = Caveat(kind="uncertain-cost", text=long, short="do this")
         assert shown in lines_of(replace(log, caveats=(caveat,)))
+    # Where an interval comes from is urgent only if the leader was not decoded.
+    for short, urgent in (("", False), ("decode it", True)):
+        caveat = Caveat(kind="interval", text="from the requests", short=short)
+        lines = lines_of(replace(log, caveats=(caveat,)))
+        assert ("Caveat: from the requests" in lines) is urgent
 
 
 @pytest.mark.parametrize("folder", ["a/long/folder" * 4, "a folder/with spaces" * 3, "a" * 70])

@@ -3,6 +3,7 @@
 import math
 from dataclasses import replace
 from statistics import NormalDist
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -23,7 +24,7 @@ from scenes import (
 
 from draftbench.acceptance.intervals import Estimate
 from draftbench.errors import UsageError
-from draftbench.planner.decide import Evaluator, decide, memory_needed
+from draftbench.planner.decide import DecisionAt, Evaluator, decide, memory_needed
 from draftbench.planner.latency import tail_ratio
 from draftbench.planner.options import DecisionOptions
 from draftbench.planner.recommend import recommend
@@ -335,3 +336,28 @@ def test_a_draft_that_was_not_timed_at_a_middle_load_is_answered_there_between_t
     found = recommend(scene.observed(1, concurrency=(1, 8, 32)))
     assert {level.concurrency for level in found.by_concurrency} == {1, 8, 32}
     assert at(found, 8).speedup_expected is not None
+
+
+def test_what_one_more_timing_would_tell_is_worth_what_the_choice_gains_by_it():
+    """If it told the speed exactly, one would choose the faster of it and plain decoding, 0."""
+    drawn = np.stack([np.zeros(9), np.linspace(-0.5, 0.3, 9)], axis=1)
+    decided = object.__new__(DecisionAt)
+    decided.evaluator = SimpleNamespace(shown=lambda timed: drawn[:, 1:])
+    decided._drawn = drawn
+    assert decided.gain(["one"]) == pytest.approx(np.maximum(drawn[:, 1], 0).mean())
+    assert decided.gain([]) == 0.0
+
+
+def test_the_draws_of_few_requests_are_as_wide_as_students_t(scene):
+    """Five requests, every second one a fifth slower with the draft: plain steps take 8 s, rounds
+    at k = 1 4.8 s or by one rejection more 5.8 s. By t of four degrees of freedom.
+    """
+    for at in range(5):
+        scene.request(f"r{at}")
+        scene.replay(f"r{at}", ALL if at % 2 else [*ALL[:6], 0.0, 1.0])
+    scene.times(TARGET, DRAFT)
+    evaluator = Evaluator(scene.observed(1), DecisionOptions())
+    seconds = evaluator.at(1).alternatives[0].promised[1]
+    low, high = np.quantile(evaluator.log_parts(1, "expected").requests[:, 0], (0.025, 0.975))
+    reach = 2.776 * seconds.std(ddof=1) / seconds.mean() / 5**0.5
+    assert (high - low) / 2 == pytest.approx(reach, rel=0.06)

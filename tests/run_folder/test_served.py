@@ -133,6 +133,12 @@ def test_candidates_share_the_baseline_that_was_served_once():
     assert next(row.proposed for row in decodes_of(rows)) == (0, 0)
 
 
+@pytest.mark.parametrize(("concurrency", "active"), [(1, ()), (4, (4, 4))])
+def test_as_many_rows_are_active_as_were_in_flight(concurrency, active):
+    row = served(SMALL, 1, 0.5, 0.6, 0.7, by_round=((1, 0), (1, 0)), concurrency=concurrency)
+    assert [decode.active for decode in runs(row, k=1)] == [active]
+
+
 def test_answers_that_ended_in_an_error_are_no_decoding_runs():
     broken = served(SMALL, 1, 0.5, error="timeout", by_round=())
     assert decodes_of([served(None, 0, 0.5, 0.6), broken]) == []

@@ -7,7 +7,7 @@ from datetime import UTC, datetime
 
 import pytest
 from log_shapes import CALLED, CHAT, USER
-from traffic.asked import FUNCTION, asked, read
+from traffic.asked import FUNCTION, asked
 
 from draftbench.traffic.errors import (
     BadRowError,
@@ -22,7 +22,8 @@ SECRET = "SECRET-TEXT"
 
 def test_fields_are_dotted_paths_or_dotted_columns():
     row = {"in": {"text": "Hello"}, "out.text": "Hi", "who": {"team": 3}}
-    form, request, *_ = read(row, prompt="in.text", response="out.text", segment="who.team")
+    fields = Fields(prompt="in.text", response="out.text", segment="who.team")
+    form, request, *_ = read_request(row, "f:1", fields, b"key")
     assert (form, request.prompt) == ("--prompt-field", "Hello")
     assert (request.response, request.segment) == ("Hi", "3")
 
@@ -70,7 +71,8 @@ def test_a_timestamp_is_text_or_unknown_and_refuses_nothing(time, text):
         ),
         ({"messages": [{"content": "SECRET-TEXT"}]}, "messages[0] has no `role`"),
         ({"messages": [{"role": "user", "content": 3}]}, "messages[0] has no text as `content`"),
-        ({"conversations": [{"from": "gpt", "value": "a"}]}, "the conversation has no human turn"),
+        ({"conversations": [{"from": "gpt", "value": "a"}]}, "`conversations` has no human turn"),
+        ({"conversations": "SECRET-TEXT"}, "`conversations` is not a list of objects"),
         ({"prompt": "a", "segment": ["SECRET-TEXT"]}, "the segment is not a text"),
         ({"prompt": "a", "segment": "s" * 201}, "the segment is longer than 200 characters"),
         ({"prompt": "a" * 1048577}, "the request is longer than 1 MiB"),
@@ -99,7 +101,7 @@ def test_a_bad_row_says_why_and_not_what(row, reason):
 )
 def test_broken_bytes_are_a_bad_row(data, reason):
     with pytest.raises(BadRowError) as raised:
-        asked(data)
+        read_request(data, "f:1", Fields(), b"key")
     assert str(raised.value) == reason
 
 
@@ -126,7 +128,6 @@ def test_the_id_is_a_keyed_hash_of_what_was_asked_and_of_nothing_else():
 
 
 CUT, REDACTED = "cut by the logger", "redacted by the logger"
-MEDIA = "@@@langfuseMedia:type=image/jpeg|id=a-1|source=bytes@@@"
 MARKERS = [
     ("aa... (litellm_truncated skipped 81 chars. It is a DB storage safeguard.) ...z", CUT),
     ("aa... (litellm_truncated 12982 chars)", CUT),
@@ -153,8 +154,6 @@ MARKERS = [
     ("REDACTED", REDACTED),
     ("********", REDACTED),
     ("sha256:" + "9f86d081" * 8, REDACTED),
-    (MEDIA, "kept elsewhere by the logger"),
-    (f"What is {MEDIA}?", "kept elsewhere by the logger"),
 ]
 
 
@@ -252,11 +251,18 @@ def test_what_a_server_keeps_of_a_prompt_leaves_the_row_out(row):
 
 def test_a_context_of_ids_labels_the_call_and_one_of_texts_is_read_by_the_model():
     row = {"messages": [USER], "context": {"trace_id": "0x1", "attempt": 2, "tags": ["a", "b"]}}
-    found = read(row)
-    assert (found.request, [*found.unread]) == (asked({"messages": [USER]}), ["context"])
+    read = read_request(row, "log:1", Fields(), b"key")
+    assert (read.request, [*read.unread]) == (asked({"messages": [USER]}), ["context"])
     for context in ({"sentences": ["Bob did it."]}, ["Paris"], "Paris"):
         with pytest.raises(NotRepresentableError, match=r"^context$"):
             asked({"messages": [USER], "context": context})
+
+
+@pytest.mark.parametrize("mark", ["@@@langfuseMedia:type=image/jpeg|id=a-1|source=bytes@@@"])
+def test_a_text_that_holds_only_the_mark_of_an_image_is_no_traffic(mark):
+    for text in (mark, f"What is {mark}?"):
+        with pytest.raises(NoTrafficError, match="kept elsewhere by the logger"):
+            asked({"messages": [USER | {"content": text}]})
 
 
 @pytest.mark.parametrize("word", ["nan", "NaN", "None", "null"])
@@ -282,10 +288,10 @@ def test_the_ids_of_calls_and_marks_of_caches_are_no_part_of_a_request():
             ],
         }
 
-    found = read(row("B", cache_control={"type": "ephemeral"}))
-    assert (found.request.id, found.unread) == (asked(row("A")).id, {})
-    assert found.request.tools == (FUNCTION,)
-    assert found.request.messages[0] == USER
+    read = read_request(row("B", cache_control={"type": "ephemeral"}), "f:1", Fields(), b"key")
+    assert (read.request.id, read.unread) == (asked(row("A")).id, {})
+    assert read.request.tools == (FUNCTION,)
+    assert read.request.messages[0] == USER
 
 
 @pytest.mark.parametrize("word", ["NaN", "Infinity", "-Infinity"])
@@ -297,6 +303,6 @@ def test_numbers_that_json_does_not_have_are_null(word):
 def test_what_a_plain_prompt_has_as_whole_lines_is_no_further_part():
     prompt = "### Instruction:\nSay it in German.\n\n### Input:\nyes\n\n### Response:"
     row = {"prompt": prompt, "instruction": "Say it in German.", "input": "yes", "output": "ja"}
-    assert asked(row).prompt == prompt
+    assert read_request(row, "log:1", Fields(), b"key").request.prompt == prompt
     with pytest.raises(NotRepresentableError, match="input"):
-        asked({"prompt": "Ja or Nein?", "input": "Nein"})
+        read_request({"prompt": "Ja or Nein?", "input": "Nein"}, "log:1", Fields(), b"key")
