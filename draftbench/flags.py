@@ -193,15 +193,3 @@ def drafts_flag(
 ) -> Any:
     """A flag for names of models."""
     return flag(default, help, "MODEL,…", parse=model_names, many=True)
-
-
-def trust_flag() -> Any:
-    """A flag for code that comes with a checkpoint."""
-    return in_safety(
-        False, "Run Python code that comes with a checkpoint. It can do anything that you can."
-    )
-
-
-def pickle_flag() -> Any:
-    """A flag for files that may run code when they are read."""
-    return in_safety(False, "Load pickled weights. A malicious file can run code.")

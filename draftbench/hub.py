@@ -7,6 +7,7 @@ from functools import cache
 from pathlib import Path, PurePath
 
 from draftbench.errors import ModelError
+from draftbench.flags import in_safety
 
 SECONDS_TO_ANSWER = 10.0
 
@@ -15,8 +16,14 @@ SECONDS_TO_ANSWER = 10.0
 class Trust:
     """What the user allowed beyond plain weights; both can run code from the checkpoint."""
 
-    remote_code: bool = False
-    pickle: bool = False
+    remote_code: bool = in_safety(
+        False,
+        "Run Python code that comes with a checkpoint. It can do anything that you can.",
+        names=("--trust-remote-code",),
+    )
+    pickle: bool = in_safety(
+        False, "Load pickled weights. A malicious file can run code.", names=("--allow-pickle",)
+    )
 
 
 def names_model(spec: str) -> bool:

@@ -469,7 +469,6 @@ ENGINES: list[Case] = [
     ("A server that answers garbage", lambda: answered("garbage")),
     ("A server that refuses the first request", lambda: answered("refuse")),
     ("A server that breaks off its first answer", lambda: answered("half")),
-    ("A server that leads to another host", lambda: answered("redirect")),
     ("A server without speculation beside a baseline", lambda: beside_plain("vllm", k=0)),
     ("A server that does not say whether it drafts", lambda: beside_plain("openai", k=4)),
     ("Two servers of different models", lambda: beside_plain("vllm", k=4, model="org/other")),

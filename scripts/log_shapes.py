@@ -4,10 +4,11 @@
 
 Sources of the shapes: LiteLLM, StandardLoggingPayload and spend logs; Helicone, export with bodies;
 Langfuse, observations by API, table and blob storage; OpenTelemetry, GenAI conventions 1.37 and
-OTLP; LangSmith, runs; Amazon Bedrock, model invocation logs; MLflow, `search_traces`; Datadog,
-spans; Anthropic, Messages and batches; OpenAI, batches and Responses; OpenRouter; Ollama,
-`/api/chat` and `/api/generate`; llama.cpp, `/completion`; SGLang, `/generate`; vLLM,
-benchmarks/datasets; AIPerf, multi-turn data sets; Mooncake, Azure and BurstGPT, traces.
+OTLP; OpenInference and OpenLLMetry, spans; LangSmith, runs; Amazon Bedrock, model invocation logs;
+MLflow, `search_traces`; Datadog, spans; Anthropic, Messages and batches; OpenAI, batches and
+Responses; Gemini, `generateContent` and batches; Cohere, `/v2/chat`; OpenRouter; Ollama,
+`/api/chat` and `/api/generate`; llama.cpp, `/completion`; SGLang, `/generate`; TGI, `/generate`;
+vLLM, benchmarks/datasets; AIPerf, custom data sets; Mooncake, Azure and BurstGPT, traces.
 """
 
 from __future__ import annotations
@@ -68,6 +69,13 @@ CALLED = [
 ]
 HUMAN = {"lc": 1, "type": "constructor", "id": ["langchain", "HumanMessage"],
          "kwargs": {"content": "Hello", "type": "human"}}  # fmt: skip
+SPANNED = {
+    "llm.invocation_parameters": json.dumps({"temperature": 0.7, "max_tokens": 9}),
+    "llm.input_messages.0.message.role": "user",
+    "llm.input_messages.0.message.content": "Hello",
+    "llm.output_messages.0.message.role": "assistant",
+    "llm.output_messages.0.message.content": "Hi",
+}
 DEFAULT, GREEDY = {"temperature": 1.0}, {"temperature": 0.0}
 
 # fmt: off
@@ -77,6 +85,9 @@ SHAPES = {
         {"model": "m", "messages": [USER]}, [USER], None, DEFAULT),
     "OpenAI chat, as a table flattens it": (
         {f"request.body.{name}": CHAT[name] for name in CHAT}, [USER], None, SAMPLED),
+    "OpenAI chat, a column for each message": (
+        {"messages.0.role": "user", "messages.0.content": "Hello", "model": "m"},
+        [USER], None, DEFAULT),
     "OpenAI chat, encoded twice": (
         {"request": json.dumps(json.dumps(CHAT))}, [USER], None, SAMPLED),
     "body as JSON text": ({"body": json.dumps(CHAT)}, [USER], None, SAMPLED),
@@ -141,6 +152,22 @@ SHAPES = {
          "output": {"outputBodyJson": {"role": "assistant",
                                        "content": [{"type": "text", "text": "Hi"}]}}},
         [USER], "Hi", DEFAULT | {"max_tokens": 9}),
+    "Gemini": (
+        {"contents": [{"role": "user", "parts": [{"text": "Hello"}]}],
+         "systemInstruction": {"parts": [{"text": "Be brief"}]},
+         "generationConfig": {"temperature": 0.7, "maxOutputTokens": 9}},
+        TOLD, None, SAMPLED),
+    "Gemini, batch": (
+        {"request": {"contents": [{"role": "user", "parts": [{"text": "Hello"}]}],
+                     "generationConfig": SAMPLED},
+         "response": {"candidates": [{"content": {"role": "model", "parts": [{"text": "Hi"}]}}]}},
+        [USER], "Hi", SAMPLED),
+    "Cohere, a plan before the call": (
+        {"model": "m", "messages": [
+            USER, {"role": "assistant", "tool_plan": "hm", "tool_calls": [CALL]}, CALLED[2]]},
+        [USER, {"role": "assistant", "content": None, "tool_calls": [CALL], "tool_plan": "hm",
+                "reasoning_content": "hm"}, CALLED[2]],
+        None, DEFAULT),
     "OpenRouter": (
         {"body": CHAT | {"usage": {"include": True}, "provider": {"order": ["a"]}}},
         [USER], None, SAMPLED),
@@ -215,6 +242,11 @@ SHAPES = {
         {"messages": [{"type": "system", "content": "Be brief"},
                       {"type": "human", "content": "Hello"}, {"type": "ai", "content": "Hi"}]},
         TOLD, "Hi", GREEDY),
+    "OpenInference span": ({"attributes": SPANNED}, [USER], "Hi", SAMPLED),
+    "OpenLLMetry span": (
+        {"attributes": {**SPAN_SETTINGS, "gen_ai.prompt.0.role": "user",
+                        "gen_ai.prompt.0.content": "Hello", "gen_ai.completion.0.content": "Hi"}},
+        [USER], "Hi", SAMPLED),
     "MLflow trace": (
         {"trace_id": "t", "request": json.dumps(CHAT), "response": json.dumps(COMPLETION)},
         [USER], "Hi", SAMPLED),
@@ -225,6 +257,13 @@ SHAPES = {
             for name, value in SPAN.items()})},
         TOLD, THOUGHT, SAMPLED),
     "OpenTelemetry, columns": (SPAN, TOLD, THOUGHT, SAMPLED),
+    "OpenTelemetry, exported": (
+        {"name": "chat m", "attributes": [
+            {"key": "gen_ai.request.temperature", "value": {"doubleValue": 0.7}},
+            {"key": "gen_ai.request.max_tokens", "value": {"intValue": "9"}},
+            {"key": "gen_ai.input.messages",
+             "value": {"stringValue": json.dumps(SPAN_MESSAGES)}}]},
+        [USER], None, SAMPLED),
     "OpenTelemetry, table of texts": (
         {name: value if isinstance(value, str) else json.dumps(value)
          for name, value in SPAN.items()},
@@ -246,6 +285,19 @@ SHAPES = {
                                                                     "no_stop_trim": True}},
          "response": {"text": "upon", "meta_info": {}}},
         "Once", "upon", DEFAULT | {"max_tokens": 9}),
+    "SGLang, shortest": (
+        {"request": {"text": "Once", "rid": "r"}, "response": '{"text": "upon", "meta_info": {}}'},
+        "Once", "upon", DEFAULT),
+    "TGI, sampled": (
+        {"inputs": "Once", "parameters": {"temperature": 0.7, "max_new_tokens": 9}},
+        "Once", None, SAMPLED),
+    "TGI, greedy by default": (
+        {"inputs": "Once", "parameters": {"max_new_tokens": 9},
+         "response": [{"generated_text": "upon"}]},
+        "Once", "upon", GREEDY | {"max_tokens": 9}),
+    "TGI, shortest": (
+        {"request": {"inputs": "Once"}, "response": '[{"generated_text": "upon"}]'},
+        "Once", "upon", GREEDY),
     "Ollama /api/chat": (
         {"model": "m", "messages": [USER], "options": {"temperature": 0.7, "num_predict": 9}},
         [USER], None, SAMPLED),
@@ -265,9 +317,14 @@ SHAPES = {
     "llama.cpp /completion": (
         {"prompt": "Once", "temperature": 0.7, "n_predict": 9, "repeat_penalty": 1.0},
         "Once", None, SAMPLED),
+    "AIPerf single turn": (
+        {"type": "single_turn", "text": "Once", "output_length": 9, "delay": 5},
+        "Once", None, GREEDY | {"max_tokens": 9}),
     "AIPerf multi turn": (
         {"session_id": "s", "turns": [{"text": "Hello"}, {"text": "Shorter", "delay": 5}]},
         [USER], None, GREEDY),
+    "AIPerf trace with text": (
+        {"text_input": "Once", "output_length": 9}, "Once", None, GREEDY | {"max_tokens": 9}),
     "Spec-Bench, MT-Bench": (
         {"question_id": 81, "category": "writing", "turns": ["Hello", "Shorter"]},
         [USER], None, GREEDY),
@@ -281,6 +338,10 @@ SHAPES = {
     "Alpaca": (
         {"instruction": "Greet", "input": "Bob", "output": "Hi Bob"},
         [{"role": "user", "content": "Greet\nBob"}], "Hi Bob", GREEDY),
+    "Alpaca with system and history": (
+        {"instruction": "Hello", "system": "Be brief", "history": [["Hello", "Hi"]],
+         "output": "Hi"},
+        [SYSTEM, USER, ANSWER, USER], "Hi", GREEDY),
     "ShareGPT with a system column": (
         {"system": "Be brief", "conversations": SHAREGPT}, TOLD, "Hi", GREEDY),
     "messages with a system column": (
@@ -353,7 +414,7 @@ PAGE = """\
 One row of each kind of log that draftbench knows, and what it reads from it; written by
 `scripts/log_shapes.py`, which runs the reader. [Formats](formats.md#traffic) has the rules. A
 temperature in brackets is not in the row but assumed: 1 is the default of servers, 0 is greedy. A
-prompt without a role is used as it is; `--as-chat` makes it a user's message, as vLLM does
+prompt without a role is used as it is; `--as-chat` makes it a user's message, as vLLM and AIPerf do
 with the texts of their data sets. Of a row that cannot be used, the table says why; such rows are
 counted by reason.
 

@@ -39,13 +39,7 @@ from draftbench.records import (
     Trajectory,
 )
 from draftbench.run_folder.folder import PrivateText
-from draftbench.run_folder.manifest import (
-    SCHEMA_VERSION,
-    Effort,
-    Manifest,
-    Question,
-    TrafficFacts,
-)
+from draftbench.run_folder.manifest import SCHEMA_VERSION, Effort, Manifest, Question, TrafficFacts
 from draftbench.run_folder.run import Run, run_of
 from draftbench.traffic import TrafficQuery
 
@@ -323,7 +317,6 @@ def sheet(name: str = "big", size: int = 20_000_000, **changes: Any) -> ModelShe
         "active_parameters": size // 2,
         "weight_bytes": {"none": size, "int4": size // 4},
         "read_bytes": {"none": size, "int4": size // 4},
-        "second_layout_bytes": {"none": 0},
         "kv_bytes_per_token": 1000,
         "context": 4096,
     }

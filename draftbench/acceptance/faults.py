@@ -80,7 +80,7 @@ _ADVICE = {
     DOUBLED: "let one of the two write it",
 }
 # Forms of traffic whose prompts are plain texts.
-_PLAIN = frozenset({"prompt", "--prompt-field", "SGLang"})
+_PLAIN = frozenset({"prompt", "--prompt-field", "vLLM custom", "SGLang", "TGI", "text"})
 
 
 class SuspectedFault(Record, frozen=True):

@@ -57,7 +57,6 @@ _PREDICTED = (
 _MEANINGS = {
     "α": "α: acceptance rate. ",
     "τ": "τ: mean accepted length at that k. ",
-    "h": "h: acceptance at the first → last position of a round. ",
 }
 _TREES = (
     "Best trees: what an engine that drafts fixed trees could reach at temperature 0. The target "
@@ -113,68 +112,46 @@ def one_screen(report: AcceptanceReport) -> list[Section]:
     ks = _shown_ks(each.k for c in report.candidates for each in (*c.at_each_k, *c.predicted))
     rows: list[list[Cell]] = []
     findings: dict[str, list[str]] = {}
+    drafts: dict[str, str] = {}  # names, as they are shown
+    rates: dict[tuple[str, str], dict[str, Estimate | None]] = {}
     for c in report.candidates:
-        tau = MEAN_ACCEPTED_LENGTH.symbol
+        tau, name = MEAN_ACCEPTED_LENGTH.symbol, shortened(c.candidate, _NAME)
         lengths = {e.k: _known(e) for e in c.at_each_k if e.symbol == tau}
         for each in c.predicted:
             if each.symbol == tau and each.pooled is not None:
                 lengths[each.k] = f"{shown(each.pooled)} predicted"
-        at_ends = [
-            each.pooled.value if each.pooled else each.without_interval
-            for each in (*c.hazards[:1], *c.hazards[-1:])
-        ]
-        hazards = " → ".join("–" if value is None else f"{value:.2f}" for value in at_ends)
         alpha = _known(c.alpha) if c.alpha else None
-        name = shortened(c.candidate, _NAME)
-        rows.append([name, alpha, *(lengths.get(k) for k in ks), hazards or None])
-        for finding in _faults(c):
+        rows.append([name, alpha, *(lengths.get(k) for k in ks)])
+        found = [*_faults(c), *([_counted(c)] if c.counted else [])]
+        if c.breakdown and c.candidate != SELF:
+            drafts[c.candidate] = name
+            found += filter(None, [c.breakdown.reading])
+            for group in c.breakdown.groups:
+                if group.by in GROUPINGS:
+                    rates.setdefault((group.by, group.name), {})[c.candidate] = group.alpha
+        for finding in found:
             findings.setdefault(finding, []).append(name)
-    for c in report.candidates:
-        if c.counted:
-            findings.setdefault(_counted(c), []).append(shortened(c.candidate, _NAME))
-    drafts = [c for c in report.candidates if c.breakdown and c.candidate != SELF]
-    rates: dict[tuple[str, str], dict[str, Estimate | None]] = {}
-    for c in drafts:
-        assert c.breakdown
-        if c.breakdown.reading:
-            findings.setdefault(c.breakdown.reading, []).append(shortened(c.candidate, _NAME))
-        for group in c.breakdown.groups:
-            if group.by in GROUPINGS:
-                rates.setdefault((group.by, group.name), {})[c.candidate] = group.alpha
-    kinds = Counter(by for by, _ in rates)
-    groups = [
-        [by, name, *map(of.get, (c.candidate for c in drafts))]
-        for (by, name), of in rates.items()
-        if kinds[by] > 1 and any(of.values())
-    ]
-    head, rows = known_columns(["candidate", "α", *(f"τ k={k}" for k in ks), "h"], rows)
+    head, rows = known_columns(["candidate", "α", *(f"τ k={k}" for k in ks)], rows)
     notes = [f"{', '.join(names)}: {finding}" for finding, names in findings.items()]
-    notes += _of_grammars(report)
-    notes += _few(report.candidates)
     meanings = "".join(dict.fromkeys(_MEANINGS.get(name[0], "") for name in head))
     alone = any(c.alpha and c.alpha.without_interval is not None for c in report.candidates)
-    legend = "± half a 95% interval; without ±: too few requests. " if alone else ""
-    legend = legend or "± half a 95% interval. " * bool(meanings)
+    legend = "± half a 95% interval. " * bool(meanings)
+    legend += "Without ±: too few requests. " * alone
+    notes += [*_of_grammars(report), *_few(report.candidates)]
+    notes.append(f"{meanings}{legend}Everything: --all.")
     modes = " and ".join(dict.fromkeys(f"{c.mode} drafting" for c in report.candidates if c.mode))
     title = f"Acceptance of {counted(len(report.candidates), 'candidate')} on "
     title += counted(max((c.requests for c in report.candidates), default=0), "request")
+    kinds = Counter(by for by, _ in rates)
+    groups = [
+        [by, name, *map(of.get, drafts)]
+        for (by, name), of in rates.items()
+        if kinds[by] > 1 and any(of.values())
+    ]
+    by_group = Section("α by group of requests", ["by", "", *drafts.values()], groups, names=2)
     return [
-        Section(
-            f"{title}, {modes}" if modes else title,
-            head,
-            rows,
-            [*notes, f"{meanings}{legend}Everything: --all."],
-        ),
-        *filled(
-            [
-                Section(
-                    "α by group of requests",
-                    ["by", "", *(shortened(c.candidate, _NAME) for c in drafts)],
-                    groups,
-                    names=2,
-                )
-            ]
-        ),
+        Section(f"{title}, {modes}" if modes else title, head, rows, notes),
+        *filled([by_group]),
     ]
 
 

@@ -9,7 +9,7 @@ from functools import partial
 
 from draftbench.cli.flags import traffic_flag, traffic_query
 from draftbench.cli.output import TextOutput, note
-from draftbench.flags import drafts_flag, flag, pickle_flag, size_of, target_flag, trust_flag
+from draftbench.flags import drafts_flag, flag, size_of, target_flag
 from draftbench.hub import Trust, refuse_missing
 from draftbench.memory import format_size
 from draftbench.models.check_result import (
@@ -58,8 +58,7 @@ def check(
     everything: bool = flag(
         False, "Show chat templates, sizes, memory and engine options too.", names=("--all",)
     ),
-    trust_remote_code: bool = trust_flag(),
-    allow_pickle: bool = pickle_flag(),
+    trust: Trust,
     output: TextOutput,
 ) -> int:
     """Check whether drafts can work with a target, before any weights load. Exits 1 if one cannot.
@@ -82,7 +81,6 @@ def check(
     from draftbench.models.heads import checkpoint_of
     from draftbench.models.source import ModelSource
 
-    trust = Trust(remote_code=trust_remote_code, pickle=allow_pickle)
     source = ModelSource(target, trust)
     models = [checkpoint_of(name, trust) for name in methods if methods[name] == "draft-model"]
     heads = [name for name, method in methods.items() if method != "draft-model"]

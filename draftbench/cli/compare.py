@@ -188,12 +188,12 @@ def answers(compared: SideBySide, *, everything: bool = False) -> list[Section]:
     facts = [flag_of(each.fact) for each in compared.question]
     notes = [_ANSWERS_LEGEND, *([] if everything else [*_names("settings", facts), _MORE])]
     title, caveats = _top([runners.get(run, run) for run in compared.runs], compared)
-    settings = [
-        [fact, *(shortened(value or "–", 24) for value in each.values)]
-        for fact, each in zip(facts, compared.question, strict=True)
-    ]
-    columns = ["", *(letters[run] for run in compared.runs)]
+    settings = []
+    for differing in compared.question:
+        values = zip(compared.runs, differing.values, strict=True)
+        of_each = "; ".join(f"{letters[run]} {value or '–'}" for run, value in values)
+        settings.append(f"{flag_of(differing.fact)}: {of_each}")
     sections = [Section("Answers", head, rows, notes), caveats]
     if everything:
-        sections.append(Section("Differences in the settings", columns, settings))
+        sections.append(Section("Differences in the settings", notes=settings))
     return [title, *filled(sections)]

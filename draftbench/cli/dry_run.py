@@ -59,7 +59,7 @@ def of_decoder(
     caches = 1 + options.most_ks if options.most_ks else 2 * (options.measure != "replay")
     rows = rows * caches if rows > 1 else 0
     tokens = max(longest * max(rows, 1), min(GROUP * longest, max(TOKENS_AT_ONCE, longest)))
-    level, twice = options.target_quant, not options.one_layout
+    level = options.target_quant
     later_waves = [at for at, stage in enumerate(stages) if stage.what == "responses"][1:]
     first_wave = stages[: later_waves[0]] if later_waves else stages
     sizes = wave_sizes(prepared)
@@ -81,8 +81,7 @@ def of_decoder(
         most_seconds=START_SECONDS + _seconds(stages),
         memory=held
         * max(
-            _memory(candidate, target, drafts, tokens, level, second_layout=twice)
-            for candidate in prepared.candidates
+            _memory(candidate, target, drafts, tokens, level) for candidate in prepared.candidates
         ),
         workers=options.worker_count,
         cards=cards,
@@ -93,7 +92,7 @@ def of_decoder(
             "Assumed: the machine stays as busy as it is now, every response reaches its limit, "
             "each candidate is decoded at one k, and no draft gives a speed-up.",
             f"Memory: weights, and a cache for at most {tokens} tokens held at once; activations "
-            "are not counted.",
+            "are not counted, nor what a CPU with room to spare holds twice.",
         ),
     )
 
@@ -160,8 +159,6 @@ def _memory(
     drafts: Mapping[str, ModelSheet],
     tokens: int,
     level: str = "none",
-    *,
-    second_layout: bool = False,
 ) -> int:
     """Bytes of a candidate with a cache for `tokens`, not counting a draft that only an engine
     knows; the target, at `level`, needs a second cache as its own draft.
@@ -169,10 +166,7 @@ def _memory(
     models = [(target, level)]
     if candidate.draft in drafts:
         models.append((drafts[candidate.draft], candidate.quant))
-    weights = sum(
-        model.bytes_at(quant) + second_layout * model.second_layout_at(quant)
-        for model, quant in models
-    )
+    weights = sum(model.bytes_at(quant) for model, quant in models)
     caches = [model for model, _ in models] + [target] * (candidate.draft == SELF)
     return weights + tokens * sum(model.kv_bytes_per_token for model in caches)
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import fields, replace
 from pathlib import Path
 
 import typer
@@ -50,40 +50,11 @@ from draftbench.run_folder.run import Run
 _MARKS = {Verdict.PASS: "✅", Verdict.FAIL: "❌", Verdict.INCONCLUSIVE: "❔"}
 
 
-@dataclass(frozen=True, kw_only=True)
-class ForCI:
-    """Flags for what the gate writes for a CI system, besides the verdict on stdout."""
-
-    junit: Path | None = in_output(None, "Write JUnit XML to this file.", "FILE")
-    annotations: str | None = in_output(
-        None, "Print annotations for this CI system to stderr.", "github", among=("github",)
-    )
-
-    def publish(self, outcome: Outcome) -> None:
-        """Write a verdict, or that a baseline cannot be compared, where CI systems look."""
-
-        if self.junit is not None:
-            now = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
-            write_result(ci.to_junit(outcome, now), self.junit)
-        if self.annotations is not None:
-            for line in ci.to_github(outcome):
-                note(line)
-        summary = os.environ.get("GITHUB_STEP_SUMMARY")
-        if summary:
-            try:
-                with Path(summary).open("a") as stream:
-                    stream.write(render(outcome, "markdown", width()) + "\n\n")
-            except OSError as failed:  # the verdict is printed even if its summary is lost
-                note(f"cannot write the summary to `{summary}`: {failed.strerror}")
-
-
-def _names(*groups: type[DecisionOptions | ForCI | TextOutput]) -> set[str]:
-    return {field.name for group in groups for field in fields(group)}
-
-
 # Flags of one way to call the gate that make no sense in the other.
-_SAVING = {"save", "k"} | _names(DecisionOptions)
-_JUDGING = {"baseline", "max_drop", "inconclusive", "exit_zero"} | _names(ForCI, TextOutput)
+_SAVING = {"save", "k"} | {field.name for field in fields(DecisionOptions)}
+_JUDGING = {"baseline", "max_drop", "inconclusive", "exit_zero", "junit", "annotations"} | {
+    field.name for field in fields(TextOutput)
+}
 
 
 def gate(
@@ -119,7 +90,10 @@ def gate(
     force: bool = in_output(False, "Replace a file that draftbench did not write."),
     options: DecisionOptions,
     costs: Path | None = COSTS,
-    for_ci: ForCI,
+    junit: Path | None = in_output(None, "Write JUnit XML to this file.", "FILE"),
+    annotations: str | None = in_output(
+        None, "Print annotations for this CI system to stderr.", "github", among=("github",)
+    ),
     output: TextOutput,
 ) -> int:
     """Fail a CI job when acceptance regresses. Exits 0: pass, 1: fail, 3: the sample is too small
@@ -145,7 +119,7 @@ def gate(
             f"--{way} cannot be combined with {', '.join(clashing)}",
             hint=f"`draftbench gate --{way} FILE RUN`; see `draftbench gate --help`",
         )
-    for file in filter(None, (save, for_ci.junit)):
+    for file in filter(None, (save, junit)):
         check_output(file, force)
     if save:
         observed = read(run)
@@ -172,22 +146,35 @@ def gate(
         first = baseline_of(read(baseline), candidate, None)
     else:
         first = read_baseline(baseline)
+    outcome: Outcome
     try:
         second = _successor(read(run), candidate, first)
         defaults = default_limits(first.alpha, first.question.k)
-        result = judge(first, second, limits_of(max_drop or (), defaults))
+        outcome = judge(first, second, limits_of(max_drop or (), defaults))
     except IncomparableError as error:
-        for_ci.publish(error)
-        raise
-    # Before the verdict is printed, so that a file that cannot be written is an error, not a
-    # verdict.
-    for_ci.publish(result)
-    output.write(render(result, output.style, width()))
+        outcome = error
+    # Where CI systems look; before the verdict is printed, so that a file that cannot be written is
+    # an error, not a verdict.
+    if junit is not None:
+        now = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
+        write_result(ci.to_junit(outcome, now), junit)
+    if annotations is not None:
+        for line in ci.to_github(outcome):
+            note(line)
+    if summary := os.environ.get("GITHUB_STEP_SUMMARY"):
+        try:
+            with Path(summary).open("a") as stream:
+                stream.write(render(outcome, "markdown", width()) + "\n\n")
+        except OSError as failed:  # the verdict is printed even if its summary is lost
+            note(f"cannot write the summary to `{summary}`: {failed.strerror}")
+    if isinstance(outcome, IncomparableError):
+        raise outcome
+    output.write(render(outcome, output.style, width()))
     if exit_zero:
         return 0
-    if result.exit_code == 3 and inconclusive != "report":
+    if outcome.exit_code == 3 and inconclusive != "report":
         return 0 if inconclusive == "pass" else 1
-    return result.exit_code
+    return outcome.exit_code
 
 
 def baseline_of(

@@ -59,9 +59,18 @@ def list_runs(
     draftbench runs list
     draftbench runs list /data/runs --format json | jq -r '.[].run'
     """
+    from draftbench.planner.recommend import recommend
+    from draftbench.report.answer import headline
+
     listed = _newest_first(folder)
-    recent = [run for run in listed if not run.problem][:_ANSWERED]
-    listed = [replace(run, answer=_answer(run)) if run in recent else run for run in listed]
+    recent = [at for at, run in enumerate(listed) if not run.problem][:_ANSWERED]
+    for at in recent:
+        try:
+            observed = read(Path(listed[at].run))
+            known = headline(recommend(observed)) if observed.candidates else "nothing measured"
+        except RunFolderError as error:
+            known = error.message
+        listed[at] = replace(listed[at], answer=known)
     head = ("run", "answer", "n", "target", "traffic")
     rows, notes = [], []
     for run in listed:
@@ -98,18 +107,6 @@ def newest() -> Path:
         f"no run is named, and `{DEFAULT_FOLDER}` has none",
         hint="name a run folder, or make one with `draftbench sweep`",
     )
-
-
-def _answer(run: ListedRun) -> str:
-    """The headline of a run's recommendation, or why it has none."""
-    from draftbench.planner.recommend import recommend
-    from draftbench.report.answer import headline
-
-    try:
-        observed = read(Path(run.run))
-        return headline(recommend(observed)) if observed.candidates else "nothing measured"
-    except RunFolderError as error:
-        return error.message
 
 
 def _newest_first(folder: Path) -> list[ListedRun]:

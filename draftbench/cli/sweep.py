@@ -24,9 +24,7 @@ from draftbench.flags import (
     in_traffic,
     numbers,
     one_of,
-    pickle_flag,
     target_flag,
-    trust_flag,
 )
 from draftbench.hub import Trust, refuse_missing
 from draftbench.run_folder.folder import MANIFEST, RunFolder
@@ -72,11 +70,9 @@ def sweep(
     dry_run: bool = flag(False, "Show the grid, its time and its memory, without loading weights."),
     seed: int = in_traffic(0, "The seed of --sample and of --arrivals poisson."),
     reading: Annotated[dict[str, Any], TrafficQuery],
-    trust_remote_code: bool = trust_flag(),
-    allow_pickle: bool = pickle_flag(),
+    trust: Trust,
     output: Output,
     quiet: bool = QUIET,
-    verbose: bool = in_output(False, "Print a line for every request.", names=("--verbose", "-v")),
     print_config: bool = in_output(
         False, "Print all settings as YAML, to be used as FILE.yaml, and stop."
     ),
@@ -103,7 +99,7 @@ def sweep(
         drafts or (),
         traffic_query(traffic, sample, seed=seed, **reading),
         concurrency=tuple(sorted(concurrency or (1,))) if serving.arrivals == "closed" else (1,),
-        trust=Trust(remote_code=trust_remote_code, pickle=allow_pickle),
+        trust=trust,
         serving=serving.resolved(concurrency, given["dtype"]) if serving.named else None,
         **given,
     )
@@ -116,7 +112,7 @@ def sweep(
     from draftbench.report.answer import next_sweep
     from draftbench.sweep import prepare
 
-    watcher = TerminalWatcher(quiet=quiet, verbose=verbose)
+    watcher = TerminalWatcher(quiet=quiet)
     if dry_run:
         from draftbench.cli.dry_run import dry_run_of, sections
 

@@ -47,7 +47,7 @@ def traffic(
     read = load(query)
     shown = show_prompt or source.startswith("suite:")
     first = first_request(read.requests[0], None, shown=shown)
-    summary = msgspec.structs.replace(read.summary(source), first=first)
+    summary = msgspec.structs.replace(read.summary, first=first)
     if output.style == "json":
         output.write(to_json(summary))
         return 0

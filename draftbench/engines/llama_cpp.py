@@ -103,13 +103,13 @@ class LlamaCpp(Server):
     counts_around = True
     constraints = frozenset({"json", "json_object", "choice", "grammar"})
     owner = "llamacpp"
-    # --spec-draft-sampling draws from the draft's ten best tokens, which replay does not.
     command = "llama-server {args}"
     taken = (
         *("-m", "--model", "--port", "-np", "--parallel"),
         *("-md", "--model-draft", "--spec-draft-model", "--draft", "--draft-n", "--draft-max"),
         *("--spec-type", "--spec-draft-n-max"),
     )
+    draws = None  # --spec-draft-sampling takes only the draft's ten best tokens, unlike replay
 
     @classmethod
     def flags(cls, start: ServerStart) -> list[str]:

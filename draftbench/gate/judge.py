@@ -50,13 +50,7 @@ from draftbench.gate.noninferiority import (
     with_processes,
 )
 from draftbench.gate.notes import notes_on, prompts_changed, target_changed
-from draftbench.gate.pair_requests import (
-    Pair,
-    one_looks_up,
-    one_was_counted,
-    pair_up,
-    same_run,
-)
+from draftbench.gate.pair_requests import Pair, one_looks_up, one_was_counted, pair_up, same_run
 from draftbench.gate.result import (
     EXIT_CODES,
     RESULT_SCHEMA_VERSION,

@@ -45,14 +45,7 @@ from draftbench.planner.output_check import (
     one_by_one,
     worst_by_request,
 )
-from draftbench.records import (
-    OF_TARGET,
-    SAMPLES_PER_VISIT,
-    Candidate,
-    Decode,
-    Sampling,
-    Trajectory,
-)
+from draftbench.records import OF_TARGET, SAMPLES_PER_VISIT, Candidate, Decode, Sampling, Trajectory
 from draftbench.run_folder.folder import PrivateText
 from draftbench.run_folder.run import Run
 

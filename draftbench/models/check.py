@@ -18,7 +18,6 @@ from draftbench.decoder.device import device_of
 from draftbench.decoder.linear import IN_16_BITS, IN_ROWS, TWICE, has_fbgemm, layout_on_cpu
 from draftbench.decoder.llama import llama_obstacle
 from draftbench.decoder.mixture import mixture_of
-from draftbench.decoder.quantized_linear import int4_copy_dtype
 from draftbench.memory import (
     CGROUP,
     LEVELS,
@@ -127,13 +126,7 @@ def check_models(
         for level in (LEVELS if stored is None else [stored]) if per_token else ():
             weights = ours.weight_bytes["none"] + theirs.bytes_at(level)
             left = memory_bytes - weights
-            room = Room(
-                level=level,
-                weight_bytes=weights,
-                second_layout_bytes=ours.second_layout_at("none") + theirs.second_layout_at(level),
-                tokens=left // per_token if left >= 0 else None,
-            )
-            rooms.append(room)
+            rooms.append(Room(level, weights, left // per_token if left >= 0 else None))
         silent = facts is None or any(map(writing_obstacle, (target, source)))
         pairs.append(
             PairSheet(
@@ -242,7 +235,7 @@ def _examined(
     # Unpacked weights of a checkpoint that is stored quantized need 32 bits.
     narrow = dtype == torch.float32 and loaded.itemsize < dtype.itemsize and not stored
     in_16_bits = on_cpu and has_fbgemm() and narrow
-    weight_bytes, second, read = _held(skeleton, dtype, on_cpu=on_cpu, in_16_bits=in_16_bits)
+    weight_bytes, read = _held(skeleton, dtype, on_cpu=on_cpu, in_16_bits=in_16_bits)
     parameters, mixture = skeleton.num_parameters(), mixture_of(skeleton)
     active, experts = parameters, 0
     if mixture is not None:
@@ -256,7 +249,6 @@ def _examined(
         shares = {level: read[level] / weight_bytes[level] for level in LEVELS}
         read = {level: round(shares[level] * (files - experts)) + experts for level in LEVELS}
         weight_bytes = dict.fromkeys(LEVELS, files)
-        second = dict.fromkeys(LEVELS, 0 if computes else second["none"])
     if mixture is not None:
         read = {level: count - round(mixture.idle * experts) for level, count in read.items()}
     sheet = ModelSheet(
@@ -269,7 +261,6 @@ def _examined(
         active_parameters=active,
         weight_bytes=weight_bytes,
         read_bytes=read,
-        second_layout_bytes=second,
         kv_bytes_per_token=kv_bytes_per_token(text, dtype.itemsize),
         context=context_length_of(source),
         mixture=mixture,
@@ -303,9 +294,9 @@ def _of_reading(ours: int, theirs: int, *, always: bool = False) -> list[str]:
 
 def _held(
     skeleton: Any, dtype: torch.dtype, *, on_cpu: bool, in_16_bits: bool
-) -> tuple[dict[str, int], dict[str, int], dict[str, int]]:
-    """By level, bytes of all weights, of a CPU's second layout of them, and of those that a token
-    may read: all except tables and what only images pass through.
+) -> tuple[dict[str, int], dict[str, int]]:
+    """By level, bytes of all weights, and of those that a token may read: all except tables and
+    what only images pass through.
 
     A tied head shares the embedding's memory only if it is held in rows: packed or quantized it is
     a separate matrix. The Llama runner's embedding is `in_16_bits` too, unless the head shares it.
@@ -328,25 +319,21 @@ def _held(
     idle = dtype.itemsize * sum(weight.numel() for weight in unread)
     loaded = dtype.itemsize * sum(p.numel() for p in skeleton.parameters())
 
-    held, second, read = dict[str, int](), dict[str, int](), dict[str, int]()
+    held, read = dict[str, int](), dict[str, int]()
     for level in LEVELS:
-        copy = int4_copy_dtype().itemsize if on_cpu and level == "int4" else 0
-        total, twice, shared = loaded, 0, False
+        total, shared = loaded, False
         for outputs, inputs, tied in matrices.values():
             weights = outputs * inputs
             layout = layout_on_cpu(weights, dtype, in_16_bits) if on_cpu else None
             size, rows = dtype.itemsize * weights, layout in (None, IN_ROWS, TWICE)
             if level != "none" and fits_level(level, outputs, inputs):
                 size, rows = matrix_bytes(level, outputs, inputs, dtype.itemsize), False
-                twice += copy * weights
             elif layout == IN_16_BITS:
                 size = torch.float16.itemsize * weights
-            elif layout == TWICE:
-                twice += size
             total += size - (dtype.itemsize * weights if rows or not tied else 0)
             shared = shared or (rows and tied)
         width = torch.float16.itemsize if in_16_bits and not shared and llama else dtype.itemsize
         total -= (dtype.itemsize - width) * table.numel()
-        held[level], second[level] = total, twice
+        held[level] = total
         read[level] = total - idle - width * table.numel() * (not shared)
-    return held, second, read
+    return held, read

@@ -79,8 +79,6 @@ class ModelSheet(msgspec.Struct, frozen=True):
     takes the same at all levels; the level that it is stored at is not listed. `read_bytes` are
     those of them that a pass over one token reads: a few experts of a mixture, no table that tokens
     are looked up in, nothing that only images go through.
-    `second_layout_bytes` are at most those of the weights that draftbench holds twice on a CPU, by
-    the same levels.
     """
 
     name: str
@@ -92,7 +90,6 @@ class ModelSheet(msgspec.Struct, frozen=True):
     active_parameters: int  # that one token uses: of a mixture, a few experts'
     weight_bytes: dict[str, int]
     read_bytes: dict[str, int]
-    second_layout_bytes: dict[str, int]
     kv_bytes_per_token: int
     context: int | None  # tokens; None is no limit
     mixture: Mixture | None = None  # its routed experts; None: it has none
@@ -115,17 +112,12 @@ class ModelSheet(msgspec.Struct, frozen=True):
         more = self.mixture.most_read(tokens) - self.mixture.per_token
         return 1 + more / self.mixture.experts * self.expert_bytes / self.read_bytes["none"]
 
-    def second_layout_at(self, level: str) -> int:
-        """Bytes of the second layout at a level, which may be that of such a checkpoint too."""
-        return self.second_layout_bytes.get(level, self.second_layout_bytes["none"])
-
 
 class Room(msgspec.Struct, frozen=True):
     """Memory of the target as it is stored and of the draft at one level."""
 
     level: str  # quantization level of the draft
     weight_bytes: int  # weights of both
-    second_layout_bytes: int  # at most, of weights that a sweep on a CPU holds twice
     tokens: int | None  # of cache for both that fit besides; None: the weights alone do not fit
 
 

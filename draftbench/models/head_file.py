@@ -39,7 +39,10 @@ NAMES = {
 
 def holds_head(path: Path) -> bool:
     """Whether this is a head's .gguf file."""
-    return path.suffix == ".gguf" and _text(path, "general.architecture") == ARCHITECTURE
+    if path.suffix != ".gguf":
+        return False
+    field = _reader(path).fields.get("general.architecture")
+    return bool(field) and field.contents() == ARCHITECTURE
 
 
 def head_config(path: Path) -> dict[str, Any]:
@@ -114,11 +117,6 @@ def halves_of(weight: np.ndarray, heads: int) -> np.ndarray:
     """
     pairs = weight.reshape(heads, weight.shape[0] // heads // 2, 2, *weight.shape[1:])
     return pairs.swapaxes(1, 2).reshape(weight.shape)
-
-
-def _text(path: Path, name: str) -> str | None:
-    field = _reader(path).fields.get(name)
-    return field.contents() if field else None
 
 
 def _reader(path: Path) -> Any:

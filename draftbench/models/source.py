@@ -46,9 +46,11 @@ _TOKENIZERS = ("tokenizer", "vocab", "spiece", "tekken", "tiktoken")
 SMALL_FILES = ["*.json", "*.jinja", "*.model", "*.txt"]
 # A tensor of one of several layers: what holds the layers, and which of them it is.
 _LAYER = re.compile(r"(.+?)\.(\d+)\.")
-# What a layer that drafts may have of its own, where transformers uses the target's.
-_OF_ITS_OWN = re.compile(r"layers\.\d+\.(?:shared_head\.head|embed_tokens)\.weight")
-_COMPARED = 64  # rows of such a tensor: if it was trained, every row changed
+# Tables of which a layer that drafts may have its own, where transformers uses the target's, and
+# how many of their rows are compared: training changes all.
+_TABLES = ("lm_head.weight", "embed_tokens.weight", "shared_head.head.weight")
+_COMPARED = 64
+_MISSING = "a file of the checkpoint is missing, or the configuration is another model's"
 
 
 @dataclass(frozen=True)
@@ -200,19 +202,15 @@ class ModelSource:
             rows: dict[str, torch.Tensor] = {}
             for file in sorted(self._folder().glob("*.safetensors")):
                 with safe_open(file, "pt") as stored:
-                    names = stored.keys()
-                    for name in names:
-                        own = _OF_ITS_OWN.search(name)
-                        if own or name.endswith(("lm_head.weight", "model.embed_tokens.weight")):
-                            rows[name] = stored.get_slice(name)[:_COMPARED]
+                    names = [name for name in stored.keys() if name.endswith(_TABLES)]  # noqa: SIM118
+                    rows |= {name: stored.get_slice(name)[:_COMPARED] for name in names}
             return rows
 
         rows: dict[str, torch.Tensor] = self._load("weights", first_rows)
-        ours = {name: row for name, row in rows.items() if not _OF_ITS_OWN.search(name)}
-        for name, own in sorted(rows.items()):
-            kind = ("lm_head", "embed_tokens") if "head" in name else ("embed_tokens",)
-            same = [row for other, row in ours.items() if other.split(".")[-2] in kind]
-            if name not in ours and not any(torch.equal(own, row) for row in same):
+        ours = {name.split(".")[-2]: row for name, row in rows.items() if ".layers." not in name}
+        for name in sorted(name for name in rows if ".layers." in name):
+            kind = "lm_head" if "head" in name and "lm_head" in ours else "embed_tokens"
+            if kind not in ours or not torch.equal(rows[name], ours[kind]):
                 return name
         return None
 
@@ -343,15 +341,7 @@ class ModelSource:
             return  # its own code runs where the model is loaded, which may be another process
         skeleton = self.skeleton
         if getattr(self.config, "quantization_config", None) or None in stored.values():
-            self._refuse_more_layers(skeleton, stored)
-            for asked, held in self._layers(skeleton, stored):
-                if held < asked:
-                    raise ModelError(
-                        f"the weights of `{self.spec}` hold {held} layers, and its configuration "
-                        f"asks for {asked}",
-                        hint="a file of the checkpoint is missing, or the configuration is another "
-                        "model's",
-                    )
+            self._refuse_other_layers(skeleton, stored, fewer=True)
         elif stored:
             options = {"state_dict": stored, "device_map": "meta", "output_loading_info": True}
             model, report = self._load(
@@ -363,44 +353,30 @@ class ModelSource:
         """Raise a ModelError if transformers' loading report says that the weights do not match the
         model.
         """
-        hint = "a file of the checkpoint is missing, or the configuration is another model's"
         if report["mismatched_keys"]:
             name, stored, wanted = min(report["mismatched_keys"])
             raise ModelError(
                 f"the weights of `{self.spec}` have other shapes than its configuration asks for: "
                 f"{name} is {list(stored)}, not {list(wanted)}",
-                hint=hint,
+                hint=_MISSING,
             )
         if report["missing_keys"]:  # transformers fills them with random numbers
             first = min(report["missing_keys"])
             raise ModelError(
                 f"the weights of `{self.spec}` lack {len(report['missing_keys'])} of the tensors "
                 f"that its configuration asks for, {first} the first",
-                hint=hint,
+                hint=_MISSING,
             )
-        self._refuse_more_layers(model, report["unexpected_keys"])
+        self._refuse_other_layers(model, report["unexpected_keys"])
 
-    def _refuse_more_layers(self, model: Any, stored: Iterable[str]) -> None:
+    def _refuse_other_layers(
+        self, model: Any, stored: Iterable[str], *, fewer: bool = False
+    ) -> None:
         """Raise a ModelError if some of these tensors belong to layers that the model does not
-        have: transformers would silently ignore them.
-        """
-        own_draft, drafting = own_draft_of(self.raw_config), 0.0
-        if own_draft is not None:  # layers that follow the others, which transformers leaves out
-            drafting = math.inf if own_draft.layers is None else own_draft.layers
-        for asked, held in self._layers(model, stored):
-            if held > asked and held - asked > drafting:
-                raise ModelError(
-                    f"the weights of `{self.spec}` hold {held} layers, and its configuration asks "
-                    f"for {asked}: the others would be left out",
-                    hint="the configuration is another model's or was edited; to use the first "
-                    "layers alone, save a checkpoint of them",
-                )
+        have, which transformers would silently ignore, or if they are of `fewer` layers.
 
-    @staticmethod
-    def _layers(model: Any, stored: Iterable[str]) -> list[tuple[int, int]]:
-        """How many layers each of a model's lists has, and for how many there are tensors. Lists
-        without any tensor are left out: transformers may rename them, or nobody knows their names
-        yet.
+        Lists of layers without any tensor are left out: transformers may rename them, or nobody
+        knows their names yet.
         """
         asked = {n: len(m) for n, m in model.named_modules() if isinstance(m, nn.ModuleList)}
         held: defaultdict[str, int] = defaultdict(int)
@@ -408,7 +384,22 @@ class ModelSource:
             # Some checkpoints leave out the first word of all names.
             for place in (layer[1], f"{model.base_model_prefix}.{layer[1]}"):
                 held[place] = max(held[place], int(layer[2]) + 1)
-        return [(asked[place], held[place]) for place in asked.keys() & held.keys()]
+        own_draft, drafting = own_draft_of(self.raw_config), 0.0
+        if own_draft is not None:  # layers that follow the others, which transformers leaves out
+            drafting = math.inf if own_draft.layers is None else own_draft.layers
+        for place in asked.keys() & held.keys():
+            wrong = (
+                f"the weights of `{self.spec}` hold {held[place]} layers, and its configuration "
+                f"asks for {asked[place]}"
+            )
+            if held[place] - asked[place] > drafting:
+                raise ModelError(
+                    f"{wrong}: the others would be left out",
+                    hint="the configuration is another model's or was edited; to use the first "
+                    "layers alone, save a checkpoint of them",
+                )
+            if fewer and held[place] < asked[place]:
+                raise ModelError(wrong, hint=_MISSING)
 
     def _folder(self) -> Path:
         """The model's folder or .gguf file; for a hub model the cache's folder, where everything

@@ -427,11 +427,7 @@ def speed_ups(answer: Recommendation) -> Section:
     if abs(drawn) >= TIMING_NOISE / 2:
         corrected += f", then shrunk {abs(drawn):.0%} towards the other drafts"
     rows = [
-        (
-            "deciding",
-            answer.speedup_deciding,
-            "used for the decision",
-        ),
+        ("deciding", answer.speedup_deciding, "used for the decision"),
         ("expected", leader.speedup_expected, corrected),
         ("predicted", leader.speedup_predicted, f"{requests}, from {source}"),
         ("measured", leader.speedup_measured, measured),

@@ -105,12 +105,7 @@ class Plot:
     """
 
     def __init__(
-        self,
-        x: Axis,
-        y: Axis,
-        *,
-        names: Sequence[str] = (),
-        upright: bool = False,
+        self, x: Axis, y: Axis, *, names: Sequence[str] = (), upright: bool = False
     ) -> None:
         from matplotlib.figure import Figure
 

@@ -142,7 +142,7 @@ def prepare_serving(options: SweepOptions, command: str, watcher: Watcher) -> Pr
     traffic = read_requests(options, watcher)
     target = target_of(options, server, facts, watcher)
     prompts, summary = render(options, traffic, target.text, target.context)
-    sent, rows = len(prompts) * options.samples, traffic.rows
+    sent, rows = len(prompts) * options.samples, traffic.summary.rows
     if engine_options.arrivals == "log" and sent < rows:
         watcher.note(
             f"{sent} requests are sent for the log's {rows} rows: {sent / rows:.0%} of its load "

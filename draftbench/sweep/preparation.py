@@ -308,16 +308,7 @@ def read_requests(options: SweepOptions, watcher: Watcher) -> Traffic:
     watcher.note(f"reading traffic from {options.traffic.source}")
     if options.traffic.on_hub:
         watcher.note("it is fetched from the dataset hub unless it is cached")
-    traffic = load(options.traffic)
-    if not traffic.requests:
-        reasons = _listed(traffic.dropped)
-        raise TrafficError(
-            "the traffic holds no request that can be replayed",
-            hint=f"all {traffic.rows} rows were left out ({reasons})"
-            if reasons
-            else "the source is empty",
-        )
-    return traffic
+    return load(options.traffic)
 
 
 def render(
@@ -374,11 +365,12 @@ def render(
             if options.responses == "log"
             else f"the target reads {context} tokens: take shorter prompts, or another target",
         )
-    summary = traffic.summary(Path(options.traffic.source).name)
+    summary = traffic.summary
     shown = options.show_prompt or options.traffic.source.startswith("suite:")
     rendered = text.shown(prompts[0].tokens) if shown else None
     return tuple(prompts), msgspec.structs.replace(
         summary,
+        source=Path(options.traffic.source).name,
         requests=len(prompts),
         left_out={**summary.left_out, **dropped},
         assumed=summary.assumed if options.temperature is None else {},
@@ -394,13 +386,13 @@ def counts_of(prompts: Sequence[Prompt]) -> Mapping[int, float]:
 
 def facts_of(traffic: Traffic, summary: TrafficSummary) -> TrafficFacts:
     """What the run folder keeps of the traffic."""
-    bad = sum(each.rows for each in traffic.bad_rows)
+    bad = {"bad row": traffic.bad} if traffic.bad else {}
     return TrafficFacts(
-        form=traffic.form,
-        rows=traffic.rows,
+        form=summary.form,
+        rows=summary.rows,
         requests=summary.requests,
-        merged=traffic.merged,
-        dropped={**({"bad row": bad} if bad else {}), **summary.left_out},
+        merged=summary.merged,
+        dropped={**bad, **summary.left_out},
         revision=traffic.revision,
         constrained=summary.constrained,
     )

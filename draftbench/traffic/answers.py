@@ -22,15 +22,18 @@ Answer = str | dict[str, Any]
 ANSWERS = (
     *("response", "completion", "output.outputBodyJson", "output", "choices", "response_body"),
     *("gen_ai.output.messages", "attributes.gen_ai.output.messages", "outputs", "result"),
+    *("llm.output_messages", "attributes.llm.output_messages"),
+    *("gen_ai.completion", "attributes.gen_ai.completion"),
 )
 # Fields that hold the text inside an API's answer.
 _INSIDE = (
-    *("body", "choices", "message", "generations", "output", "content", "parts", "text"),
-    *("generated_text", "response", "completion"),
+    *("body", "choices", "candidates", "message", "generations", "output", "content"),
+    *("parts", "text", "generated_text", "response", "completion"),
 )
 _COUNTS = (
     "usage.completion_tokens_details.reasoning_tokens",
     "usage.output_tokens_details.reasoning_tokens",
+    "usageMetadata.thoughtsTokenCount",
 )
 # An answer in the pieces in which it was streamed.
 _STREAMED = re.compile(r"\s*((event|id): [^\n]{0,200}\n)*data: ?([{\[]|\[DONE\])")
@@ -55,34 +58,37 @@ def failed(row: Mapping[str, Any]) -> bool:
         return True
     codes = (at(row, place) for place in _CODES)
     words = (at(row, place) for place in _WORDS)
-    if any(str(code).isdecimal() and 400 <= int(code) < 600 for code in codes):
-        return True
-    if any(isinstance(word, str | bool) and _FAILED.fullmatch(str(word)) for word in words):
-        return True
-    for answer in (at(row, place) for place in ANSWERS):
-        # JSON that is kept as text may be the model's own words, unless it looks exactly like an
-        # API's error.
-        match unpacked(answer):
-            case {"error": {"message": _}} | {"object": "error"}:
-                return True
-            case {"choices": [first, *_]} | [Mapping() as first, *_]:  # `choices` alone
-                match first:
-                    case {"finish_reason": "error"} | {"error": Mapping()}:
-                        return True
-            case {"status_code": int(code), "body": _} if code >= 400:
-                return True
-            case str(text):  # `Internal Server Error`, `502 Bad Gateway`
-                if text.strip().lstrip("0123456789").strip(" :.-").lower() in _PAGES:
-                    return True
-        match answer:
-            case {"type": "error"}:
-                return True
-            case {"error": error} if error:
-                return True
-            case {"message": str(), "code": int(code)} if code >= 400:
-                return True
-            case {"detail": _, **rest} if not rest:
-                return True
+    return (
+        any(str(code).isdecimal() and 400 <= int(code) < 600 for code in codes)
+        or any(isinstance(word, str | bool) and _FAILED.fullmatch(str(word)) for word in words)
+        or any(_is_error(at(row, place)) for place in ANSWERS)
+    )
+
+
+def _is_error(answer: Any) -> bool:
+    """Whether an API's answer says that its call failed. JSON that is kept as text may be the
+    model's own words, unless it looks exactly like an API's error.
+    """
+    match unpacked(answer):
+        case {"error": {"message": _}} | {"object": "error"}:
+            return True
+        case {"choices": [{"finish_reason": "error"} | {"error": Mapping()}, *_]}:
+            return True
+        case [{"finish_reason": "error"} | {"error": Mapping()}, *_]:  # `choices` alone
+            return True
+        case {"status_code": int(code), "body": _}:
+            return code >= 400
+        case str(text):  # `Internal Server Error`, `502 Bad Gateway`
+            return text.strip().lstrip("0123456789").strip(" :.-").lower() in _PAGES
+    match answer:
+        case {"type": "error"}:
+            return True
+        case {"error": error} if error:
+            return True
+        case {"message": str(), "code": int(code)}:
+            return code >= 400
+        case {"detail": _, **rest}:
+            return not rest
     return False
 
 
@@ -101,7 +107,10 @@ def answer_of(row: Mapping[str, Any], path: str | None, last: Answer | None) -> 
         places = (_standing(row, place) for place in ANSWERS)
         values = sorted(places, key=lambda value: not isinstance(value, str))
         found = next((each for each in map(_read, values) if each is not None), None)
-    return last if found is None else _with_hidden(found, row)
+    if found is None:
+        return last
+    hidden = any(_positive(at(row, place)) for place in _COUNTS)
+    return _with_reasoning(found) if hidden else found
 
 
 def has_answer(row: Mapping[str, Any], place: str) -> bool:
@@ -127,10 +136,11 @@ def message_of(turn: Mapping[str, Any]) -> Answer | None:
         (message, *_) = messages_of([turn], set()) or [{}]
     except (BadRowError, NotRepresentableError):
         return None
-    if message.keys() & {"tool_calls", "reasoning_content"}:
-        said = ("content", "tool_calls", "reasoning_content")
-        return {"role": "assistant", **{name: message[name] for name in said if name in message}}
-    return message.get("content") or None
+    more = ("tool_calls", "reasoning_content", "tool_plan")
+    said: dict[str, Any] = {name: message[name] for name in more if name in message}
+    if not said:
+        return message.get("content") or None
+    return {"role": "assistant", "content": message["content"], **said}
 
 
 def _read(answer: Any) -> Answer | None:
@@ -148,6 +158,8 @@ def _read(answer: Any) -> Answer | None:
             return _joined(answer)
         case {"lc": _}:
             said = message_of(answer)
+        case {"message.role": _}:
+            return _read(at(answer, "message"))
         case {"role": _} | {"content": list() | str()}:
             said = message_of({"role": "assistant", **answer})
         case {"response": str(text), "thinking": str(thought)}:  # Ollama's
@@ -160,35 +172,33 @@ def _read(answer: Any) -> Answer | None:
             said = next((part for part in parts if part is not None), None)
         case _:
             return None
-    return None if said is None else _with_hidden(said, answer)
+    if said is not None and any(_positive(at(answer, place)) for place in _COUNTS):
+        return _with_reasoning(said)
+    return said
 
 
 def _joined(items: list[Any]) -> Answer | None:
     """The answer as the Responses API's items, as blocks, or as messages."""
     if not all(isinstance(item, Mapping) for item in items):
         return None
-    if "role" not in items[0] and items[0]["type"] not in ("message", "function_call", "reasoning"):
-        return message_of({"role": "assistant", "content": items})
-    shown, hidden = [], False
-    for item in items:
-        only_listed = item.get("summary") or item.get("encrypted_content")
-        if item.get("type") == "reasoning" and not item.get("content") and only_listed:
-            hidden = True
-        else:
-            shown.append({"role": "assistant", **item} if item.get("type") == "message" else item)
-    try:
-        said = messages_of(shown, set())
-    except (BadRowError, NotRepresentableError):
-        return None
-    answer = message_of(said[-1]) if said else None
-    return _with_reasoning(answer) if hidden and answer is not None else answer
+    if "role" in items[0] or items[0]["type"] in ("message", "function_call", "reasoning"):
+        hidden = [item for item in items if item.get("type") == "reasoning" and _is_hidden(item)]
+        try:
+            shown = [_with_role(item) for item in items if item not in hidden]
+            said = messages_of(shown, set())
+        except (BadRowError, NotRepresentableError):
+            return None
+        answer = message_of(said[-1]) if said else None
+        return _with_reasoning(answer) if hidden and answer is not None else answer
+    return message_of({"role": "assistant", "content": items})
 
 
-def _with_hidden(answer: Answer, holder: Any) -> Answer:
-    """The answer, with reasoning if the object that holds it counted some."""
-    counts = (at(holder, place) for place in _COUNTS)
-    hidden = any(isinstance(count, int | float) and count > 0 for count in counts)
-    return _with_reasoning(answer) if hidden else answer
+def _with_role(item: Mapping[str, Any]) -> Mapping[str, Any]:
+    return {"role": "assistant", **item} if item.get("type") == "message" else item
+
+
+def _is_hidden(item: Mapping[str, Any]) -> bool:
+    return not item.get("content") and bool(item.get("summary") or item.get("encrypted_content"))
 
 
 def _with_reasoning(answer: Answer) -> Answer:
@@ -198,21 +208,29 @@ def _with_reasoning(answer: Answer) -> Answer:
     return {"reasoning_content": None, **answer}
 
 
+def _positive(value: Any) -> bool:
+    return isinstance(value, int | float) and value > 0
+
+
 def _is_api_answer(value: Any) -> bool:
     match value:
         case (
             {"choices": [{"message": _} | {"text": _}, *_]}  # OpenAI
-            | {"output": [{"type": _}, *_]}  # its Responses
+            | {"output": [{"type": _}, *_]}  # its Responses, and their output alone
+            | [{"type": "reasoning"}, {"type": "message" | "function_call" | "reasoning"}, *_]
+            | [{"type": "message", "content": [{"type": "output_text"}, *_]}, *_]
+            | [{"type": "function_call", "call_id": _}, *_]
+            | {"outputBodyJson": _}  # Bedrock's log, in which it is looked for
             | {"output": {"message": _}}  # Bedrock
             | {"content": [{"type": _}, *_]}  # Anthropic
-            | {"candidates": [{"content": _}, *_]}  # Gemini, which is not read
+            | {"candidates": [{"content": _}, *_]}  # Gemini
             | {"role": "assistant"}  # a message alone
             | [{"role": "assistant"}, *_]
             | {"message": {"role": "assistant"}}  # Ollama
             | {"response": str(), "done": _}
             | {"content": str(), "stop": _, "tokens_predicted": _}  # llama.cpp
             | {"text": _, "meta_info": _}  # SGLang
-            | {"generated_text": _}  # transformers' pipeline
+            | {"generated_text": _}  # TGI
             | [{"generated_text": _}, *_]
             | {"generations": [[_, *_], *_]}  # LangSmith
             | {"status_code": _, "body": _}  # OpenAI's batches

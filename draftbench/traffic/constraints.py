@@ -14,13 +14,20 @@ from typing import Any
 from draftbench.traffic.errors import NotRepresentableError
 
 KINDS = ("json", "json_object", "regex", "choice", "grammar", "tool")
-# A request's field → the kind of constraint in it; None: a structure that names its own kind.
+# A request's field → the kind of constraint in it; None: a structure, which `_structure` reads.
 CONSTRAINTS: dict[str, str | None] = {
-    **{f"guided_{kind}": kind for kind in KINDS if kind != "tool"},
+    "guided_json": "json",
+    "guided_json_object": "json_object",
+    "guided_regex": "regex",
+    "guided_choice": "choice",
+    "guided_grammar": "grammar",
     "json_schema": "json",
     "regex": "regex",
     "ebnf": "grammar",
-    **dict.fromkeys(("response_format", "structured_outputs", "grammar", "format"), None),
+    "response_format": None,
+    "structured_outputs": None,
+    "grammar": None,
+    "format": None,
     "structural_tag": None,
 }
 
@@ -31,41 +38,44 @@ def constraint_of(settings: Mapping[str, Any]) -> tuple[dict[str, Any] | None, b
     Raises:
         NotRepresentableError: its kind is unknown, or there are several.
     """
-    found: dict[str, dict[str, Any]] = {}
-    for name, kind in CONSTRAINTS.items():
-        value = settings.get(name)
-        if value in (None, "", [], False):
-            continue
-        if kind:
-            found[name] = {kind: value}
-            continue
-        match name, value:
-            case _, {"type": "text"}:
-                pass
-            case _, {"type": "json_schema", "json_schema": {"schema": schema}}:
-                found[name] = {"json": schema}
-            case _, {"type": "json_schema" | "json_object", "schema": Mapping() as schema}:
-                found[name] = {"json": schema}
-            case (_, {"type": "json_object"}) | ("format", "json"):  # the second is Ollama's
-                found[name] = {"json_object": True}
-            case "format", {"type": "object"}:
-                found[name] = {"json": value}
-            case "grammar", str():
-                found[name] = {"grammar": value}
-            case "structured_outputs", Mapping():
-                given = {kind: held for kind, held in value.items() if held not in (None, False)}
-                if len(given) > 1 or not given.keys() <= {*KINDS}:
-                    raise NotRepresentableError(name)
-                if given:
-                    found[name] = given
-            case _:
-                raise NotRepresentableError(name)
+    found = {
+        name: constraint
+        for name, kind in CONSTRAINTS.items()
+        if (value := settings.get(name)) not in (None, "", [], False)
+        and (constraint := {kind: value} if kind else _structure(name, value))
+    }
     forced = _forced(settings.get("tool_choice"), settings.get("tools"))
     if forced is not None:
         found["tool_choice"] = forced
     if len(found) > 1:
         raise NotRepresentableError(" and ".join(sorted(found)))
     return next(iter(found.values()), None), forced is not None
+
+
+def _structure(name: str, value: Any) -> dict[str, Any]:
+    """The constraint in a field that names its own kind; empty: none."""
+    match name, value:
+        case _, {"type": "text"}:
+            return {}
+        case _, {"type": "json_schema", "json_schema": {"schema": schema}}:
+            return {"json": schema}
+        case _, {"type": "json_schema" | "json_object", "schema": Mapping() as schema}:
+            return {"json": schema}
+        case _, {"type": "json_object"}:
+            return {"json_object": True}
+        case "format", "json":  # Ollama's
+            return {"json_object": True}
+        case "format", {"type": "object"}:
+            return {"json": value}
+        case "grammar", str():
+            return {"grammar": value}
+        case "grammar", {"type": "json" | "regex" as kind, "value": inner}:  # TGI's
+            return {kind: inner}
+        case "structured_outputs", Mapping():
+            given = {kind: value[kind] for kind in value if value[kind] not in (None, False)}
+            if len(given) < 2 and given.keys() <= {*KINDS}:
+                return given
+    raise NotRepresentableError(name)
 
 
 def _forced(choice: Any, tools: Any) -> dict[str, Any] | None:
@@ -80,7 +90,9 @@ def _forced(choice: Any, tools: Any) -> dict[str, Any] | None:
     match choice:
         case {"function": {"name": str(name)}} | {"type": "tool" | "function", "name": str(name)}:
             return {"tool": schemas[name]} if name in schemas else None
-        case "required" | "any" | {"type": "any"} if schemas:
+        case {"tool": {"name": str(name)}}:  # Bedrock's
+            return {"tool": schemas[name]} if name in schemas else None
+        case "required" | "any" | {"type": "any"} | {"any": _} if schemas:
             calls = [
                 {
                     "type": "object",

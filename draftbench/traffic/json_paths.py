@@ -1,5 +1,5 @@
 """Finds a value in a raw row, however the log stores it: nested, as JSON or a Python literal in a
-text, or in columns named by paths.
+text, in columns named by paths, or in OpenTelemetry's lists of typed attributes.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ def at(row: Any, path: str) -> Any:
     """The value at a dotted path, whose names may contain dots; the row itself for an empty path.
 
     If columns only begin with the path (`request.model`, `request.messages`), the value is the
-    object that they form.
+    object that they form, or the list if they are numbered (`messages.0.role`).
     """
     if not isinstance(row, dict):
         row = unpacked(row)
@@ -41,6 +41,9 @@ def at(row: Any, path: str) -> Any:
         return None
     start = f"{path}."
     columns = {name[len(start) :]: row[name] for name in row if name.startswith(start)}
+    heads = {name.partition(".")[0] for name in columns}
+    if columns and all(head.isdecimal() and head.isascii() for head in heads):
+        return [at(columns, head) for head in sorted(heads, key=lambda head: (len(head), head))]
     return columns or None
 
 
@@ -81,9 +84,11 @@ def is_cut(value: Any) -> bool:
 
 
 def unpacked(value: Any) -> Any:
-    """The object or list in a text (JSON, possibly encoded twice, or a Python literal); anything
-    else unchanged.
+    """The object or list in a text (JSON, possibly encoded twice, or a Python literal) or in a list
+    of typed attributes; anything else unchanged.
     """
+    if not isinstance(value, str | list):
+        return value
     content = value
     while isinstance(content, str) and content.lstrip()[:1] in ("{", "[", '"'):
         try:
@@ -91,6 +96,8 @@ def unpacked(value: Any) -> Any:
         except (ValueError, RecursionError):
             content = _literal(content)
             break
+    if isinstance(content, list) and content and all(map(_is_attribute, content)):
+        return _untyped({"kvlistValue": {"values": content}})
     return content if isinstance(content, dict | list) else value
 
 
@@ -112,3 +119,19 @@ def _literal(text: str) -> Any:
         return ast.literal_eval(text.strip())
     except (ValueError, SyntaxError, tokenize.TokenError, MemoryError, RecursionError):
         return None
+
+
+def _is_attribute(value: Any) -> bool:
+    return isinstance(value, dict) and value.keys() == {"key", "value"}
+
+
+def _untyped(value: Any) -> Any:
+    """OpenTelemetry's typed value as a plain one; whole numbers stay text."""
+    match value:
+        case {"kvlistValue": {"values": list(pairs)}} if all(map(_is_attribute, pairs)):
+            return {str(pair["key"]): _untyped(pair["value"]) for pair in pairs}
+        case {"arrayValue": {"values": list(values)}}:
+            return [_untyped(part) for part in values]
+        case {"stringValue": it} | {"intValue": it} | {"doubleValue": it} | {"boolValue": it}:
+            return it
+    return None

@@ -18,40 +18,72 @@ from draftbench.traffic.errors import BadRowError, NotRepresentableError
 from draftbench.traffic.json_paths import at, parsed, unpacked
 from draftbench.traffic.request_settings import MARKS, MEDIA
 
-_KEPT = ("name", "tool_call_id")
+# Cohere's templates use the last name, others call it reasoning.
+_KEPT = ("name", "tool_call_id", "tool_plan")
 # Reasoning that is given under several names is read once.
-_REASONING = ("reasoning_content", "reasoning", "thinking", "thinking_blocks", "reasoning_details")
+_REASONING = (
+    *("reasoning_content", "reasoning", "thinking", "thinking_blocks", "reasoning_details"),
+    "tool_plan",
+)
 _READ = {
-    *("role", "type", "content", "parts", "id", "status", "finish_reason", "index"),
+    *("role", "type", "content", "contents", "parts", "id", "status", "finish_reason", "index"),
     *("tool_calls", "function_call", *_KEPT, *_REASONING, *MARKS),
 }
 # What marks a message that the answer continues.
 BEGUN = ("prefix", "partial")
 # Fields of a message that change the prompt and that `Request` cannot express.
 _PARTS = (
-    *(*MEDIA, "file", *BEGUN, "tools", "functions", "system", "instructions", "context"),
-    *("documents", "contents", "tool_plan"),
+    *MEDIA,
+    "file",
+    *BEGUN,
+    "tools",
+    "functions",
+    "system",
+    "instructions",
+    "context",
+    "documents",
 )
 # Channels in which gpt-oss talks to itself or to tools; each template writes them in its own way.
 _CHANNELS = ("analysis", "commentary")
-_NAMES_OF_ROLES = {
-    "user": ("human", "prompter", "HumanMessage"),
-    "assistant": ("gpt", "chatgpt", "bot", "chatbot", "ai", "model", "AIMessage", "AIMessageChunk"),
-    "system": ("SystemMessage",),
-    "tool": ("ToolMessage", "function", "observation", "function_response"),
+_ROLES = {
+    "user": "user",
+    "human": "user",
+    "prompter": "user",
+    "assistant": "assistant",
+    "gpt": "assistant",
+    "chatgpt": "assistant",
+    "bot": "assistant",
+    "chatbot": "assistant",
+    "ai": "assistant",
+    "model": "assistant",
+    "AIMessageChunk": "assistant",
+    "HumanMessage": "user",
+    "AIMessage": "assistant",
+    "system": "system",
+    "SystemMessage": "system",
+    "tool": "tool",
+    "ToolMessage": "tool",
+    "function": "tool",
+    "function_call": "assistant",
+    "observation": "tool",
+    "function_response": "tool",
 }
-_ROLES = {name: role for role, names in _NAMES_OF_ROLES.items() for name in (role, *names)}
-_ROLES["function_call"] = "assistant"
 _EMPTY: tuple[Any, ...] = (None, "", [], {})
 _TEXTS = ("text", "input_text", "output_text")
-_CALLS = ("tool_use", "tool_call", "function_call")
-_RESULTS = ("tool_result", "tool_call_response", "function_call_output")
-_THOUGHTS = ("thinking", "reasoning", "reasoning_text", "reasoning.text")
+_CALLS = ("tool_use", "toolUse", "tool_call", "function_call", "functionCall")
+_RESULTS = (
+    *("tool_result", "toolResult", "tool_call_response", "function_call_output"),
+    "functionResponse",
+)
+_THOUGHTS = (
+    *("thinking", "reasoning", "reasoningContent", "reasoning_text"),
+    *("reasoning.text", "reasoning.summary", "reasoning.encrypted", "redacted_thinking"),
+)
 _NO_TEXTS = (*MEDIA, "input_image", "document", "file")
 _KINDS = {*_TEXTS, *_CALLS, *_RESULTS, *_THOUGHTS, *_NO_TEXTS}
 # Where a tool's result is, and which other fields a text or result part may have.
 _RESULT = ("content", "output", "response", "result")
-_IDS = ("call_id", "tool_use_id", "tool_call_id", "id")
+_IDS = ("call_id", "tool_use_id", "toolUseId", "tool_call_id", "id")
 _OF_PART = {"type", "text", "name", "status", *_RESULT, *_IDS, *MARKS}
 
 
@@ -63,52 +95,62 @@ def messages_of(turns: Iterable[Any], unread: set[str]) -> list[dict[str, Any]]:
         NotRepresentableError: a turn holds something that a text model cannot read.
     """
     messages: list[dict[str, Any]] = []
-    joins = False  # whether the next item of the Responses API continues the assistant's message
+    joins = False  # whether the next item continues the assistant's message
     for number, turn in enumerate(turns):
         where = f"messages[{number}]"
         if not isinstance(turn, Mapping):
             raise BadRowError(f"{where} is not an object")
         item = turn.get("type") in (*_THOUGHTS, "function_call")
-        for message in _said(_with_role(turn), where, unread):
-            last: dict[str, Any] = messages[-1] if messages else {}
-            if (joins or item) and last.get("role") == message["role"] == "assistant":
-                texts = [each["content"] for each in (last, message) if each["content"]]
-                calls = [*last.get("tool_calls", ()), *message.get("tool_calls", ())]
-                last |= {name: message[name] for name in message if name not in last}
-                last["content"] = "\n".join(texts) if texts or not calls else None
-                last |= {"tool_calls": calls} if calls else {}
-            else:
-                messages.append(message)
-        joins = item or (joins and messages[-1]["role"] == "assistant")
+        said = _said(_flat(_unwrapped(turn)), where, unread)
+        if (joins or item) and _is_assistants(messages[-1:]) and _is_assistants(said[:1]):
+            _join(messages[-1], said.pop(0))
+        messages += said
+        joins = item or (joins and bool(messages) and _is_assistants(messages[-1:]))
     return messages
 
 
-def _with_role(turn: Mapping[str, Any]) -> Mapping[str, Any]:
-    """A turn of LangChain, ShareGPT or Responses as an object with a role."""
+def _is_assistants(messages: list[dict[str, Any]]) -> bool:
+    return any(message["role"] == "assistant" for message in messages)
+
+
+def _join(message: dict[str, Any], more: Mapping[str, Any]) -> None:
+    """Add the Responses API's next item to the assistant's message."""
+    texts = [each["content"] for each in (message, more) if each["content"]]
+    calls = [*message.get("tool_calls", ()), *more.get("tool_calls", ())]
+    message |= {name: more[name] for name in more if name not in message}
+    message["content"] = "\n".join(texts) if texts or not calls else None
+    if calls:
+        message["tool_calls"] = calls
+
+
+def _unwrapped(turn: Mapping[str, Any]) -> Mapping[str, Any]:
+    """A turn of LangChain, OpenInference, ShareGPT or Responses as an object with a role."""
     match turn:
         case {"lc": _, "id": [*_, str(name)], "kwargs": Mapping() as inner}:
-            turn = {"role": name, **inner}
+            return {"role": name, **inner}
         case {"type": str(name), "data": Mapping() as inner}:
-            turn = {"role": name, **inner}
-        case {"from": str(name), "value": content}:
+            return {"role": name, **inner}
+        case {"from": str(name), "value": value}:
             beside = {key: turn[key] for key in turn if key not in ("from", "value")}
-            if name == "function_call":
-                call = unpacked(content)
-                if not isinstance(call, Mapping):
-                    raise BadRowError("a function call is not JSON")
-                content = [{"type": name, **call}]
-            turn = {"role": role_of(name), "content": content, **beside}
+            content = [{"type": name, **_call(value)}] if name == "function_call" else value
+            return {"role": role_of(name), "content": content, **beside}
         case {"role": _}:
-            pass
+            return turn
         case {"type": "function_call" | "reasoning"}:
             return {"role": "assistant", "content": [turn]}
         case {"type": "function_call_output"}:
             return {"role": "user", "content": [turn]}
         case {"type": str(name)} if name in _ROLES:
-            turn = {"role": name, **turn}
+            return {"role": name, **turn}
         case {"type": str(name)} if name != "message":
             raise NotRepresentableError(f"input items of type {readable(name)}")
-    match turn:  # LangChain stores some fields apart
+    inner = at(turn, "message")
+    return inner if isinstance(inner, Mapping) else turn
+
+
+def _flat(turn: Mapping[str, Any]) -> Mapping[str, Any]:
+    """A message together with the fields that LangChain stores apart."""
+    match turn:
         case {"additional_kwargs": Mapping() as more, **rest}:
             return {**more, **{name: rest[name] for name in rest if rest[name] or name not in more}}
     return turn
@@ -129,8 +171,15 @@ def _role(name: str) -> str:
 
 def speaker_of(turn: Any) -> str | None:
     """A turn's role, in whatever way it is given; None: not given."""
-    role = _with_role(turn).get("role") if isinstance(turn, Mapping) else None
+    role = _unwrapped(turn).get("role") if isinstance(turn, Mapping) else None
     return _role(role) if isinstance(role, str) else None
+
+
+def _call(value: Any) -> Mapping[str, Any]:
+    call = unpacked(value)
+    if not isinstance(call, Mapping):
+        raise BadRowError("a function call is not JSON")
+    return call
 
 
 def _said(turn: Mapping[str, Any], where: str, unread: set[str]) -> list[dict[str, Any]]:
@@ -143,32 +192,20 @@ def _said(turn: Mapping[str, Any], where: str, unread: set[str]) -> list[dict[st
             raise NotRepresentableError(f"messages.{name}")
     if turn.get("channel") in _CHANNELS:
         raise NotRepresentableError("messages.channel")
-    unread |= {f"messages.{name}" for name in turn.keys() - _READ if turn[name] not in _EMPTY}
-    given = [turn[name] for name in ("parts", "content") if turn.get(name) is not None]
-    found = []
-    for content in [each for each in given if each not in _EMPTY] or given[:1]:
-        match content:
-            case list():
-                parts = content
-            # The message parts that a text holds as JSON or as a Python literal.
-            case str() if content.lstrip().startswith("[") and role not in ("tool", "function"):
-                parts = unpacked(content)
-                kinds = [isinstance(part, Mapping) and part.get("type") for part in parts]
-                if not kinds or not all(isinstance(k, str) and k in _KINDS for k in kinds):
-                    parts = [content]
-            case str():
-                parts = [content]
-            case _:
-                raise BadRowError(f"{where} has no text as `content`")
-        found.append(_Parts(where, unread))
-        for part in parts:
-            found[-1].take(part)
+    known = {name for name in turn if name.partition(".")[0] in _READ}
+    unread |= {f"messages.{name}" for name in turn.keys() - known if turn[name] not in _EMPTY}
+    contents = [at(turn, name) for name in ("parts", "contents", "content")]
+    given = [each for each in contents if each is not None]
+    found = [
+        _content(each, role, where, unread)
+        for each in [each for each in given if each not in _EMPTY] or given[:1]
+    ]
     if len({"\n".join(each.texts).strip() for each in found}) > 1:
         raise NotRepresentableError("several texts of a message")
-    if not found and not turn.get("tool_calls") and "content" not in turn:
+    if not found and not turn.keys() & {"content", "tool_calls"} and not at(turn, "tool_calls"):
         raise BadRowError(f"{where} has no text as `content`")
     read = found[0] if found else _Parts(where, unread)
-    for call in _listed(turn.get("tool_calls")) + _listed(turn.get("function_call")):
+    for call in _listed(at(turn, "tool_calls")) + _listed(turn.get("function_call")):
         read.take_call(call)
     thoughts = next((turn[name] for name in _REASONING if turn.get(name)), None)
     for thought in [] if read.thoughts else _listed(thoughts):
@@ -188,6 +225,36 @@ def _said(turn: Mapping[str, Any], where: str, unread: set[str]) -> list[dict[st
     return [*read.results, *([] if alone else [message])]
 
 
+def _content(content: Any, role: str, where: str, unread: set[str]) -> _Parts:
+    """A message's content, which is a text or a list of parts."""
+    read = _Parts(where, unread)
+    match content:
+        case list():
+            parts = content
+        case str():
+            parts = [content] if role in ("tool", "function") else _parts_in(content)
+        case _:
+            raise BadRowError(f"{where} has no text as `content`")
+    for part in parts:
+        read.take(part)
+    return read
+
+
+def _parts_in(text: str) -> list[Any]:
+    """The message parts that a text holds as JSON or as a Python literal; else the text."""
+    match unpacked(text) if text.lstrip().startswith("[") else None:
+        case [{"type": str()}, *_] as parts if all(_is_part(part) for part in parts):
+            return parts
+    return [text]
+
+
+def _is_part(value: Any) -> bool:
+    match value:
+        case {"type": str(kind)}:
+            return kind in _KINDS
+    return False
+
+
 def _listed(value: Any) -> list[Any]:
     return value if isinstance(value, list) else [] if value is None else [value]
 
@@ -203,29 +270,41 @@ class _Parts:
         self.results: list[dict[str, Any]] = []
 
     def take(self, part: Any) -> None:
-        """Add one part. Its `type` names its kind, or in Bedrock its only field."""
+        """Add one part. In Bedrock its only field names its kind, in other APIs `type` does."""
         if isinstance(part, str):
             self.texts.append(part)
             return
         if not isinstance(part, Mapping):
             raise BadRowError(f"{self.where} has a part without text")
+        part = at(part, "message_content") or part  # OpenInference's
+        if part.get("thought") is True:  # Gemini's
+            self.take_thought(part)
+            return
         fields = [name for name in part if part[name] is not None and name not in MARKS]
         if kind := part.get("type"):
             fields = [kind, *(name for name in _NO_TEXTS if name in fields and name != kind)]
         if not fields and not any(name in part for name in MARKS):
             raise BadRowError(f"{self.where} has a part without text")
         for name in fields:
-            inner = part[name] if isinstance(part.get(name), Mapping) else part
-            if name in _TEXTS:
-                self.texts.append(self._text(inner))
-            elif name in _CALLS:
-                self.take_call(inner)
-            elif name in _RESULTS:
-                self._take_result(inner)
-            elif name in _THOUGHTS:
-                self.take_thought(inner)
-            elif name not in MARKS:
-                raise NotRepresentableError(f"message content of type {readable(name)}")
+            self._take(name, part)
+
+    def _take(self, kind: Any, part: Mapping[str, Any]) -> None:
+        inner = part[kind] if isinstance(part.get(kind), Mapping) else part
+        if kind in _TEXTS:
+            self.texts.append(self._text(inner))
+        elif kind in _CALLS:
+            self.take_call(inner)
+        elif kind in _RESULTS:
+            self._take_result(inner)
+        elif kind in _THOUGHTS:
+            self.take_thought(inner)
+        elif kind not in MARKS:
+            raise NotRepresentableError(f"message content of type {readable(kind)}")
+
+    def _name_unread(self, part: Mapping[str, Any]) -> None:
+        """List as unread what a typed part says beside its text or its result."""
+        left = part.keys() - _OF_PART if "type" in part else ()
+        self.unread |= {f"messages.content.{name}" for name in left if part[name]}
 
     def _text(self, part: Mapping[str, Any]) -> str:
         self._name_unread(part)
@@ -234,13 +313,9 @@ class _Parts:
                 return text
         raise BadRowError(f"{self.where} has a part without text")
 
-    def _name_unread(self, part: Mapping[str, Any]) -> None:
-        """List as unread what a typed part says beside its text or its result."""
-        left = part.keys() - _OF_PART if "type" in part else ()
-        self.unread |= {f"messages.content.{name}" for name in left if part[name]}
-
     def take_call(self, call: Any) -> None:
         """Add a tool call. Its arguments are JSON text in the API, an object in chat templates."""
+        call = at(call, "tool_call") or call  # OpenInference's
         function = at(call, "function") or call
         if not isinstance(function, Mapping) or not isinstance(function.get("name"), str):
             raise BadRowError(f"{self.where} has a tool call without `function`")
@@ -265,21 +340,22 @@ class _Parts:
         inner = _Parts(self.where, self.unread)
         for each in _listed(result):
             match each:
+                case {"json": value}:
+                    inner.texts.append(_json(value))
                 case str() | {"type": _} | {"text": str()} | {"image": _} | {"document": _}:
                     inner.take(each)
                 case value:
-                    try:
-                        inner.texts.append(msgspec.json.encode(value).decode())
-                    except TypeError:
-                        raise BadRowError("holds values that JSON does not have") from None
+                    inner.texts.append(_json(value))
         message = {"role": "tool", "content": "\n".join(inner.texts)}
+        if isinstance(function := part.get("name"), str):  # Gemini's
+            message["name"] = function
         if isinstance(name := _identifier(part), str):
             message["tool_call_id"] = name
         self.results.append(message)
 
     def take_thought(self, part: Any) -> None:
         """Add reasoning; refused if only the provider has its text."""
-        match part:
+        match at(part, "reasoningText") or part:
             case str(text):
                 self.thoughts.append(text)
             case {"thinking": str(text)} | {"text": str(text)} | {"content": str(text)} if text:
@@ -296,6 +372,13 @@ class _Parts:
 
 def _identifier(part: Mapping[str, Any]) -> Any:
     return next((part[name] for name in _IDS if part.get(name)), None)
+
+
+def _json(value: Any) -> str:
+    try:
+        return msgspec.json.encode(value).decode()
+    except TypeError:
+        raise BadRowError("holds values that JSON does not have") from None
 
 
 def readable(name: Any) -> str:

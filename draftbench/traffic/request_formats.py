@@ -45,18 +45,25 @@ PARTS = ("input", "attributes", "inputs", "prompt")
 # choices of a quiz and for a schema, which set nothing.
 BLOCKS = (
     *("options", "parameters", "sampling_params", "model_parameters", "modelParameters"),
-    *("extra_body", "gen_ai.request", "extra.invocation_params", "inferenceConfig"),
+    *("extra_body", "gen_ai.request", "llm.invocation_parameters", "extra.invocation_params"),
+    *("inferenceConfig", "additionalModelRequestFields", "generationConfig"),
 )
 # Fields beside a prompt or a conversation that hold its system text.
 SYSTEMS = (
-    *("system", "system_prompt", "systemPrompt", "system_message", "gen_ai.system_instructions"),
+    *("system", "system_prompt", "systemPrompt", "system_message", "system_instruction"),
+    *("systemInstruction", "gen_ai.system_instructions"),
 )
 # Where a row keeps what is read from it beside the request.
 SEGMENTS = ("segment", "category", "tags.segment")
 _EMPTY: tuple[Any, ...] = ("", [], {}, *PADDING)
-# Fields by which a body is Anthropic's.
-_ANTHROPIC = {"anthropic_version", "stop_sequences", "inferenceConfig"}
+_TEXT = str | int | float
 _BESIDE_A_REQUEST = (*ANSWERS, *SEGMENTS, "timestamp", "model")
+_PARAMETERS = SETTINGS | {"do_sample", "details", "return_full_text"}
+# Fields that may accompany a bare text sent to SGLang, TGI or AIPerf.
+_BESIDE_A_TEXT = HARMLESS | SETTINGS | {
+    *BLOCKS, "text", "text_input", "inputs", "system", "type", "timestamp", "delay", "role",
+    "output_length",
+}  # fmt: skip
 # Models that do not answer an `input` but embed, judge or speak it.
 _NO_ANSWER = re.compile(r"embed|moderation|rerank|\b(bge|gte|e5|minilm|tts)\b", re.IGNORECASE)
 # Fields of traces that record only the lengths of requests, not their text.
@@ -103,14 +110,10 @@ def _with_system(
         content = [_user(content)]
     if not isinstance(content, list):
         return request, []
-
-    def text(turn: Any) -> str:
-        return messages_of([turn], set())[0]["content"] or ""
-
-    said = {text(turn).strip() for turn in content if speaker_of(turn) == "system"}
+    said = {_text(turn).strip() for turn in content if _is_system(turn)}
     texts: dict[str, str] = {}
-    for each in (text(turn) for turns in found.values() for turn in turns):
-        texts.setdefault(each.strip(), each)
+    for text in (_text(turn) for turns in found.values() for turn in turns):
+        texts.setdefault(text.strip(), text)
     others = [{"role": "system", "content": texts[it]} for it in texts if it not in said]
     if others and len(others) + len(said) > 1:
         raise NotRepresentableError("several system texts")
@@ -120,14 +123,24 @@ def _with_system(
 def _system(value: Any) -> list[dict[str, Any]]:
     """The messages of a system text, in whatever way it is written; none if it is not one."""
     match unpacked(value):
-        case {"role": _} as turn if speaker_of(turn) == "system":
+        case {"role": _} as turn if _is_system(turn):
             return [turn]
-        case [{"role": _}, *_] as turns if all(speaker_of(turn) == "system" for turn in turns):
+        case [{"role": _}, *_] as turns if all(map(_is_system, turns)):
             return turns
-        case [{"type": _} | {"text": _} | str(), *_] as parts:
+        case {"parts": list(parts)} | ([{"type": _} | {"text": _} | str(), *_] as parts):
             return [{"role": "system", "content": parts}]
+        case {"text": str()} as part:
+            return [{"role": "system", "content": [part]}]
     text = isinstance(value, str) and value not in _EMPTY and value.strip()
     return [{"role": "system", "content": value}] if text else []
+
+
+def _is_system(turn: Any) -> bool:
+    return speaker_of(turn) == "system"
+
+
+def _text(turn: Any) -> str:
+    return messages_of([turn], set())[0]["content"] or ""
 
 
 def _turns_in(value: Any) -> LoggedRequest | None:
@@ -137,119 +150,225 @@ def _turns_in(value: Any) -> LoggedRequest | None:
             return LoggedRequest([turn])
         case [{"role": _} | {"lc": _} | {"type": "human" | "system", "content": _}, *_] as turns:
             return LoggedRequest(turns)
-        case [{"from": _, "value": _}, *_] as turns if all(isinstance(t, dict) for t in turns):
-            roles = [role_of(str(turn.get("from"))) for turn in turns]
-            if "user" not in roles:
-                raise BadRowError("the conversation has no human turn")
-            # Up to the last human turn and the tools' output after it.
-            end = max(at for at, role in enumerate(roles, start=1) if role in ("user", "tool"))
-            answered = roles[end : end + 1] == ["assistant"]
-            return LoggedRequest(turns[:end], answer=message_of(turns[end]) if answered else None)
+        case [{"from": _, "value": _}, *_] as turns:
+            return _sharegpt(turns)
     return None
 
 
-def _conversation(body: Mapping[str, Any]) -> LoggedRequest | None:
-    for name in ("conversations", "conversation"):
-        if turns := _turns_in(body.get(name)):
-            return replace(turns, read=(name,))
-    return None
-
-
-def _messages(body: Mapping[str, Any]) -> LoggedRequest | None:
-    messages = unpacked(at(body, "messages"))
-    if messages in (None, *PADDING) or (not messages and body.get("prompt")):
+def _messages(call: Mapping[str, Any]) -> LoggedRequest | None:
+    messages = unpacked(at(call, "messages"))
+    if messages in (None, *PADDING) or (not messages and call.get("prompt")):
         return None
-    if "messages" not in body and not isinstance(messages, list):  # columns that speak of messages
+    if "messages" not in call and not isinstance(messages, list):  # columns that speak of messages
         return None
+    if not isinstance(messages, list):
+        raise BadRowError("`messages` is not a list")
     match messages:
         case [list(first)]:  # LangSmith's
             return LoggedRequest(first, ("messages",))
         case [list(), *_]:
             raise NotRepresentableError("messages of several prompts")
-        case list():
-            return LoggedRequest(messages, ("messages",))
-    raise BadRowError("`messages` is not a list")
+    return LoggedRequest(messages, ("messages",))
 
 
-def _prompt(body: Mapping[str, Any]) -> LoggedRequest | None:
-    prompt, raw = body.get("prompt"), str(body.get("raw")).lower() == "true"
+def _prompt(call: Mapping[str, Any]) -> LoggedRequest | None:
+    prompt, raw = call.get("prompt"), str(call.get("raw")).lower() == "true"
+    read = ("prompt", "raw")
     if turns := _turns_in(prompt):
-        return replace(turns, read=("prompt", "raw"))
+        return replace(turns, read=read)
     match prompt, unpacked(prompt):
         case (None | Mapping(), _) | (_, {"messages": _} | {"conversations": _}):  # see `PARTS`
             return None
         case list(), _:
             raise NotRepresentableError("prompt as a list")
         # A server that takes `options` beside a prompt (Ollama's) makes it a chat.
-        case str(), _ if _block(body, "options") and not raw:
-            return LoggedRequest([_user(prompt)], ("prompt", "raw"))
-    length = body.get("output_tokens")  # a limit in vLLM's custom data sets
-    # Beside an answer or the prompt's count it is the answer's length.
-    counted = {"response", "completion", "output", "input_tokens"} & body.keys()
-    if length is None or counted:
-        return LoggedRequest(prompt, ("prompt", "raw"))
-    limit = {"max_tokens": body.get("max_tokens", length)}
-    return LoggedRequest(prompt, ("prompt", "raw", "output_tokens"), settings=limit)
+        case str(text), _ if _block(call, "options") and not raw:
+            return LoggedRequest([_user(text)], read)
+    return LoggedRequest(prompt, read)
 
 
-def _input(body: Mapping[str, Any]) -> LoggedRequest | None:
+def _gemini(call: Mapping[str, Any]) -> LoggedRequest | None:
+    match unpacked(call.get("contents")):
+        case [{"parts": _}, *_] as turns if all(isinstance(turn, Mapping) for turn in turns):
+            choice = {"AUTO": "auto", "ANY": "required", "NONE": "none"}
+            mode = at(call, place := "toolConfig.functionCallingConfig.mode")
+            settings = {"tool_choice": choice.get(str(mode))}
+            said = [{"role": "user", **turn} for turn in turns]
+            return LoggedRequest(said, ("contents", place), settings=settings)
+    return None
+
+
+def _ollama(call: Mapping[str, Any]) -> LoggedRequest | None:
+    return (_messages(call) or _prompt(call)) if _block(call, "options") else None
+
+
+def _custom(call: Mapping[str, Any]) -> LoggedRequest | None:
+    length = call.get("output_tokens")
+    # Beside an answer or the prompt's count it is the answer's length, not a limit.
+    if length is None or {"response", "completion", "output", "input_tokens"} & call.keys():
+        return None
+    if (request := _prompt(call)) is None:
+        return None
+    limit = {"max_tokens": call.get("max_tokens", length)}
+    return replace(request, settings=limit, read=(*request.read, "output_tokens"))
+
+
+def _bedrock(call: Mapping[str, Any]) -> LoggedRequest | None:
+    if not {"inferenceConfig", "toolConfig"} & call.keys():
+        return None
+    places = {"tools": "toolConfig.tools", "tool_choice": "toolConfig.toolChoice"}
+    tools = {name: at(call, places[name]) for name in places}
+    request = _messages(call)
+    return request and replace(request, settings=tools, read=(*request.read, *places.values()))
+
+
+def _conversations(call: Mapping[str, Any]) -> LoggedRequest | None:
+    turns = unpacked(call.get("conversations"))
+    if turns in (None, *PADDING):
+        return None
+    if not isinstance(turns, list) or not all(isinstance(turn, dict) for turn in turns):
+        raise BadRowError("`conversations` is not a list of objects")
+    plain = turns and all("role" in turn for turn in turns)
+    return replace(LoggedRequest(turns) if plain else _sharegpt(turns), read=("conversations",))
+
+
+def _conversation(call: Mapping[str, Any]) -> LoggedRequest | None:
+    turns = _turns_in(call.get("conversation"))
+    return turns and replace(turns, read=("conversation",))
+
+
+def _sharegpt(turns: list[dict[str, Any]]) -> LoggedRequest:
+    """The turns up to the last human one and the tools' output after it, and the answer."""
+    roles = [role_of(str(turn.get("from"))) for turn in turns]
+    if "user" not in roles:
+        raise BadRowError("`conversations` has no human turn")
+    end = max(at for at, role in enumerate(roles, start=1) if role in ("user", "tool"))
+    answers = roles[end : end + 1] == ["assistant"]
+    return LoggedRequest(turns[:end], answer=message_of(turns[end]) if answers else None)
+
+
+def _responses(call: Mapping[str, Any]) -> LoggedRequest | None:
     read: tuple[str, ...] = ("input",)
-    match body.get("input"), unpacked(body.get("input")):
+    match call.get("input"), unpacked(call.get("input")):
         case _, [{"role": _} | {"type": _} | {"lc": _}, *_] as items:
             content = items
         case _, Mapping() as inner if PROMPTS & inner.keys():  # Langfuse: a part of the request
             return None
-        case str(text), _ if {"modelParameters", "provided_model_name"} & body.keys():
+        case str(text), _ if {"modelParameters", "provided_model_name"} & call.keys():
             return LoggedRequest(text, read)  # Langfuse: a completion
-        case str(text), _ if "model" in body:
-            embeds = {"encoding_format", "dimensions", "input_type", "voice"} & body.keys()
-            if embeds or _NO_ANSWER.search(str(body["model"])):
-                return None
+        case str(text), _ if "model" in call and not _unanswered(call):
             content = [_user(text)]
         case _:
             return None
-    if body.get("previous_response_id") not in (None, *_EMPTY):
+    if call.get("previous_response_id") not in (None, *_EMPTY):
         raise NotRepresentableError("previous_response_id")
     places = {"reasoning_effort": "reasoning.effort", "response_format": "text.format"}
-    if before := _system(body.get("instructions")):
+    if before := _system(call.get("instructions")):
         content, read = [*before, *content], (*read, "instructions")
-    settings = {name: at(body, places[name]) for name in places}
+    settings = {name: at(call, places[name]) for name in places}
     return LoggedRequest(content, (*read, *places.values()), settings=settings)
 
 
-def _sglang(body: Mapping[str, Any]) -> LoggedRequest | None:
-    given = _block(body, "sampling_params") is not None
-    text = body.get("text")
+def _unanswered(call: Mapping[str, Any]) -> bool:
+    other = {"encoding_format", "dimensions", "input_type", "voice"} & call.keys()
+    return bool(other or _NO_ANSWER.search(str(call["model"])))
+
+
+def _sglang(call: Mapping[str, Any]) -> LoggedRequest | None:
+    given = _block(call, "sampling_params") is not None
+    text = call.get("text")
     return LoggedRequest(text, ("text",)) if given and isinstance(text, str) else None
 
 
-def _telemetry(body: Mapping[str, Any]) -> LoggedRequest | None:
-    messages = unpacked(at(body, "gen_ai.input.messages"))
+def _tgi(call: Mapping[str, Any]) -> LoggedRequest | None:
+    given = _block(call, "parameters")
+    alone = call.keys() <= _BESIDE_A_TEXT
+    if not isinstance(call.get("inputs"), str) or (given is None and not alone):
+        return None
+    # TGI samples where any setting narrows the choice (text_generation_server/utils/tokens.py).
+    neutral = {"do_sample": False, "temperature": 1, "top_p": 1, "typical_p": 1, "top_k": 0}
+    greedy = all(((given or {}).get(name) or off) == off for name, off in neutral.items())
+    if not greedy or (given is None and _has_temperature(call)):
+        return LoggedRequest(call["inputs"], ("inputs",))
+    return LoggedRequest(call["inputs"], ("inputs", "temperature"), settings={"temperature": 0.0})
+
+
+def _has_temperature(fields: Mapping[str, Any]) -> bool:
+    blocks = (_block(fields, name) for name in BLOCKS)
+    return "temperature" in fields or any(block and _has_temperature(block) for block in blocks)
+
+
+def _text_alone(call: Mapping[str, Any]) -> LoggedRequest | None:
+    name = "text" if "text" in call else "text_input"
+    if not isinstance(call.get(name), str) or not call.keys() <= _BESIDE_A_TEXT:
+        return None
+    limit = {"max_tokens": call.get("output_length")}
+    return LoggedRequest(call[name], (name, "output_length"), settings=limit)
+
+
+def _telemetry(call: Mapping[str, Any]) -> LoggedRequest | None:
+    places = ("gen_ai.input.messages", "gen_ai.prompt")  # the second is OpenLLMetry's
+    found = ((place, unpacked(at(call, place))) for place in places)
+    place, messages = next((each for each in found if isinstance(each[1], list)), ("", None))
+    if messages is None:
+        return None
+    if (at(call, "gen_ai.output.type") or "text") != "text":
+        raise NotRepresentableError("gen_ai.output.type")
+    functions, defined = at(call, "llm.request.functions"), at(call, "gen_ai.tool.definitions")
+    tools = [
+        {"type": "function", **{name: unpacked(each[name]) for name in each}}
+        for each in (functions if isinstance(functions, list) else [])
+    ]
+    return LoggedRequest(
+        messages,
+        (place, "gen_ai.tool.definitions", "gen_ai.output.type", "llm.request.functions"),
+        settings={"tools": tools or defined},
+    )
+
+
+def _openinference(call: Mapping[str, Any]) -> LoggedRequest | None:
+    messages, tools = at(call, "llm.input_messages"), at(call, "llm.tools")
     if not isinstance(messages, list):
         return None
-    if (at(body, "gen_ai.output.type") or "text") != "text":
-        raise NotRepresentableError("gen_ai.output.type")
-    read = ("gen_ai.input.messages", "gen_ai.tool.definitions", "gen_ai.output.type")
-    tools = {"tools": at(body, "gen_ai.tool.definitions")}
-    return LoggedRequest(messages, read, settings=tools)
+    tools = [unpacked(at(tool, "tool.json_schema")) for tool in tools or ()] or None
+    # `input.value` is the same once more, as the program gave it.
+    read = ("llm.input_messages", "llm.tools", "input.value", "input.mime_type")
+    return LoggedRequest(messages, read, settings={"tools": tools})
 
 
-def _turns(body: Mapping[str, Any]) -> LoggedRequest | None:
-    match unpacked(body.get("turns")):
+def _turns(call: Mapping[str, Any]) -> LoggedRequest | None:
+    match unpacked(call.get("turns")):
         # Only the first turn: a later one needs the answers before it.
         case [str(first), *_] | [{"text": str(first)}, *_]:
             return LoggedRequest([_user(first)], ("turns",))
     return None
 
 
-def _alpaca(body: Mapping[str, Any]) -> LoggedRequest | None:
-    text = body.get("instruction")
-    if not isinstance(text, str) or not {"output", "response"} & body.keys():
-        return None
-    for name in ("input", "context"):  # Dolly's name; a structure is left
-        if isinstance(beside := body.get(name), str | int | float) and beside not in _EMPTY:
-            return LoggedRequest([_user(f"{text}\n{beside}")], ("instruction", name))
-    return LoggedRequest([_user(text)], ("instruction",))
+def _alpaca(call: Mapping[str, Any]) -> LoggedRequest | None:
+    match call:
+        case {"instruction": str(instruction), "output": _} | {
+            "instruction": str(instruction),
+            "response": _,
+        }:
+            # Dolly calls the input `context`; a structure is left.
+            names = (name for name in ("input", "context") if isinstance(call.get(name), _TEXT))
+            beside = [name for name in names if call[name] not in _EMPTY][:1]
+            text = "\n".join([instruction, *(str(call[name]) for name in beside)])
+            turns = [*_history(call.get("history")), _user(text)]
+            return LoggedRequest(turns, ("instruction", "history", *beside))
+    return None
+
+
+def _history(value: Any) -> list[dict[str, Any]]:
+    """The earlier questions and answers in a data set's row."""
+    turns = []
+    for pair in () if value in _EMPTY else unpacked(value) or ():
+        match pair:
+            case [str(asked), str(answer)]:
+                turns += [_user(asked), {"role": "assistant", "content": answer}]
+            case _:
+                raise BadRowError("`history` is not a list of questions with their answers")
+    return turns
 
 
 @dataclass(frozen=True)
@@ -268,20 +387,34 @@ class Form:
 # The forms that are recognised; the first that fits is used.
 # fmt: off
 FORMS = (
-    Form("ShareGPT", '{"conversations": [{"from": "human", "value": "…"}, …]}, or `conversation`',
-         _conversation, ("conversations", "conversation"), logged=True),
+    Form("ShareGPT", '{"conversations": [{"from": "human", "value": "…"}, …]}',
+         _conversations, ("conversations",), logged=True),
+    Form("Bedrock", '{"messages": […], "inferenceConfig": {"temperature": 0.7}}',
+         _bedrock, ("messages",), server=True),
+    Form("Gemini", '{"contents": [{"role": "user", "parts": [{"text": "…"}]}], …}',
+         _gemini, ("contents",), server=None, logged=True),
+    Form("Ollama", '{"messages": […], "options": {"temperature": 0.7}}, or with a `prompt`',
+         _ollama, ("messages", "prompt"), server=True),
     Form("messages", '{"messages": [{"role": "user", "content": "…"}]}, also with a `system`',
          _messages, ("messages",), server=None, logged=True),
-    Form("prompt", '{"prompt": "…"}, also with vLLM\'s `output_tokens`',
-         _prompt, ("prompt",), server=None, logged=True),
+    Form("vLLM custom", '{"prompt": "…", "output_tokens": 128}', _custom, ("prompt",)),
+    Form("prompt", '{"prompt": "…"}', _prompt, ("prompt",), server=None, logged=True),
+    Form("conversation", '{"conversation": [{"role": "user", "content": "…"}, …]}',
+         _conversation, ("conversation",), logged=True),
     Form("Responses or Langfuse", '{"model": "…", "input": "…", "instructions": "…"}',
-         _input, ("input",), server=True),
+         _responses, ("input",), server=True),
     Form("SGLang", '{"text": "…", "sampling_params": {"temperature": 0.7}}',
          _sglang, ("text",), server=True),
+    Form("TGI", '{"inputs": "…", "parameters": {"temperature": 0.7}}',
+         _tgi, ("inputs",), server=True),
+    Form("text", '{"text": "…"}, as AIPerf has it, alone or with its other fields',
+         _text_alone, ("text", "text_input"), server=None),
     Form("OpenTelemetry", '{"gen_ai.input.messages": […], "gen_ai.request.temperature": 0.7}',
-         _telemetry, ("gen_ai.input.messages",), server=True),
+         _telemetry, ("gen_ai.input.messages", "gen_ai.prompt"), server=True),
+    Form("OpenInference", '{"llm.input_messages.0.message.content": "…", …}',
+         _openinference, ("llm.input_messages",), server=True),
     Form("turns", '{"turns": ["…", …]}, of which the first is asked', _turns, ("turns",)),
-    Form("Alpaca", '{"instruction": "…", "input": "…", "output": "…"}',
+    Form("Alpaca", '{"instruction": "…", "input": "…", "output": "…"}, also with a `history`',
          _alpaca, ("instruction",)),
 )
 # fmt: on
@@ -290,10 +423,7 @@ PROMPTS = frozenset(name for form in FORMS for name in form.prompts)
 _OF_PROMPTS = PROMPTS | {
     *SYSTEMS, "instructions", "context", "documents", "choices", "chat_history", "preamble",
     "promptVariables", "prompt_variables", "variables", "prompt_template", "promptTemplate",
-    "contexts", "retrieved_context", "retrieved_contexts", "retrieved_documents",
-    # of forms that are not read
-    "inputs", "text_input", "contents", "system_instruction", "systemInstruction", "cachedContent",
-    "toolConfig", "gen_ai.prompt",
+    "contexts", "retrieved_context", "retrieved_contexts", "retrieved_documents", "cachedContent",
 }  # fmt: skip
 _AT_FIELD = "--prompt-field"
 # How many objects of a row are searched for a request.
@@ -311,20 +441,20 @@ def find_request(row: Mapping[str, Any], prompt_field: str | None) -> LoggedRequ
     if prompt_field is not None:
         return _at_prompt_field(row, prompt_field)
     for place in (*BODIES, "", *PARTS):
-        body = unpacked(at(row, place))
-        if place in BODIES and is_cut(body):
+        call = unpacked(at(row, place))
+        if place in BODIES and is_cut(call):
             raise NoTrafficError("cut by the logger")
-        if not isinstance(body, Mapping):
+        if not isinstance(call, Mapping):
             continue
-        if "litellm_truncated" in body:
+        if "litellm_truncated" in call:
             raise NoTrafficError("cut by the logger")
         if request := _request_in(
-            body, place, whole=place in BODIES, server=place not in ("", "prompt")
+            call, place, whole=place in BODIES, server=place not in ("", "prompt")
         ):
             for prefix, fields, child, _ in _around(row, place):
                 request = _with_fields(request, fields, prefix, (child,), around=True)
             return request
-        if place in BODIES and "input" in body:  # an embedding
+        if place in BODIES and "input" in call:  # an embedding
             raise NotRepresentableError("input")
     if at(row, "input.inputBodyS3Path"):
         raise NoTrafficError("kept elsewhere by the logger")
@@ -368,8 +498,8 @@ def _at_prompt_field(row: Mapping[str, Any], path: str) -> LoggedRequest:
     for depth, holder in reversed(list(enumerate(holders, start=1))):
         if request is None and holder.rest in PROMPTS:
             others = [name for name in holder.fields if name in PROMPTS - {holder.rest}]
-            body = {name: holder.fields[name] for name in holder.fields if name not in others}
-            if request := _request_in(body, holder.prefix):
+            call = {name: holder.fields[name] for name in holder.fields if name not in others}
+            if request := _request_in(call, holder.prefix):
                 around = holders[depth:]
                 unread = {_join(holder.prefix, name): holder.fields[name] for name in others}
     if request is None:  # undecoded, since a prompt may happen to be JSON
@@ -395,7 +525,7 @@ def _at_prompt_field(row: Mapping[str, Any], path: str) -> LoggedRequest:
 
 
 def _request_in(
-    body: Mapping[str, Any], prefix: str, *, whole: bool = False, server: bool = False
+    call: Mapping[str, Any], prefix: str, *, whole: bool = False, server: bool = False
 ) -> LoggedRequest | None:
     """The request in an object.
 
@@ -406,19 +536,17 @@ def _request_in(
     """
     for form in FORMS:
         # A body that was sent to a server has none of the forms of data sets.
-        request = None if whole and form.server is False else form.read(body)
+        request = None if whole and form.server is False else form.read(call)
         if request is None:
             continue
         if form.logged and not whole:
             request = _answered(request)
-        elif whole and (_ANTHROPIC & body.keys() or "claude" in str(body.get("model"))):
-            match request.content:
-                case [*_, {"role": "assistant"}]:  # which the model continues
-                    raise NotRepresentableError("an assistant message for the model to continue")
+        elif whole and _is_continued(call, request.content):
+            raise NotRepresentableError("an assistant message for the model to continue")
         own, read = request.settings, request.read
-        sent = ("model" in body or None) if form.server is None else form.server
+        sent = ("model" in call or None) if form.server is None else form.server
         request = replace(request, settings={}, server=server or sent)
-        request = _with_fields(request, body, prefix, read, whole=whole, chat=True)
+        request = _with_fields(request, call, prefix, read, whole=whole, chat=True)
         named = "OpenAI request" if whole and form.name in ("messages", "prompt") else form.name
         settings = dict(request.settings)
         for name, value in own.items():
@@ -434,6 +562,17 @@ def _answered(request: LoggedRequest) -> LoggedRequest:
             if not any(map(last.get, BEGUN)):
                 return replace(request, content=request.content[:-1], answer=message_of(last))
     return request
+
+
+def _is_continued(call: Mapping[str, Any], content: Any) -> bool:
+    """Whether the model is to continue the last message, as Anthropic's do the assistant's."""
+    match content:
+        case [*_, {"role": "assistant"}]:
+            known = {"anthropic_version", "stop_sequences", "inferenceConfig"} & call.keys()
+            return bool(known) or "claude" in str(call.get("model"))
+        case [*_, {"role": "model"}]:  # Gemini's
+            return True
+    return False
 
 
 class _Around(NamedTuple):
@@ -483,10 +622,7 @@ def _with_fields(
     # Some names are an API's in a request that was sent to a server, and elsewhere any column's.
     sent = whole or (request.server and not around)
     known = SETTINGS if sent else SETTINGS - COLUMNS
-    start = f"{prefix}." if prefix else ""
-    inside = [path[len(start) :] for path in _BESIDE_A_REQUEST if path.startswith(start)]
-    beside = [path for path in inside if start + path not in ANSWERS or has_answer(fields, path)]
-    for name, value in _left(fields, (*read, *systems, *blocks, *beside)):
+    for name, value in _left(fields, (*read, *systems, *blocks, *_read_beside(fields, prefix))):
         path = _join(prefix, name)
         if name in known:
             settings[name] = _agreed(name, settings.get(name), value)
@@ -526,6 +662,17 @@ def _join(prefix: str, name: str) -> str:
     return f"{prefix}.{name}" if prefix else name
 
 
+def _read_beside(fields: Mapping[str, Any], prefix: str) -> list[str]:
+    """What is read, apart from the request, in the object at a path of its row."""
+    start = f"{prefix}." if prefix else ""
+    return [
+        path[len(start) :]
+        for path in _BESIDE_A_REQUEST
+        if path.startswith(start)
+        and (path not in ANSWERS or has_answer(fields, path[len(start) :]))
+    ]
+
+
 def _agreed(name: str, given: Any, again: Any) -> Any:
     """A setting that is given twice with the same value."""
     if given is None:
@@ -536,10 +683,10 @@ def _agreed(name: str, given: Any, again: Any) -> Any:
     return again if first is None else given
 
 
-def _block(body: Mapping[str, Any], name: str) -> Mapping[str, Any] | None:
+def _block(call: Mapping[str, Any], name: str) -> Mapping[str, Any] | None:
     """An object's sampling parameters under one of `BLOCKS`; None if there are none."""
-    block = unpacked(at(body, name))
+    block = unpacked(at(call, name))
     if not isinstance(block, Mapping):
         return None
-    other = name in BLOCKS[:2] and block and not (SETTINGS | {"do_sample"}) & block.keys()
+    other = name in BLOCKS[:2] and block and not _PARAMETERS & block.keys()
     return None if other else block

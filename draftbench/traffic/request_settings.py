@@ -8,7 +8,6 @@ field's name.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from contextlib import suppress
 from typing import Annotated, Any
 
 import msgspec
@@ -38,16 +37,20 @@ HARMLESS = frozenset({
     "top_logprobs_num", "token_ids_logprob", "guided_decoding_backend",
     "guided_whitespace_pattern",
     "do_sample",
-    # Responses (its truncation cuts only what would not fit), Ollama, LiteLLM, LangChain
-    "include", "truncation", "background", "max_tool_calls", "keep_alive", "num_ctx", "num_keep",
-    "num_gpu", "num_thread", "num_batch", "main_gpu", "low_vram", "use_mmap", "use_mlock", "numa",
+    # Responses (its truncation cuts only what would not fit), TGI, Ollama, LiteLLM, LangChain
+    "include", "truncation", "background", "max_tool_calls", "details", "decoder_input_details",
+    "return_full_text", "top_n_tokens", "keep_alive", "num_ctx", "num_keep", "num_gpu",
+    "num_thread", "num_batch", "main_gpu", "low_vram", "use_mmap", "use_mlock", "numa",
     "litellm_metadata", "litellm_trace_id", "litellm_session_id", "num_retries", "max_retries",
     "fallbacks", "extra_headers", "extra_query", "request_timeout", "streaming", "model_name",
     "_type", "encoding_formats", "drop_params", "allowed_openai_params", "caching", "cache",
     "api_base", "api_version", "base_url", "custom_llm_provider",
-    # OpenRouter (whose `transforms` and `plugins` do change a prompt), Anthropic, Bedrock
-    "usage", "provider", "models", "route", "anthropic_version", "anthropic_beta", "betas",
-    "container", "cache_control", "schemaVersion", "modelId",
+    # OpenRouter (whose `transforms` and `plugins` do change a prompt), Gemini
+    "usage", "provider", "models", "route", "safetySettings", "labels", "responseLogprobs",
+    # Anthropic, Bedrock (whose schemas and guards are of the answer)
+    "anthropic_version", "anthropic_beta", "betas", "container", "schemaVersion",
+    "performanceConfig", "requestMetadata", "additionalModelResponseFieldPaths",
+    "cache_control", "modelId",
     # llama.cpp; the last two lines have no effect where what they shape is off
     "cache_prompt", "id_slot", "n_probs", "min_keep", "n_keep", "timings_per_token",
     "return_tokens", "return_progress", "post_sampling_probs",
@@ -58,13 +61,17 @@ HARMLESS = frozenset({
 # Other APIs' names for settings.
 _ALIASES = {
     "max_new_tokens": "max_tokens", "max_output_tokens": "max_tokens", "maxTokens": "max_tokens",
-    "num_predict": "max_tokens", "n_predict": "max_tokens", "max_tokens_to_sample": "max_tokens",
-    "stop_sequences": "stop", "stopSequences": "stop", "topP": "top_p", "sampling_seed": "seed",
-    "random_seed": "seed", "choice.count": "n", "reasoning.level": "reasoning_effort",
+    "maxOutputTokens": "max_tokens", "num_predict": "max_tokens", "n_predict": "max_tokens",
+    "stop_sequences": "stop", "stopSequences": "stop", "topP": "top_p", "topK": "top_k",
+    "sampling_seed": "seed", "choice.count": "n", "reasoning.level": "reasoning_effort",
     "min_new_tokens": "min_tokens", "repeat_penalty": "repetition_penalty",
+    "max_gen_len": "max_tokens", "max_tokens_to_sample": "max_tokens",
+    "frequencyPenalty": "frequency_penalty", "presencePenalty": "presence_penalty",
+    "candidateCount": "n", "random_seed": "seed",
 }
-# Marks that no model reads: where a provider may cache, and where an agent's step begins.
-MARKS = ("cachePoint", "cache_control", "step-start")
+# Marks that no model reads: where a provider may cache, where an agent's step begins, and what
+# only a provider reads.
+MARKS = ("cachePoint", "cache_control", "step-start", "thoughtSignature")
 # Parts of a prompt that are not text.
 MEDIA = (
     *("image", "images", "audio", "audios", "video", "videos"),
@@ -78,8 +85,9 @@ _NEUTRAL: dict[str, tuple[Any, ...]] = {
     "stop_regex": ([],), "best_of": (1,), "use_beam_search": (False,), "num_beams": (1,),
     "no_repeat_ngram_size": (0,), "logits_processors": ([],), "custom_logit_processor": (),
     "vllm_xargs": ({},), "lora_path": (), "modalities": (["text"],), "history": ([],),
-    **dict.fromkeys(MEDIA, ([], {}, 0)), "tool_choice": ("auto", {"type": "auto"}),
+    **dict.fromkeys(MEDIA, ([], {}, 0)), "tool_choice": ("auto", {"type": "auto"}, {"auto": {}}),
     "parallel_tool_calls": (True,), "functions": ([],), "thinking": ({"type": "disabled"},),
+    "guardrailConfig": (), "responseMimeType": ("text/plain",),
     "thinking_token_budget": (-1,),
     "add_generation_prompt": (True,), "continue_final_message": (False,), "chat_template": (),
     "template": (), "suffix": (),
@@ -88,7 +96,7 @@ _NEUTRAL: dict[str, tuple[Any, ...]] = {
     # what a provider adds to the prompt
     "safe_prompt": (False,), "web_search_options": (), "search_parameters": (),
     # samplers of llama.cpp and its like
-    "mirostat": (0,), "tfs_z": (1,), "top_a": (0,), "dry_multiplier": (0,),
+    "mirostat": (0,), "tfs_z": (1,), "watermark": (False,), "top_a": (0,), "dry_multiplier": (0,),
     "xtc_probability": (0,), "dynatemp_range": (0,), "top_n_sigma": (-1, 0),
 }
 # Settings that are also columns of data sets: only in a request sent to a server are they settings.
@@ -153,7 +161,7 @@ def request_fields(settings: Mapping[str, Any], *, server: bool) -> dict[str, An
     """
     given: dict[str, Any] = {}
     if isinstance(tools := setting_value("tools", settings.get("tools")), list):
-        tools = list(map(_function, tools))
+        tools = [function for tool in tools for function in _functions(tool)]
         settings = {**settings, "tools": tools}
     constraint, forced = constraint_of(
         {
@@ -207,36 +215,64 @@ def request_fields(settings: Mapping[str, Any], *, server: bool) -> dict[str, An
 
 def setting_value(name: str, value: Any) -> Any:
     """A setting's value, which a table or a log may store as text; None: it sets nothing."""
-    content = value
-    if isinstance(value, str):
-        if not value.strip() or value in PADDING:
-            return None
-        content = unpacked(value)
-        if content is value:
-            with suppress(ValueError, RecursionError):
-                content = parsed(_PYTHON.get(value, value))
-        if name == "stop":
-            is_text = not (content is None or isinstance(content, list))
-        else:
-            is_text = CONSTRAINTS.get(name) in ("regex", "grammar") and content is not None
-        content = value if is_text else content
+    content = _untyped(name, value)
     limit = _ALIASES.get(name, name) in ("max_tokens", "max_completion_tokens")
     return None if limit and content in _ENDLESS else content
 
 
-def _function(tool: Any) -> dict[str, Any]:
-    """A tool as chat templates expect it: OpenAI's chat API writes it so, other APIs flat."""
+def _untyped(name: str, value: Any) -> Any:
+    if not isinstance(value, str):
+        return value
+    if not value.strip() or value in PADDING:
+        return None
+    content = unpacked(value)
+    if content is value:
+        try:
+            content = parsed(_PYTHON.get(value, value))
+        except (ValueError, RecursionError):
+            return value
+    if name == "stop":
+        return content if content is None or isinstance(content, list) else value
+    text = CONSTRAINTS.get(name) in ("regex", "grammar") and content is not None
+    return value if text else content
+
+
+def _functions(tool: Any) -> list[dict[str, Any]]:
+    """A tool's functions as chat templates expect them. OpenAI's chat API writes them so; other
+    APIs write them flat, and Gemini several in one.
+    """
     if not isinstance(tool, Mapping):
         raise BadRowError("a function of `tools` is not an object")
     tool = {name: tool[name] for name in tool if name not in MARKS}
-    match tool:
+    flat = tool.get("toolSpec", tool)
+    match flat:
+        case {"functionDeclarations": list(inner), **rest} if all(v is None for v in rest.values()):
+            return [each for tool in inner for each in _functions(_in_lower_case(tool))]
         case {"function": _}:
-            return tool
-        case {"name": _, "input_schema": schema}:  # Anthropic's
+            return [tool]
+        case {"inputSchema": {"json": schema}} | {"inputSchema": schema} | {"input_schema": schema}:
             parameters = {"parameters": schema}
-        case {"name": _} if tool.get("type", "function") == "function":
-            parameters = {name: tool[name] for name in ("parameters",) if name in tool}
-        case _:  # a tool of the server, a grammar, or of another API
+        case {"type": str(kind)} if kind != "function":  # a tool of the server, or a grammar
             raise NotRepresentableError("tools other than functions")
-    named = {name: tool[name] for name in ("name", "description") if name in tool}
-    return {"type": "function", "function": {**named, **parameters}}
+        case {"parameters": schema} | {"parametersJsonSchema": schema}:
+            parameters = {"parameters": schema}
+        case {"name": _}:
+            parameters = {}
+        case _ if tool:
+            raise NotRepresentableError("tools other than functions")
+        case _:
+            return []
+    named = {name: flat[name] for name in ("name", "description") if name in flat}
+    return [{"type": "function", "function": {**named, **parameters}}]
+
+
+def _in_lower_case(schema: Any) -> Any:
+    """A schema with its types in lower case, as in JSON Schema: Gemini uses capitals."""
+    match schema:
+        case {"type": str(kind), **rest}:
+            return {"type": kind.lower(), **_in_lower_case(rest)}
+        case Mapping():
+            return {name: _in_lower_case(schema[name]) for name in schema}
+        case list():
+            return list(map(_in_lower_case, schema))
+    return schema

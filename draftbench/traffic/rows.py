@@ -108,58 +108,22 @@ def read_request(
         NotRepresentableError: the request asks for something that `Request` cannot express.
         NoTrafficError: the logger wrote its text, or the call failed.
     """
-    if isinstance(data, BadRowError):
-        raise data
     unread: set[str] = set()
     try:
-        row = data
-        if isinstance(data, bytes):
-            if len(data) > MAX_ROW:
-                raise BadRowError("longer than 16 MiB")
-            try:
-                row = parsed(data)
-            except msgspec.DecodeError as error:
-                reason = str(error).removeprefix("JSON is malformed: ")
-                raise BadRowError(f"not JSON ({reason})") from None
-        if not isinstance(row, Mapping):
-            raise BadRowError("not an object")
-        logged = find_request(row, fields.prompt)
-        if logged.server and failed(row):
+        row = _parse(data)
+        asked = find_request(row, fields.prompt)
+        if asked.server and failed(row):
             raise NoTrafficError("the call failed")
-        content = _content(logged.content, unread, chat=fields.as_chat)
-        settings = request_fields(logged.settings, server=bool(logged.server))
-        answer = answer_of(row, fields.response, logged.answer)
-        if answer is not None:
-            try:
-                _refuse_mark(answer if isinstance(answer, str) else answer["content"] or "")
-            except NoTrafficError:  # the target can still answer the request
-                answer = None
-            if len(msgspec.json.encode(answer)) > MAX_TEXT + 2:
-                raise BadRowError("the logged response is longer than 1 MiB")
-        left = dict(logged.unread) | _new_parts(logged, content, answer)
-        values = (at(row, place) for place in ([fields.segment] if fields.segment else SEGMENTS))
-        segment = next((v for v in values if v is not None and not isinstance(v, Mapping)), None)
-        if segment in ("", *PADDING):
-            segment = None
-        if segment is not None:
-            if not isinstance(segment, str | int | float):
-                raise BadRowError("the segment is not a text")
-            segment = without_controls(str(segment))
-            segment.encode()  # half a character is not UTF-8
-            if len(segment) > _MAX_LABEL:
-                raise BadRowError(f"the segment is longer than {_MAX_LABEL} characters")
-        # What cannot be read as a time is none.
-        time = row.get("timestamp")
-        time = time.isoformat() if isinstance(time, datetime) else time
-        if isinstance(time, bool) or not isinstance(time, str | int | float):
-            time = ""
-        time = without_controls(str(time).encode(errors="replace").decode())
+        content = _content(asked.content, unread, chat=fields.as_chat)
+        settings = request_fields(asked.settings, server=bool(asked.server))
+        answer = _response(row, fields.response, asked.answer)
+        left = dict(asked.unread) | _new_parts(asked, content, answer)
         request = Request(
             id=_identity(content | settings, key),
             source=source,
-            segment=segment,
+            segment=_segment(row, fields.segment),
             response=answer,
-            timestamp=time if 0 < len(time) <= _MAX_LABEL else None,
+            timestamp=_timestamp(row.get("timestamp")),
             **content,
             **settings,
         )
@@ -167,11 +131,28 @@ def read_request(
         raise BadRowError("nested too deeply") from None
     except UnicodeError:
         raise BadRowError("not UTF-8") from None
-    form = logged.form + " as chat" * (fields.as_chat and isinstance(logged.content, str))
-    assumed = setting_value("temperature", logged.settings.get("temperature")) is None
+    form = asked.form + " as chat" * (fields.as_chat and isinstance(asked.content, str))
+    assumed = setting_value("temperature", asked.settings.get("temperature")) is None
     named = (fields.response, fields.segment)
     left = {path: left[path] for path in left if path not in named}
     return ReadRow(form, request, assumed, {**left, **dict.fromkeys(unread)}, row)
+
+
+def _parse(data: bytes | Mapping[str, Any] | BadRowError) -> Mapping[str, Any]:
+    row = data
+    if isinstance(data, BadRowError):
+        raise data
+    if isinstance(data, bytes):
+        if len(data) > MAX_ROW:
+            raise BadRowError("longer than 16 MiB")
+        try:
+            row = parsed(data)
+        except msgspec.DecodeError as error:
+            reason = str(error).removeprefix("JSON is malformed: ")
+            raise BadRowError(f"not JSON ({reason})") from None
+    if not isinstance(row, Mapping):
+        raise BadRowError("not an object")
+    return row
 
 
 def _content(content: Any, unread: set[str], *, chat: bool) -> dict[str, Any]:
@@ -283,17 +264,7 @@ def _identity(request: Mapping[str, Any], key: bytes) -> str:
         name: value for name, value in request.items() if name != "weight" and value is not None
     }
     if "messages" in body:
-        # Without the ids that tie a tool's result to its call, which differ in every log.
-        body["messages"] = [
-            {
-                name: [{n: call[n] for n in call if n != "id"} for call in said]
-                if name == "tool_calls"
-                else said
-                for name, said in message.items()
-                if name != "tool_call_id"
-            }
-            for message in body["messages"]
-        ]
+        body["messages"] = [_without_ids(message) for message in body["messages"]]
     sampling = msgspec.structs.asdict(request["sampling"])
     body["sampling"] = {name: value for name, value in sampling.items() if value is not None}
     try:
@@ -303,3 +274,51 @@ def _identity(request: Mapping[str, Any], key: bytes) -> str:
     if len(text) > MAX_TEXT:
         raise BadRowError("the request is longer than 1 MiB")
     return hmac.new(key, text, hashlib.sha256).hexdigest()[:16]
+
+
+def _without_ids(message: Mapping[str, Any]) -> dict[str, Any]:
+    """A message without the ids that tie a tool's result to its call, which differ in every log."""
+    calls = [
+        {name: call[name] for name in call if name != "id"}
+        for call in message.get("tool_calls", ())
+    ]
+    kept = {name: message[name] for name in message if name != "tool_call_id"}
+    return kept | ({"tool_calls": calls} if calls else {})
+
+
+def _segment(row: Mapping[str, Any], path: str | None) -> str | None:
+    values = (at(row, place) for place in ([path] if path else SEGMENTS))
+    value = next((v for v in values if v is not None and not isinstance(v, Mapping)), None)
+    if value in (None, "", *PADDING):
+        return None
+    if not isinstance(value, str | int | float):
+        raise BadRowError("the segment is not a text")
+    text = str(value)
+    text.encode()  # a lone surrogate is not UTF-8
+    if len(text) > _MAX_LABEL:
+        raise BadRowError(f"the segment is longer than {_MAX_LABEL} characters")
+    return without_controls(text)
+
+
+def _timestamp(value: Any) -> str | None:
+    """A request's time as text; None if it cannot be read as a time."""
+    if isinstance(value, datetime):
+        return value.isoformat()
+    if isinstance(value, bool) or not isinstance(value, str | int | float):
+        return None
+    text = without_controls(str(value).encode(errors="replace").decode())
+    return text if len(text) <= _MAX_LABEL else None
+
+
+def _response(row: Mapping[str, Any], path: str | None, last: Answer | None) -> Answer | None:
+    answer = answer_of(row, path, last)
+    if answer is None:
+        return None
+    text = answer if isinstance(answer, str) else answer["content"] or ""
+    try:
+        _refuse_mark(text)
+    except NoTrafficError:  # the target can still answer the request
+        return None
+    if len(msgspec.json.encode(answer)) > MAX_TEXT + 2:
+        raise BadRowError("the logged response is longer than 1 MiB")
+    return answer

@@ -23,7 +23,7 @@ import math
 import re
 from collections import Counter, defaultdict
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 
 import msgspec
@@ -42,7 +42,7 @@ from draftbench.traffic.errors import (
 from draftbench.traffic.files import first_look, read_rows
 from draftbench.traffic.rows import Fields, read_request
 from draftbench.traffic.suites import find_suite
-from draftbench.traffic.summary import BadRows, TrafficSummary, Unread, request_figures
+from draftbench.traffic.summary import BadRows, TrafficSummary, request_figures
 
 _BAD, _STRUCTURED = "bad row", "structured output"
 # What to do if no row can be used, by how the most frequent reason begins.
@@ -53,6 +53,8 @@ _HINTS = {
     "the call failed": "give rows of calls that were answered",
 }
 _REASONS_NAMED = 5
+# Most names of unread fields that are counted: a log can have a new one in each row.
+_FIELDS_COUNTED = 1000
 # After this many rows without a single request, the rest is not read.
 _HOPELESS = 1000
 
@@ -89,46 +91,15 @@ class TrafficQuery:
 
 @dataclass(frozen=True)
 class Traffic:
-    """The requests to measure, in the order of their first rows, and what happened to all rows:
-    `rows` = distinct requests before sampling + `merged` + the sum of `dropped`.
+    """The requests to measure, in the order of their first rows, and what was read of the source:
+    its rows are these requests, those that were not drawn, `merged`, `left_out` and `bad`.
     """
 
     requests: tuple[Request, ...]
-    rows: int
-    merged: int  # rows that repeat a request
-    several: int  # rows that ask for several answers (`n`)
-    dropped: Mapping[str, int]  # rows that were left out, by reason
-    bad_rows: tuple[BadRows, ...]  # those counted as bad in `dropped`, by reason
-    forms: Mapping[str, int]  # rows by the form that was recognised
-    unread: Mapping[str, int]  # rows by the field that was not read, the longest first
-    layout: tuple[str, ...]  # what was guessed of the file: its encoding, its separator
+    summary: TrafficSummary
+    bad: int  # rows that cannot be read
     digest: str  # keyed hash of ids and weights of all requests, chosen or not, in any order
     revision: str | None = None  # commit of a data set of the hub
-    # How many rows name no temperature, by the one that is assumed for them.
-    assumed: Mapping[float, int] = field(default_factory=dict)
-
-    @property
-    def form(self) -> str:
-        """The forms that were recognised."""
-        return ", ".join(sorted(self.forms))
-
-    def summary(self, source: str) -> TrafficSummary:
-        """What was read, and what was not, from the source with this name."""
-        return TrafficSummary(
-            source=source,
-            layout=self.layout,
-            rows=self.rows,
-            requests=len(self.requests),
-            merged=self.merged,
-            several=self.several,
-            forms=dict(self.forms),
-            unread=dict(self.unread),
-            left_out={reason: self.dropped[reason] for reason in self.dropped if reason != _BAD},
-            bad_rows=self.bad_rows,
-            assumed={f"{temperature:g}": rows for temperature, rows in self.assumed.items()},
-            constrained=sum(request.constraint is not None for request in self.requests),
-            figures=request_figures(self.requests),
-        )
 
 
 @dataclass(slots=True)
@@ -165,7 +136,7 @@ def load(query: TrafficQuery) -> Traffic:
     rows = several = 0
     dropped, forms, assumed = Counter[str](), Counter[str](), Counter[float]()
     bad: dict[str, BadRows] = {}
-    unread = Unread()
+    unread, sizes = Counter[str](), dict[str, int]()  # fields: their rows, their first values
     columns: dict[str, None] = {}  # of the first row
     entries: dict[str, Entry] = {}  # all distinct requests, in the order of their first rows
     # The requests that may be chosen: those of the lowest ranks in each segment.
@@ -194,7 +165,10 @@ def load(query: TrafficQuery) -> Traffic:
             continue
         request = read.request
         forms[read.form] += 1
-        unread.count(read.unread)
+        for field in readable_names(read.unread):
+            if field in sizes or len(sizes) < _FIELDS_COUNTED:
+                unread[field] += 1
+                sizes.setdefault(field, len(str(read.unread[field] or "")))
         columns = columns or dict.fromkeys(readable_names(read.columns))
         if request.constraint is not None and not request.constraint.keys() <= query.constraints:
             lacks = "this engine does not apply" if query.constraints else "only an engine applies"
@@ -241,20 +215,22 @@ def load(query: TrafficQuery) -> Traffic:
     digest = hmac.new(query.key, digestmod=hashlib.sha256)
     for name in sorted(entries):
         digest.update(f"{name} {entries[name].weight!r}\n".encode())
-    return Traffic(
-        requests=requests,
+    summary = TrafficSummary(
+        source=query.source,
+        layout=layout,
         rows=rows,
+        requests=len(requests),
         merged=rows - dropped.total() - len(entries),
         several=several,
-        dropped=dict(dropped),
-        bad_rows=bad_rows,
         forms=dict(forms),
-        unread=unread.longest_first(),
-        layout=layout,
-        digest=digest.hexdigest(),
-        revision=revision,
-        assumed=+assumed,
+        unread={field: unread[field] for field in sorted(unread, key=lambda f: (-sizes[f], f))},
+        left_out={reason: dropped[reason] for reason in dropped if reason != _BAD},
+        bad_rows=bad_rows,
+        assumed={f"{temperature:g}": count for temperature, count in (+assumed).items()},
+        constrained=sum(request.constraint is not None for request in requests),
+        figures=request_figures(requests),
     )
+    return Traffic(requests, summary, dropped[_BAD], digest.hexdigest(), revision)
 
 
 def _unusable(

@@ -4,19 +4,14 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass, field
 from statistics import median
-from typing import Any
 
 from draftbench.records import Record, Request
-from draftbench.traffic.errors import readable_names
 
 # How many characters of a prompt's end are shown.
 SHOWN = 200
 # How most tables are written, which is not worth mentioning.
 ORDINARY = ("columns separated by commas",)
-# Most names that are kept: a log can have a new one in each row.
-_MOST_NAMES = 1000
 
 
 class BadRows(Record, frozen=True):
@@ -65,27 +60,10 @@ class TrafficSummary(Record, frozen=True):
     figures: RequestFigures  # what the requests ask for
     first: FirstRequest | None = None  # what it asks
 
-
-@dataclass
-class Unread:
-    """Counts the fields that are not read, the ones with the most text first."""
-
-    rows: dict[str, int] = field(default_factory=dict)
-    _sizes: dict[str, int] = field(default_factory=dict)
-
-    def count(self, fields: dict[str, Any]) -> None:
-        """Add the unread fields of one row."""
-        for name in readable_names(fields):
-            if name not in self.rows:
-                if len(self.rows) == _MOST_NAMES:
-                    continue
-                self._sizes[name] = len(str(fields[name] or ""))
-            self.rows[name] = self.rows.get(name, 0) + 1
-
-    def longest_first(self) -> dict[str, int]:
-        """How many rows had each field; the field with the longest first value comes first."""
-        order = sorted(self.rows, key=lambda name: (-self._sizes[name], name))
-        return {name: self.rows[name] for name in order}
+    @property
+    def form(self) -> str:
+        """The forms that were recognised."""
+        return ", ".join(sorted(self.forms))
 
 
 def request_figures(requests: Sequence[Request]) -> RequestFigures:

@@ -159,7 +159,7 @@ def test_one_screen_shows_the_least_the_usual_and_the_largest_k() -> None:
     ks = tuple(replace(length, k=k, pooled=Estimate(k, k, k)) for k in range(1, 9))
     _, head, row, *_ = screen(changed(at_each_k=ks)).splitlines()
     assert "τ k=1       τ k=4       τ k=8" in head
-    assert "1.00 ±0.00  4.00 ±0.00  8.00 ±0.00  1.00 → 1.00" in row
+    assert "1.00 ±0.00  4.00 ±0.00  8.00 ±0.00" in row
 
 
 def test_one_screen_has_the_groups_of_requests_of_which_something_is_known() -> None:

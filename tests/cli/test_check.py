@@ -225,7 +225,7 @@ def pair(name, *, works=True, diff=(), **changes):
         facts=pair_facts(target="big", draft=name, template_difference=diff, **words),
         obstacles=() if works else (f"`{name}` cannot draft for `big`: too few tokens",),
         caveats=("the chat templates differ; the target's is used for both",) * works,
-        rooms=(Room("none", 40_000_000, 40_000_000, 1000),),
+        rooms=(Room("none", 40_000_000, 1000),),
         engines=tuple(
             EngineAnswer(e, "accepts" if works else "refuses", "a reason " * 10, "--an option")
             for e in ENGINES

@@ -321,6 +321,9 @@ def test_candidates_of_one_run_are_named(made, run_a):
     both = compared(run_a, hand.run([*made(), *made(draft="tiny")]))
     assert (both.only_a, both.only_b) == ((), ("tiny",))
     assert [change.candidate for change in both.candidates] == ["small"]
+    control = compared(*[hand.run([*made(), *made(draft="self")])] * 2)
+    assert "self  " not in render(control)
+    assert "self  " in render(control, everything=True)
     neither = compared(run_a, hand.run(made(draft="tiny")))
     assert "No candidate is in both runs." in render(neither)
     assert neither.common_requests == SIX

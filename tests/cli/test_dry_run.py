@@ -29,9 +29,7 @@ def render(plan, style="table"):
 
 
 def counted(name, size):
-    return sheet(
-        name, size, second_layout_bytes={"none": size, "int4": 0}, kv_bytes_per_token=1_000_000
-    )
+    return sheet(name, size, kv_bytes_per_token=1_000_000)
 
 
 @pytest.fixture
@@ -59,20 +57,19 @@ def planned(tmp_path):
 @pytest.mark.parametrize(
     ("drafts", "more", "size"),
     [
-        # 2 and 1 GB of no level, which are held twice, and 16 rows of 100 tokens that the target
-        # scores, 1 MB a token for each of the two.
-        (EVERY, {}, "9.2 GB"),
-        ([SMALL], {"one_layout": True}, "6.2 GB"),
-        # A quarter of the draft, held once.
-        ([INT4], {}, "7.45 GB"),
+        # 2 and 1 GB of no level, and 16 rows of 100 tokens that the target scores, 1 MB a token for
+        # each of the two.
+        (EVERY, {}, "6.2 GB"),
+        # A quarter of the draft.
+        ([INT4], {}, "5.45 GB"),
         # Prompt lookup takes nothing, the self draft a second cache.
-        ([NGRAM], {}, "5.6 GB"),
-        ([SELF], {}, "7.2 GB"),
+        ([NGRAM], {}, "3.6 GB"),
+        ([SELF], {}, "5.2 GB"),
         # Two k's and the baseline, each 16 requests of 100 tokens; where nothing is decoded, step
         # times at two contexts.
-        ([NGRAM], {"concurrency": (1, 16)}, "8.8 GB"),
-        ([NGRAM], {"concurrency": (1, 16), "measure": "none"}, "7.2 GB"),
-        ([NGRAM], {"concurrency": (1, 16), "measure": "replay"}, "5.6 GB"),
+        ([NGRAM], {"concurrency": (1, 16)}, "6.8 GB"),
+        ([NGRAM], {"concurrency": (1, 16), "measure": "none"}, "5.2 GB"),
+        ([NGRAM], {"concurrency": (1, 16), "measure": "replay"}, "3.6 GB"),
     ],
 )
 def test_memory_is_that_of_the_candidate_that_needs_most(planned, drafts, more, size):
@@ -84,7 +81,7 @@ def test_memory_is_that_of_the_candidate_that_needs_most(planned, drafts, more, 
 def test_json_has_seconds_and_bytes_as_numbers(planned):
     data = json.loads(render(planned(), "json"))
     assert (data["prompt_tokens"], data["manifest"]["question"]["ks"]) == (600, [1, 2, 3])
-    assert data["memory"] == 9_200_000_000
+    assert data["memory"] == 6_200_000_000
     assert data["least_seconds"] == data["most_seconds"] > 15  # the target writes 400 tokens
 
 
@@ -103,7 +100,7 @@ def test_candidates_are_named_as_far_as_they_fit_one_screen(planned, name, shown
     assert len(lines) <= 25
     assert max(map(len, lines)) <= 88
     assert lines[0].startswith("This sweep would take about ")
-    assert lines[0].endswith(" and 9.2 GB of memory")
+    assert lines[0].endswith(" and 6.2 GB of memory")
     (drafts,) = [line for line in lines if line.startswith("drafts")]
     assert drafts.endswith(shown)
 

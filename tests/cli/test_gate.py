@@ -166,6 +166,9 @@ def test_a_load_without_times_is_saved_with_those_of_another_and_says_so(command
     assert saved.code == 0
     assert "times in this baseline are at concurrency 1, not 7\n" in saved.err
     assert json.loads(file.read_text()).get("concurrency", 1) == 1
+    assert command("gate", KEPT, "--save", file, "--candidate", "ngram").code == 0
+    saved = json.loads(file.read_text())
+    assert (saved["candidate"], saved["question"]["k"]) == ("ngram", 7)  # at its best k
 
 
 def test_a_run_without_the_baselines_draft_names_those_that_replace_it(failing, swept, pinned):

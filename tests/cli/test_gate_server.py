@@ -174,15 +174,6 @@ def test_rounds_are_those_at_the_load_that_the_saved_k_is_the_best_for(
     assert "it was at 1, 4" in said
 
 
-def test_what_only_one_side_knows_did_not_change(save, gated):
-    saved = save()
-    tested = json.loads(saved.read_text())["tested"]
-    more = {"draft fingerprint": "abc", "engine version": "0.1"}
-    outcome = gated(with_fields(saved, tested=tested | more), accepts=(1, 0))
-    assert "fingerprint" not in outcome.out
-    assert "changed since the baseline: engine version" in outcome.out
-
-
 @pytest.fixture
 def costs(tmp_path):
     """A costs(draft's step) file in which a target step and every pass take .1 s."""
@@ -222,25 +213,6 @@ def test_a_k_that_the_server_did_not_draft_with_cannot_be_saved_and_is_named(
     assert "cannot be judged: draft was served with k = 4 alone" in said
     assert "--k 4" in said
     assert not (tmp_path / "new.json").exists()
-
-
-def test_every_answer_on_a_servers_run_names_whose_costs_it_goes_by(
-    command, measured, tmp_path, costs
-):
-    cheap, run, page = costs("{step_s: 0.000001}"), measured(), tmp_path / "page.html"
-    outcome = command("recommend", run, "--costs", cheap, "--format", "json")
-    answer = json.loads(outcome.out)
-    assert answer["costs_from"] == "elsewhere 1.0"
-    assert answer["decision"] == "speculate"
-    assert "borrowed-costs" in {caveat["kind"] for caveat in answer["caveats"]}
-    shown = " ".join(command("recommend", run, "--costs", cheap).out.split())
-    assert "with costs of elsewhere 1.0" in shown
-    assert command("report", run, "--costs", cheap, "--html", page).code == 0
-    assert "costs come from elsewhere 1.0" in page.read_text()
-    words = ("--engine", "vllm", "--draft", "org/draft", "--target", "org/target")
-    outcome = command("export", run, *words, "--costs", cheap)
-    assert outcome.code == 0, outcome.err
-    assert "note: costs come from elsewhere 1.0" in " ".join(outcome.err.split())
 
 
 @pytest.mark.parametrize("pair", [False, True])

@@ -11,6 +11,8 @@ import pytest
 
 import draftbench
 from draftbench.cli.invocation import as_called, called_with, command, resume_command
+from draftbench.cli.signals import resumable
+from draftbench.errors import RunFolderError
 
 PACKAGE = Path(draftbench.__file__).parent
 
@@ -57,3 +59,11 @@ def test_what_goes_on_names_the_folder_once(started):
     for given in (["--out", "runs/a"], ["--out=runs/a"]):
         called_with(["sweep", *given])
         assert resume_command(Path("runs/a")) == shlex.join(["draftbench", "sweep", *given])
+
+
+def test_the_command_that_a_run_records_is_printed_as_this_program_is_called(started, tmp_path):
+    started(".venv/bin/draftbench", draftbench=None)
+    refused = RunFolderError("other settings", hint="this run is resumed by: draftbench sweep")
+    with pytest.raises(RunFolderError) as caught, resumable(tmp_path / "run.json"):
+        raise refused
+    assert caught.value.hint == "this run is resumed by: .venv/bin/draftbench sweep"

@@ -25,10 +25,17 @@ from draftbench.sweep.failures import timed_out
 PATIENCE = 120
 
 
-def sweep_words(embedded, folder):
+SMALL = ["--sample", 2, "--max-new-tokens", 8, "--k", 1, "--measure", "replay", "--no-controls"]
+
+
+@pytest.fixture
+def small_words(embedded, tmp_path):
+    """A sweep of a draft and prompt lookup that takes a second; its folder is named last, with a
+    blank in its name.
+    """
     words = ["sweep", "--target", embedded / "target", "--drafts", embedded / "draft"]
-    words += ["--traffic", "suite:completion", "--max-new-tokens", 48, "--threads", 1]
-    return [*map(str, words), "--out", str(folder)]
+    words += ["--drafts", "ngram", "--traffic", "suite:completion", "--threads", 1, *SMALL]
+    return list(map(str, [*words, "--out", tmp_path / "my run"]))
 
 
 def ended_by(number, words, when):
@@ -54,43 +61,37 @@ def ended_by(number, words, when):
     [(signal.SIGTERM, 143, "ended by SIGTERM"), (signal.SIGINT, 130, "interrupted")],
 )
 def test_a_sweep_that_is_ended_says_what_is_kept_and_how_to_go_on(
-    embedded, tmp_path, number, code, what
+    small_words, tmp_path, number, code, what
 ):
-    folder = tmp_path / "run"
-    kept = folder / "observations" / "trajectory.jsonl"
-    words = sweep_words(embedded, folder)
+    kept = tmp_path / "my run" / "observations" / "trajectory.jsonl"
+    words = [*small_words, "--max-new-tokens", "48", "--sample", "42"]
     found, out, err = ended_by(number, words, lambda: kept.exists() and kept.stat().st_size)
     assert (found, out) == (code, "")
     assert "Traceback" not in err
     lines = [line for line in err.splitlines() if line]
     assert lines[-2] == f"error: {what}"
     kept_there, _, again = lines[-1].partition("; resume with: ")
-    assert kept_there == f"hint: finished work is kept in `{folder}`"
+    assert kept_there == f"hint: finished work is kept in `{tmp_path / 'my run'}`"
     assert again.endswith(f" -m draftbench {shlex.join(words)}")
     assert json.loads(kept.read_text().splitlines()[0])
 
 
-def test_a_sweep_that_is_ended_before_it_measures_says_so(failing, embedded, tmp_path, monkeypatch):
+def test_a_sweep_that_is_ended_before_it_measures_says_so(failing, small_words, monkeypatch):
     def ended(self, text, **how):
         raise TerminatedError
 
     monkeypatch.setattr(TerminalWatcher, "note", ended)
-    said = failing(143, *sweep_words(embedded, tmp_path / "run"))
+    said = failing(143, *small_words)
     assert said == (
         "error: ended by SIGTERM\nhint: nothing was measured yet; run the command again"
     )
 
 
 def test_an_interrupted_sweep_says_how_to_go_on_and_goes_on(
-    command, failing, embedded, monkeypatch, tmp_path
+    command, failing, small_words, monkeypatch, tmp_path
 ):
-    """Stopped when the replay begins: the responses are kept and not written again. The folder has
-    a blank in its name and can be copied into the shell.
-    """
-    folder = tmp_path / "my run"
-    words = ["sweep", "--target", embedded / "draft", "--drafts", "ngram", "--no-controls"]
-    words += ["--traffic", "suite:completion", "--sample", 3, "--max-new-tokens", 12, "--k", 2]
-    words += ["--measure", "none", "--threads", 1, "--out", folder]
+    """Stopped when the replay begins: the responses are kept and not written again."""
+    kept = tmp_path / "my run" / "observations" / "trajectory.jsonl"
     stage = TerminalWatcher.stage
 
     def interrupted(self, what, total, candidate=None):
@@ -100,14 +101,13 @@ def test_an_interrupted_sweep_says_how_to_go_on_and_goes_on(
 
     with monkeypatch.context() as patch:
         patch.setattr(TerminalWatcher, "stage", interrupted)
-        said = failing(130, *words)
-    assert "error: interrupted" in said
-    assert said.endswith(f"--out '{folder}'")
-    kept = (folder / "observations" / "trajectory.jsonl").read_text()
-    assert kept.count('"kind":"trajectory"') == 3
-    assert command(*words).code == 0
-    assert (folder / "observations" / "trajectory.jsonl").read_text() == kept
-    assert (folder / "observations" / "lookupreplay.jsonl").exists()
+        said = failing(130, *small_words)
+    assert said.splitlines() == ["error: interrupted", f"hint: {goes_on(small_words)}"]
+    before = kept.read_text()
+    assert before.count('"kind":"trajectory"') == 2
+    assert command(*small_words).code == 0
+    assert kept.read_text() == before
+    assert kept.with_name("lookupreplay.jsonl").exists()
 
 
 @pytest.mark.parametrize(("stop", "code"), [(KeyboardInterrupt, 130), (TerminatedError, 143)])
@@ -164,13 +164,13 @@ entry()
 """
 
 
-@pytest.mark.parametrize("word", ["--version", "--no-such-flag"])
-def test_a_sigterm_while_python_shuts_down_ends_it_without_a_word(word):
-    program = AT_SHUTDOWN.format(word=word)
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
-    assert done.returncode == -signal.SIGTERM
-    assert "Traceback" not in done.stderr
-    assert "Exception ignored" not in done.stderr
+def test_a_sigterm_while_python_shuts_down_ends_it_without_a_word():
+    for word in ("--version", "--no-such-flag"):
+        program = AT_SHUTDOWN.format(word=word)
+        done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
+        assert done.returncode == -signal.SIGTERM
+        assert "Traceback" not in done.stderr
+        assert "Exception ignored" not in done.stderr
 
 
 IN_NUMPY = """
@@ -195,18 +195,8 @@ def test_control_c_while_something_is_loaded_is_no_traceback_and_no_verdict(swep
         assert "Traceback" not in done.stderr
 
 
-SMALL = ["--sample", 2, "--max-new-tokens", 8, "--k", 1, "--measure", "replay", "--no-controls"]
-
-
-@pytest.fixture
-def small_words(embedded, tmp_path):
-    """A sweep of a draft and prompt lookup that takes a second; its folder is named last."""
-    words = ["sweep", "--target", embedded / "target", "--drafts", embedded / "draft"]
-    words += ["--drafts", "ngram", "--traffic", "suite:completion", "--threads", 1, *SMALL]
-    return list(map(str, [*words, "--out", tmp_path / "run"]))
-
-
 def goes_on(words):
+    """Where the work is kept, and the command that resumes it."""
     again = shlex.join(["draftbench", *words])
     return f"finished work is kept in `{words[-1]}`; resume with: {again}"
 
@@ -234,7 +224,7 @@ def test_a_candidate_over_its_time_leaves_the_command_that_goes_on(
     assert outcome.code == 1
     assert said_of(outcome)[-3:-1] == [
         f"not completely measured: draft; {goes_on(small_words)}",
-        f"next: draftbench recommend {small_words[-1]} --all",
+        f"next: draftbench recommend '{small_words[-1]}' --all",
     ]
     outcome = command(*small_words)
     assert (outcome.code, "not completely measured" in outcome.err) == (0, False)

@@ -82,16 +82,8 @@ def test_every_answer_names_its_runner_and_its_load():
     [
         ({}, {"arrivals": "poisson:2"}, False),
         ({"arrivals": "poisson:2"}, {"arrivals": "poisson:3"}, False),
-        (
-            {"arrivals": "log", "time_scale": 1.0},
-            {"arrivals": "log", "time_scale": 2.0},
-            False,
-        ),
-        (
-            {"arrivals": "log", "time_scale": 2.0},
-            {"arrivals": "log", "time_scale": 2.0},
-            True,
-        ),
+        ({"arrivals": "log", "time_scale": 1.0}, {"arrivals": "log", "time_scale": 2.0}, False),
+        ({"arrivals": "log", "time_scale": 2.0}, {"arrivals": "log", "time_scale": 2.0}, True),
         (
             {"arrivals": "poisson:2", "max_concurrency": 4},
             {"arrivals": "poisson:2", "max_concurrency": 16},

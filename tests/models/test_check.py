@@ -7,7 +7,6 @@ import torch
 from transformers import MambaConfig, ViTConfig
 
 from draftbench.decoder import linear, quantized_linear
-from draftbench.decoder.linear import has_fbgemm, multiplies_bfloat16
 from draftbench.errors import ModelError
 from draftbench.models import check, prequantized
 from draftbench.models.check import check_models
@@ -16,8 +15,6 @@ from draftbench.models.source import ModelSource
 from tests.models.conftest import WORDS
 
 PLENTY = 10**12
-# A weight of int4's copy for passes over several tokens.
-WIDE_COPY = 2 if multiplies_bfloat16() or has_fbgemm() else 4
 
 
 def pair_of(target, draft, memory=PLENTY):
@@ -76,7 +73,6 @@ def test_a_cpu_takes_the_bytes_that_the_built_model_takes(
             # Biases are not counted of a built model.
             extra = sheet.weight_bytes[level] - facts.weight_bytes
             assert 0 <= extra <= (dtype.itemsize * 2 * 9 * 64 if family == "gpt2" else 0)
-            assert sheet.second_layout_bytes[level] == facts.second_layout_bytes
 
 
 def test_quantized_weights_count_with_their_scales(workshop):
@@ -103,42 +99,6 @@ def test_room_is_what_the_weights_leave_for_both_caches(workshop):
         assert rooms["int8"].tokens > (tokens or 0)
         assert pair.obstacles == ()
     assert "do not fit" in pair_of(source, source, memory=1000).obstacles[0]
-
-
-def test_a_cpu_may_hold_unquantized_weights_twice(workshop, monkeypatch):
-    monkeypatch.setattr(linear, "PACKED_FROM", 0)
-    monkeypatch.setattr(linear, "ROWS_FROM", 0)
-    monkeypatch.setattr(check.torch.cuda, "get_device_capability", lambda device: (9, 0))
-    source, level = workshop.source("model"), {}
-    for on_gpu in (False, True):
-        monkeypatch.setattr(check.torch.cuda, "is_available", lambda on_gpu=on_gpu: on_gpu)
-        level[on_gpu] = {r.level: r.second_layout_bytes for r in pair_of(source, source).rooms}
-    # Seven matrices in each of two layers and the head, of weights that need 32 bits; at int4 the
-    # head's 300 outputs do not fit and stay as they are.
-    layers, head = 2 * (2 * 64 * 64 + 2 * 32 * 64 + 3 * 128 * 64), 300 * 64
-    twice, copy = 4 * (layers + head), WIDE_COPY * layers + 4 * head
-    assert level[False] == {"none": 2 * twice, "fp8": twice, "int8": twice, "int4": twice + copy}
-    assert set(level[True].values()) == {0}
-    monkeypatch.setattr(check.torch.cuda, "is_available", lambda: False)
-    narrow = workshop.weighted("narrow", tie_word_embeddings=False)
-    rooms = {room.level: room.second_layout_bytes for room in pair_of(narrow, narrow).rooms}
-    wide = 0 if has_fbgemm() else 4 * (layers + head)
-    assert rooms == {
-        "none": 2 * wide,
-        "fp8": wide,
-        "int8": wide,
-        "int4": wide + WIDE_COPY * layers + (wide and 4 * head),
-    }
-
-
-def test_matrices_that_are_joined_are_as_large_as_they_are_together(workshop, monkeypatch):
-    """By hand: query, key and value of 64 + 32 + 32 outputs, gate and up of 128 + 128."""
-    monkeypatch.setattr(check.torch.cuda, "is_available", lambda: False)
-    source = workshop.source("model")
-    monkeypatch.setattr(linear, "PACKED_FROM", 4 * 256 * 64)
-    monkeypatch.setattr(linear, "ROWS_FROM", 4 * 256 * 64)
-    rooms = {room.level: room.second_layout_bytes for room in pair_of(source, source).rooms}
-    assert rooms["fp8"] == 4 * (2 * 256 * 64 + 300 * 64)
 
 
 def test_a_draft_as_large_as_the_target_is_a_caveat(workshop):

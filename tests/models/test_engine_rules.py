@@ -95,6 +95,7 @@ def test_llama_server_starts_without_a_draft_that_it_refuses():
     assert refused["llama.cpp"].reason.endswith(alone)
     assert not refused["SGLang"].reason.endswith(alone)
     assert not answers({})["llama.cpp"].reason.endswith(alone)
+    assert "sizes differ by 128 rows" in answers({"draft_rows": 1128})["llama.cpp"].reason
 
 
 @pytest.mark.parametrize("engine", ["TensorRT-LLM", "transformers"])

@@ -127,6 +127,15 @@ def test_beneath_alpha_it_is_said_that_replay_knew_no_grammar():
         assert ("α acceptance rate, replayed without grammars;" in legend) is said
 
 
+def test_the_legend_explains_what_is_shown_and_nothing_else():
+    decoded, undecoded, single = (
+        candidates(hand.answer(records)).notes[0]
+        for records in (hand.perfect(), hand.undecoded(), hand.one_request())
+    )
+    assert ["* not decoded" in words for words in (decoded, undecoded)] == [False, True]
+    assert ["without ±" in words for words in (decoded, single)] == [False, True]
+
+
 def test_each_speed_up_has_its_name_and_what_it_covers():
     records = [*hand.perfect(requests=8), *hand.prefills()]
     records += [trajectory("r8"), hand.replay("r8", (1.0,) * 8)]

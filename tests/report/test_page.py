@@ -315,80 +315,39 @@ def test_importing_the_page_loads_neither_torch_nor_matplotlib():
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
 
 
-@pytest.fixture(scope="module")
-def known(tmp_path_factory):
-    """What `recommend` and `acceptance` print of the reference run as JSON."""
-    path = tmp_path_factory.mktemp("json") / "answer.json"
-
+def test_every_figure_of_a_table_is_that_of_the_json(whole, tmp_path):
     def printed(command):
+        path = tmp_path / f"{command}.json"
         assert main([command, str(REFERENCE), "--format", "json", "-o", str(path)]) == 0
         return json.loads(path.read_text())
 
-    return printed("recommend") | {"cards": printed("acceptance")["candidates"]}
-
-
-def name(cell):
-    return cell["draft"] if cell["quant"] == "none" else f"{cell['draft']}:{cell['quant']}"
-
-
-def exact(estimate):
-    """Value and interval with all their digits, a dash for what is unknown."""
-    return "–" if estimate is None else tuple(estimate[end] for end in ("value", "low", "high"))
-
-
-def best(known):
-    fields = ("speedup_expected", "alpha", "tokens_per_round", "draft_cost_ratio")
-    rows = [
-        [name(each), str(each["k"]), *(exact(each[field]) for field in fields)]
-        for each in known["evaluations"]
-        if each["best"]
-    ]
-    return sorted(rows, key=lambda row: (row[0] == "self", -row[2][0]))
-
-
-def by_k(known):
-    rows = []
-    for each in known["evaluations"]:
-        error = each["prediction_error"]
-        predicted, measured, expected = (
-            exact(each[f"speedup_{how}"]) for how in ("predicted", "measured", "expected")
-        )
-        off = "–" if error is None else f"{error:+.1%}"
-        tokens = exact(each["tokens_per_round"])
-        rows.append([name(each), str(each["k"]), tokens, predicted, measured, off, expected])
-    return rows
-
-
-def by_concurrency(known):
-    answers = (
-        "qwen0.5:int4, k = 5",
-        "qwen0.5:int8, k = 3",
-        "inconclusive (best: ngram, k = 3)",
-    )
-    return [
-        [str(level["concurrency"]), answer, exact(level["speedup_deciding"])]
-        for level, answer in zip(known["by_concurrency"], answers, strict=True)
-    ]
-
-
-def by_group(known):
-    cards = {card["candidate"]: card["rounds_by_group"] for card in known["cards"]}
-    return [
-        [g["by"], g["name"], str(g["requests"]), candidate, exact(g["tokens_per_round"])]
-        for candidate, *_ in best(known)
-        for g in cards[candidate]
-        if g["k"] == known["leader"]["k"] and candidate != "self"
-    ]
-
-
-@pytest.mark.parametrize(
-    ("section", "expected"),
-    [("candidates", best), ("k", by_k), ("load", by_concurrency), ("segments", by_group)],
-)
-def test_every_figure_of_a_table_is_that_of_the_json(section, expected, whole, known):
-    rows = expected(known)
-    shown = Read(whole).tables[section][0][1:]
-    assert [[figure or text for text, figure in row[: len(rows[0])]] for row in shown] == rows
+    answer, cards = printed("recommend"), printed("acceptance")["candidates"]
+    best = [each for each in answer["evaluations"] if each["best"]]
+    best.sort(key=lambda e: (e["draft"] == "self", -e["speedup_expected"]["value"]))
+    names = [e["draft"] + f":{e['quant']}" * (e["quant"] != "none") for e in best]
+    groups = {card["candidate"]: card["rounds_by_group"] for card in cards}
+    figures = ("speedup_expected", "alpha", "tokens_per_round", "draft_cost_ratio")
+    by_k = ("tokens_per_round", "speedup_predicted", "speedup_measured", "speedup_expected")
+    expected = {
+        "candidates": [[each[figure] for figure in figures] for each in best],
+        "k": [[each[figure] for figure in by_k] for each in answer["evaluations"]],
+        "load": [[level["speedup_deciding"]] for level in answer["by_concurrency"]],
+        "segments": [
+            [group["tokens_per_round"]]
+            for name in names
+            for group in groups[name]
+            if group["k"] == answer["leader"]["k"] and name != "self"
+        ],
+    }
+    tables = Read(whole).tables
+    assert [row[0][0] for row in tables["candidates"][0][1:]] == names
+    for section, rows in expected.items():
+        shown = [[figure for _, figure in row if figure] for row in tables[section][0][1:]]
+        exact = [
+            [tuple(figure[end] for end in ("value", "low", "high")) for figure in row if figure]
+            for row in rows
+        ]
+        assert shown == exact, section
 
 
 def test_a_figure_is_rounded_for_the_eye_alone(whole):

@@ -185,6 +185,40 @@ def test_a_run_without_its_responses_names_the_file_that_is_missing(folder, reco
     assert "copy the whole run folder" in caught.value.hint
 
 
+def test_of_an_answer_without_a_response_only_what_went_wrong_is_read(tmp_path):
+    folder = RunFolder.create(tmp_path / "run", manifest(engine="vllm"))
+    lost = scenes.served(None, 0, error="HTTP 500")
+    with folder.writer() as writer:
+        writer.append([lost])
+        assert read_run(folder).served == (lost,)
+        writer.append([scenes.served(None, 0, 0.1, request="other")])
+    with pytest.raises(RunFolderError, match=r"trajectory\.jsonl is missing"):
+        read_run(folder)
+
+
+@pytest.mark.parametrize("turned", [False, True])
+def test_whichever_worker_came_first_a_run_is_read_in_one_order(folder, turned):
+    """The longest prompt first; the control after the drafts, and prompt lookup last."""
+    records = [
+        made
+        for name, size in (("a", 5), ("b", 9))
+        for made in (
+            trajectory(name, 2, prompt_tokens=size),
+            *(replay((1.0,), Candidate(draft=draft), request=name) for draft in ("self", "small")),
+            scenes.lookup((1,), (0,), 2, name),
+        )
+    ]
+    with folder.writer() as writer:
+        for record in records[::-1] if turned else records:
+            writer.append([record])
+    run = read_run(folder)
+    assert [row.request for row in run.trajectories] == ["b", "a"]
+    drafts = ("small", "self", "ngram")
+    assert [(r.candidate.draft, r.request) for r in run.replays] == [
+        (draft, name) for draft in drafts for name in "ba"
+    ]
+
+
 def test_a_run_of_one_request_at_a_time_is_read():
     found = read_run(RunFolder(SAMPLES / "alone"))
     assert (len(found.trajectories), len(found.replays), len(found.costs)) == (2, 6, 12)
@@ -215,6 +249,14 @@ def test_an_answer_that_came_when_it_was_asked_for_again_is_not_missed():
     other = scenes.served(scenes.SMALL, 2, 0.1, 0.2, server="third", repeat=1)
     assert run_of(scenes.manifest(), [lost, again]).unanswered == ()
     assert run_of(scenes.manifest(), [lost, other]).unanswered == (lost,)
+
+
+def test_the_facts_of_a_stack_are_its_own_or_those_of_its_draft():
+    stack = Candidate(draft="ngram+small")
+    own, of_draft = scenes.facts(stack), scenes.facts(scenes.SMALL)
+    assert run_of(manifest(), [of_draft]).facts_of(stack) == of_draft
+    assert run_of(manifest(), [own, of_draft]).facts_of(stack) == own
+    assert run_of(manifest(), [of_draft]).facts_of(scenes.NGRAM) is None
 
 
 def test_a_run_shows_itself_in_three_lines():

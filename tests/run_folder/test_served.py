@@ -133,6 +133,12 @@ def test_candidates_share_the_baseline_that_was_served_once():
     assert next(row.proposed for row in decodes_of(rows)) == (0, 0)
 
 
+@pytest.mark.parametrize(("concurrency", "active"), [(1, ()), (4, (4, 4))])
+def test_as_many_rows_are_active_as_were_in_flight(concurrency, active):
+    row = served(SMALL, 1, 0.5, 0.6, 0.7, by_round=((1, 0), (1, 0)), concurrency=concurrency)
+    assert [decode.active for decode in runs(row, k=1)] == [active]
+
+
 def test_answers_that_ended_in_an_error_are_no_decoding_runs():
     broken = served(SMALL, 1, 0.5, error="timeout", by_round=())
     assert decodes_of([served(None, 0, 0.5, 0.6), broken]) == []
@@ -174,10 +180,7 @@ def test_rounds_make_the_answer_although_positions_and_sums_disagree():
         ({"by_round": ((2, 3),)}, "more tokens accepted than proposed"),
         ({"rounds": 1, "accepted": 10}, "in a round than k"),
         # Of these rounds the last ten begin past the end of eleven tokens.
-        (
-            {"by_round": ((2, 2),) * 14},
-            "more rounds than the answer has room for",
-        ),
+        ({"by_round": ((2, 2),) * 14}, "more rounds than the answer has room for"),
     ],
 )
 def test_rounds_that_no_answer_can_have_are_refused(counted, what):

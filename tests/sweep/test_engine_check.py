@@ -6,6 +6,7 @@ import json
 from dataclasses import replace
 
 import pytest
+from sweep import engine
 from sweep.engine import FakeEngine, FakeServer, drafted, rows_of
 
 from draftbench.errors import EngineError, RunFolderError, UsageError
@@ -174,7 +175,8 @@ def test_a_run_is_not_continued_with_other_threads_of_its_servers(
     [
         *((FakeEngine(lambda *_, says=says: FakeServer(prefix_cache=says)), {kept})
           for says, kept in ((None, False), (True, True), (False, False))),
-        ((FakeServer(k=4, method="ngram", prefix_cache=None), FakeServer()), {None, False}),
+        *(((FakeServer(k=4, method="ngram", prefix_cache=says), FakeServer()), {says, False})
+          for says in (None, True)),
     ],
 )  # fmt: skip
 def test_whether_prompts_are_cached_is_unknown_of_a_users_server_that_does_not_say_so(
@@ -400,11 +402,14 @@ def test_an_arm_that_proposes_nothing_at_all_is_a_failure(served, small, tells):
     assert len(rows_of(again.run, 2)) == 2
 
 
-def test_prompt_lookup_that_finds_nothing_is_measured(served):
+@pytest.mark.parametrize("repeats", [False, True])
+def test_prompt_lookup_that_finds_nothing_is_measured(served, monkeypatch, repeats):
     """The texts of these servers count up: replay shows that there is nothing to repeat."""
+    if repeats:
+        monkeypatch.setattr(engine, "writes", lambda prompt, limit: ((7, 8, 9) * limit)[:limit])
     run = served("ngram", on=FakeEngine(lambda *_: silent()), **ONE).run
-    assert run.failures == ()
-    assert len(rows_of(run, 2)) == 2
+    assert ["it drafted nothing" in failure.reason for failure in run.failures] == [True] * repeats
+    assert len(rows_of(run, 2)) == (0 if repeats else 2)
 
 
 def test_a_k_that_a_server_does_not_say_is_the_largest_that_it_proposed(served, small):

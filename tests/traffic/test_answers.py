@@ -4,9 +4,10 @@ import json
 
 import pytest
 from log_shapes import ANSWER, CHAT
-from traffic.asked import asked, read
+from traffic.asked import asked
 
 from draftbench.traffic.errors import BadRowError, NoTrafficError, NotRepresentableError
+from draftbench.traffic.rows import Fields, read_request
 
 
 @pytest.mark.parametrize(
@@ -36,6 +37,7 @@ def test_an_answer_that_is_json_stays_an_answer(text):
         {"generated_text": "Hi"},
         [{"generated_text": "Hi"}],
         {"text": "Hi", "meta_info": {}},
+        {"candidates": [{"content": {"role": "model", "parts": [{"text": "Hi"}]}}]},
         {"status_code": 200, "body": {"choices": [{"message": ANSWER}]}},
         [{"role": "assistant", "parts": [{"type": "text", "content": "Hi"}]}],
     ],
@@ -44,14 +46,9 @@ def test_an_api_s_answer_kept_as_text_is_read_as_what_it_holds(answer):
     text = json.dumps(answer)
     for kept_as in (answer, text, json.dumps(text)):
         assert asked({"prompt": "a", "response": kept_as}).response == "Hi"
-        row = {"prompt": "a", "log": {"said": kept_as}}
-        assert asked(row, response="log.said").response == "Hi"
-
-
-def test_an_answer_of_an_api_that_is_not_read_is_none():
-    gemini = {"candidates": [{"content": {"role": "model", "parts": [{"text": "Hi"}]}}]}
-    for kept_as in (gemini, json.dumps(gemini)):
-        assert asked({"prompt": "a", "response": kept_as}).response is None
+        assert (
+            asked({"prompt": "a", "log": {"said": kept_as}}, response="log.said").response == "Hi"
+        )
 
 
 def test_a_named_answer_that_holds_no_text_is_a_bad_row():
@@ -109,10 +106,10 @@ def test_the_choices_of_a_question_are_no_answer_but_a_part_of_it(choices):
 
 def test_a_field_for_an_answer_that_holds_none_is_named_as_unread():
     row = {"prompt": "2 + 2?", "result": {"score": 1}, "output": 4, "response": "four"}
-    found = read(row)
-    assert (found.request.response, found.unread) == ("four", {"result": {"score": 1}, "output": 4})
+    read = read_request(row, "log:1", Fields(), b"key")
+    assert (read.request.response, read.unread) == ("four", {"result": {"score": 1}, "output": 4})
     silent = {"choices": [{"message": {"content": None}}]}
-    assert read({"prompt": "a"} | silent).unread == {}
+    assert read_request({"prompt": "a"} | silent, "log:1", Fields(), b"key").unread == {}
 
 
 @pytest.mark.parametrize(
@@ -128,7 +125,7 @@ def test_an_answer_that_speaks_of_an_error_is_an_answer(answer):
 def test_an_answer_as_it_was_streamed_is_no_text_and_is_named():
     streamed = 'event: delta\ndata: {"choices": [{"delta": {"content": "Hi"}}]}\n\ndata: [DONE]\n'
     row = {"request": CHAT, "response": streamed}
-    found = read(row)
-    assert (found.request.response, found.unread) == (None, {"response": streamed})
+    read = read_request(row, "log:1", Fields(), b"key")
+    assert (read.request.response, read.unread) == (None, {"response": streamed})
     for text in ("data: the new oil", "Event: a fair"):
         assert asked({"prompt": "a", "response": text}).response == text

@@ -21,7 +21,7 @@ STRUCTURED = [
     ("guided_json_object", True, {"json_object": True}),
     ("ebnf", "root ::= x", {"grammar": "root ::= x"}),
     ("json_schema", SCHEMA, {"json": SCHEMA}),
-    ("grammar", "root ::= x", {"grammar": "root ::= x"}),
+    ("grammar", {"type": "json", "value": SCHEMA}, {"json": SCHEMA}),
     ("structured_outputs", {"json": SCHEMA, "regex": None}, {"json": SCHEMA}),
     ("response_format", {"type": "json_object"}, {"json_object": True}),
     (
@@ -45,16 +45,33 @@ def test_structured_output_is_the_same_constraint_whatever_names_and_wraps_it(
         assert asked(CHAT | {name: none}) == asked(CHAT)
 
 
-CALLS = {"name": {"enum": ["f"]}, "parameters": {"type": "object"}}
-ANY = {"type": "object", "properties": CALLS, "required": ["name", "parameters"]}
+NAMED = {"type": "function", "function": {"name": "f"}}
 
 
 @pytest.mark.parametrize(
     ("choice", "schema"),
     [
-        ({"type": "function", "function": {"name": "f"}}, {"type": "object"}),
+        (NAMED, {"type": "object"}),
         ({"type": "tool", "name": "f"}, {"type": "object"}),
-        ("required", {"type": "array", "minItems": 1, "items": {"anyOf": [ANY]}}),
+        (
+            "required",
+            {
+                "type": "array",
+                "minItems": 1,
+                "items": {
+                    "anyOf": [
+                        {
+                            "type": "object",
+                            "properties": {
+                                "name": {"enum": ["f"]},
+                                "parameters": {"type": "object"},
+                            },
+                            "required": ["name", "parameters"],
+                        }
+                    ]
+                },
+            },
+        ),
     ],
 )
 def test_a_tool_that_must_be_called_holds_the_answer_to_its_arguments(choice, schema):

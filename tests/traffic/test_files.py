@@ -204,7 +204,7 @@ def test_columns_are_separated_by_what_the_header_holds_most(tmp_path, sign, wor
     (tmp_path / "a.csv").write_text(f'prompt{sign}"a;b,c"\nOnce{sign}1\n')
     traffic = load(query(tmp_path / "a.csv"))
     assert traffic.requests[0].prompt == "Once"
-    assert traffic.layout == (f"columns separated by {word}",)
+    assert traffic.summary.layout == (f"columns separated by {word}",)
     (tmp_path / "b.csv").write_text(f"question{sign}id\nWho did it?{sign}1\n")
     words = f"its fields are `question`, `id`; read as columns separated by {word}"
     with pytest.raises(TrafficError, match=words) as raised:
@@ -217,7 +217,7 @@ def test_a_csv_row_with_more_or_fewer_cells_than_the_header_is_bad(tmp_path):
     (tmp_path / "a.csv").write_text(text)
     traffic = load(query(tmp_path / "a.csv", skip_bad=True))
     assert [request.prompt for request in traffic.requests] == ["Fine"]
-    assert [(bad.first, bad.reason, bad.rows) for bad in traffic.bad_rows] == [
+    assert [(bad.first, bad.reason, bad.rows) for bad in traffic.summary.bad_rows] == [
         ("a.csv:2", "it ends in column 2, and the header in column 3", 3)
     ]
 

@@ -5,12 +5,13 @@ import json
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from log_shapes import CALL, CALLED, USER
+from log_shapes import CALL, CALLED, CHAT, USER
 from scenes import query
-from traffic.asked import asked, read
+from traffic.asked import asked
 
 from draftbench.traffic import load
 from draftbench.traffic.errors import BadRowError, NotRepresentableError
+from draftbench.traffic.rows import Fields, read_request
 
 
 @pytest.mark.parametrize("text", ["[{'role': 'user'}\n {'role': 'user'}]", "hello", "{'a': 1}"])
@@ -50,18 +51,20 @@ def test_what_a_log_notes_on_messages_changes_no_identity_and_is_named(tmp_path)
     ]
     (tmp_path / "a.jsonl").write_text("\n".join(map(json.dumps, rows)))
     traffic = load(query(tmp_path / "a.jsonl"))
-    assert (len(traffic.requests), traffic.merged) == (1, 1)
-    assert traffic.unread == {"messages.hashed_ip": 2, "messages.turn_identifier": 2}
+    assert (len(traffic.requests), traffic.summary.merged) == (1, 1)
+    assert traffic.summary.unread == {"messages.hashed_ip": 2, "messages.turn_identifier": 2}
 
 
 @pytest.mark.parametrize("parts", [None, [], "", [{"type": "text", "text": "Hello"}], "Hello\n"])
-def test_a_text_under_two_names_is_read_once_and_two_texts_leave_the_row_out(parts):
-    assert asked({"messages": [USER | {"parts": parts}]}).messages[0]["content"].strip() == "Hello"
+@pytest.mark.parametrize("name", ["parts", "contents"])
+def test_a_text_under_two_names_is_read_once_and_two_texts_leave_the_row_out(name, parts):
+    assert asked({"messages": [USER | {name: parts}]}).messages[0]["content"].strip() == "Hello"
     for empty in (None, "", []):
-        said = {"role": "user", "content": empty, "parts": "Hello"}
-        assert asked({"messages": [said]}).messages == (USER,)
+        assert asked(
+            {"messages": [{"role": "user", "content": empty, name: "Hello"}]}
+        ).messages == (USER,)
     with pytest.raises(NotRepresentableError, match="several texts of a message"):
-        asked({"messages": [USER | {"parts": [{"type": "text", "text": "short"}]}]})
+        asked({"messages": [USER | {name: [{"type": "text", "text": "short"}]}]})
 
 
 def test_a_null_turn_is_an_empty_one():
@@ -85,6 +88,13 @@ def test_a_null_turn_is_an_empty_one():
             {"role": "user", "content": [
                 {"type": "tool_result", "tool_use_id": "c",
                  "content": [{"type": "text", "text": "a.txt"}]}]}]},
+        {"messages": [
+            {"role": "user", "content": [{"text": USER["content"]}]},
+            {"role": "assistant",
+             "content": [{"toolUse": {"toolUseId": "c", "name": "ls", "input": {}}}]},
+            {"role": "user", "content": [
+                {"toolResult": {"toolUseId": "c", "content": [{"text": "a.txt"}]}}]}],
+         "inferenceConfig": {}},
         {"gen_ai.input.messages": [
             {"role": "user", "parts": [{"type": "text", "content": USER["content"]}]},
             {"role": "assistant",
@@ -95,6 +105,17 @@ def test_a_null_turn_is_an_empty_one():
             {"type": "human", "content": USER["content"]},
             {"type": "ai", "content": None, "tool_calls": [{"name": "ls", "args": {}, "id": "c"}]},
             {"type": "tool", "content": "a.txt", "tool_call_id": "c"}]},
+        {"contents": [
+            {"parts": [{"text": USER["content"]}]},
+            {"role": "model", "parts": [{"functionCall": {"id": "c", "name": "ls", "args": {}},
+                                         "thoughtSignature": "x"}]},
+            {"role": "user", "parts": [{"functionResponse": {"id": "c", "response": "a.txt"}}]}]},
+        {"llm.input_messages": [
+            {"message.role": "user", "message.content": USER["content"]},
+            {"message.role": "assistant",
+             "message.tool_calls": [{"tool_call": {"id": "c", "function": {
+                 "name": "ls", "arguments": "{}"}}}]},
+            {"message.role": "tool", "message.content": "a.txt", "message.tool_call_id": "c"}]},
     ],
 )  # fmt: skip
 def test_calls_of_tools_and_their_results_are_the_same_messages_in_every_api(row):
@@ -128,14 +149,6 @@ def test_items_of_one_answer_are_one_message():
         ({"type": "input_audio", "input_audio": {}}, "input_audio"),
         ({"image": {"format": "png"}}, "image"),
         ({"type": "document", "source": {}}, "document"),
-        ({"type": "redacted_thinking", "data": "x"}, "redacted_thinking"),
-        ({"toolUse": {"toolUseId": "c", "name": "ls", "input": {}}}, "toolUse"),
-        ({"functionCall": {"name": "ls", "args": {}}}, "functionCall"),
-        *(
-            (kind | {"text": "What?", name: {"id": "x"}}, name)
-            for name in ("image", "file", "document")
-            for kind in ({}, {"type": "text"})
-        ),
     ],
 )
 def test_a_part_that_is_no_text_leaves_its_row_out_by_name(part, name):
@@ -144,12 +157,22 @@ def test_a_part_that_is_no_text_leaves_its_row_out_by_name(part, name):
         asked({"messages": [said]})
 
 
-@pytest.mark.parametrize("mark", ["cache_control", "cachePoint"])
-def test_text_parts_are_joined_whatever_marks_stand_beside_them(mark):
-    content = [{"text": "A long document", mark: {"type": "default"}}, {"text": "Summarise it"}]
-    content += [{mark: {}}, {"type": "text", "text": "now"}]
+def test_text_parts_are_joined():
+    content = [{"type": "text", "text": "One"}, {"type": "text", "text": "Two"}]
     found = asked({"messages": [{"role": "user", "content": content}]})
-    assert found.messages[0]["content"] == "A long document\nSummarise it\nnow"
+    assert found.messages == ({"role": "user", "content": "One\nTwo"},)
+
+
+@pytest.mark.parametrize("mark", ["cache_control", "cachePoint"])
+def test_a_text_part_is_read_whatever_stands_beside_it(mark):
+    content = [{"text": "A long document", mark: {"type": "default"}}, {"text": "Summarise it"}]
+    found = asked({"messages": [{"role": "user", "content": [*content, {mark: {}}]}]})
+    assert found.messages[0]["content"] == "A long document\nSummarise it"
+    for name in ("image", "file", "document"):
+        for kind in ({}, {"type": "text"}):
+            part = kind | {"text": "What?", name: {"id": "x"}}
+            with pytest.raises(NotRepresentableError, match=rf"^message content of type {name}$"):
+                asked({"messages": [{"role": "user", "content": [part]}]})
 
 
 @pytest.mark.parametrize(
@@ -162,9 +185,9 @@ def test_text_parts_are_joined_whatever_marks_stand_beside_them(mark):
 )
 def test_what_a_part_says_beside_its_text_is_named(part, named):
     row = {"messages": [{"role": "user", "content": [part]}]}
-    found = read(row)
-    assert found.request.messages[0]["content"] == "a.txt"
-    assert [*found.unread] == [f"messages.content.{named}"] * (named is not None)
+    read = read_request(row, "log:1", Fields(), b"key")
+    assert read.request.messages[0]["content"] == "a.txt"
+    assert [*read.unread] == [f"messages.content.{named}"] * (named is not None)
 
 
 def test_the_result_of_a_tool_is_what_is_not_null():
@@ -172,6 +195,16 @@ def test_the_result_of_a_tool_is_what_is_not_null():
     for given, text in (({}, ""), ({"output": "a.txt"}, "a.txt")):
         said = {"role": "user", "content": [part | given]}
         assert asked({"messages": [*CALLED[:2], said]}).messages[2]["content"] == text
+
+
+def test_gemini_ties_a_result_to_its_call_by_the_name_of_the_function():
+    part = {"functionResponse": {"name": "ls", "response": {"files": ["a.txt"]}}}
+    turns = [{"role": "user", "parts": [{"text": "Hello"}]}, {"role": "user", "parts": [part]}]
+    assert asked({"contents": turns}).messages[1] == {
+        "role": "tool",
+        "content": '{"files":["a.txt"]}',
+        "name": "ls",
+    }
 
 
 @pytest.mark.parametrize(
@@ -187,6 +220,7 @@ def test_the_result_of_a_tool_is_what_is_not_null():
         {"content": [{"type": "thinking", "thinking": "hm"}, {"type": "text", "text": "Hi"}]},
         {"content": [{"type": "thinking", "thinking": [{"type": "text", "text": "hm"}]},
                      {"type": "text", "text": "Hi"}]},
+        {"content": "", "parts": [{"text": "hm", "thought": True}, {"text": "Hi"}]},
         {"content": "", "parts": [{"type": "step-start"}, {"type": "reasoning", "text": "hm"},
                                   {"type": "step-start"}, {"type": "text", "text": "Hi"}]},
     ],
@@ -205,6 +239,7 @@ def test_reasoning_is_read_wherever_a_message_keeps_it(field):
     [
         {"reasoning_details": [{"type": "reasoning.encrypted", "data": "x"}]},
         {"thinking_blocks": [{"type": "thinking", "thinking": "", "signature": "x"}]},
+        {"content": [{"type": "redacted_thinking", "data": "x"}]},
         {"type": "reasoning", "id": "rs_1", "summary": []},
     ],
 )
@@ -216,6 +251,20 @@ def test_reasoning_whose_text_is_not_logged_leaves_its_row_out(field):
         asked({"model": "m", "input": said})
 
 
+def test_a_plan_before_calls_of_tools_is_the_reasoning_before_them():
+    plan = {"role": "assistant", "tool_plan": "hm", "tool_calls": [CALL]}
+    read = read_request({"messages": [USER, plan, CALLED[2]]}, "log:1", Fields(), b"key")
+    thought = {"content": None, "reasoning_content": "hm"}  # as most templates call it
+    assert read.request.messages[1] == plan | thought
+    assert read.unread == {}
+    assert asked(CHAT | {"response": {"message": plan}}).response == plan | thought
+
+
+def test_gemini_calls_the_assistant_a_model():
+    said = [USER, {"role": "model", "content": "Hi"}, USER]
+    assert asked({"messages": said}).messages[1] == {"role": "assistant", "content": "Hi"}
+
+
 def test_langchain_keeps_calls_apart():
     call = CALL | {"function": {"name": "ls", "arguments": "{}"}}
     said = {"role": "assistant", "content": None, "tool_calls": []}
@@ -223,16 +272,13 @@ def test_langchain_keeps_calls_apart():
     assert asked({"messages": [USER, said, CALLED[2]]}).messages == tuple(CALLED)
 
 
-@pytest.mark.parametrize(
-    "part",
-    ["tools", "functions", "images", "context", "instructions", "contents", "tool_plan", "prefix"],
-)
+@pytest.mark.parametrize("part", ["tools", "functions", "images", "context", "instructions"])
 def test_a_part_of_a_prompt_inside_a_message_leaves_its_row_out_by_name(part):
     with pytest.raises(NotRepresentableError, match=rf"^messages\.{part}$"):
         asked({"messages": [{"role": "system", "content": "x", part: ["y"]}, USER]})
 
 
-@pytest.mark.parametrize("name", ["assistant", "Assistant", "CHATBOT", "ChatGPT", "gpt", "model"])
+@pytest.mark.parametrize("name", ["assistant", "Assistant", "CHATBOT", "bot", "ChatGPT", "gpt"])
 def test_roles_in_capitals_or_under_other_names_are_those_of_templates(name):
     """Known fault: an answer under such a name was taken for a part of the prompt."""
     said = {"role": name, "content": "Hi"}

@@ -1,6 +1,5 @@
 """Every shape of log is read as what was asked: its prompt, its settings and its answer."""
 
-import ast
 import json
 import re
 from pathlib import Path
@@ -9,7 +8,7 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from log_shapes import ANSWER, CALLED, CHAT, HUMAN, SHAPES, SPAN, SYSTEM, TOLD, USER, page
-from traffic.asked import asked, read
+from traffic.asked import asked
 
 from draftbench.records import Sampling
 from draftbench.traffic.errors import (
@@ -45,18 +44,14 @@ def test_the_page_of_logs_says_what_becomes_of_each_shape():
     assert all(f"\n| {name} | " in written for name in SHAPES)
 
 
-@pytest.mark.parametrize(
-    "text", ["[1, [2]]", '{"a": 1}', '[{"content": 1}]', "{'value': 1}", '"quoted"']
-)
-def test_a_text_that_happens_to_be_json_stays_a_text(text):
+def test_a_path_to_turns_asks_the_first():
+    assert asked({"turns": ["Hello", "Shorter"]}, prompt="turns").messages == (USER,)
+
+
+@pytest.mark.parametrize("text", ["[1, [2]]", '{"a": 1}', '[{"content": 1}]', "{'value': 1}"])
+def test_a_prompt_that_happens_to_be_json_stays_a_prompt(text):
     assert asked({"prompt": text}).prompt == text
     assert asked({"question": text}, prompt="question").prompt == text
-    assert asked({"modelParameters": {}, "input": text}).prompt == text
-    said = {"role": "user", "content": text}
-    for row in ({"model": "m", "input": text}, {"messages": [said]}, CHAT | {"messages": [said]}):
-        assert asked(row).messages == (said,)
-    for row in (CHAT | {"system": text}, {"model": "m", "input": "Hello", "instructions": text}):
-        assert asked(row).messages == ({"role": "system", "content": text}, USER)
 
 
 @pytest.mark.parametrize("write", [json.dumps, str])
@@ -105,11 +100,39 @@ def test_a_conversation_that_a_user_sends_to_be_judged_is_a_text():
     assert asked({"messages": [said]}).messages == (said,)
 
 
-def test_a_text_of_token_ids_or_half_a_body_is_no_prompt():
+def test_a_text_of_token_ids_is_no_prompt():
     with pytest.raises(NotRepresentableError, match="prompt as a list"):
         asked({"prompt": "[15496, 995]"})
+
+
+def test_a_body_that_was_cut_is_no_prompt():
     with pytest.raises(BadRowError, match="the prompt looks like messages"):
         asked({"log": json.dumps(CHAT)[:-2]}, prompt="log")
+
+
+@pytest.mark.parametrize("text", ["[1, [2]]", '{"a": 1}', '[{"a": 1}]', '"quoted"', "{'a': 1}"])
+def test_what_a_user_or_a_system_says_may_be_json(text):
+    said = {"role": "user", "content": text}
+    for row in ({"model": "m", "input": text}, {"messages": [said]}, CHAT | {"messages": [said]}):
+        assert asked(row).messages == (said,)
+    assert asked({"modelParameters": {}, "input": text}).prompt == text
+    for row in (CHAT | {"system": text}, {"model": "m", "input": "Hello", "instructions": text}):
+        assert asked(row).messages == ({"role": "system", "content": text}, USER)
+
+
+TURNS = [{"role": "user", "parts": [{"text": "Hello"}]}]
+
+
+@pytest.mark.parametrize(("mode", "forced"), [("AUTO", False), ("ANY", True)])
+def test_gemini_says_elsewhere_whether_a_tool_must_be_called(mode, forced):
+    tools = [{"functionDeclarations": [{"name": "ls", "parameters": {"type": "OBJECT"}}]}]
+    config = {"functionCallingConfig": {"mode": mode}}
+    request = asked({"request": {"contents": TURNS, "tools": tools, "toolConfig": config}})
+    function = {"name": "ls", "parameters": {"type": "object"}}
+    plain = {"messages": [USER], "tools": [{"type": "function", "function": function}]}
+    plain |= {"tool_choice": "required" if forced else "auto"}
+    assert request.constraint == asked({"body": plain}).constraint
+    assert (request.constraint is not None) is forced
 
 
 @pytest.mark.parametrize(("raw", "prompt"), [("True", "Once"), ("true", "Once"), ("False", None)])
@@ -120,12 +143,19 @@ def test_a_table_says_in_text_that_ollama_applies_no_template(raw, prompt):
 
 def test_a_plain_prompt_can_be_a_message():
     row = {"prompt": "Hello", "output_tokens": 9}
-    form, found, *_ = read(row, as_chat=True)
-    assert (form, found.messages, found.max_tokens) == ("prompt as chat", (USER,), 9)
+    form, found, *_ = read_request(row, "log:1", Fields(as_chat=True), b"key")
+    assert (form, found.messages, found.max_tokens) == ("vLLM custom as chat", (USER,), 9)
     assert asked({"messages": TOLD}, as_chat=True) == asked({"messages": TOLD})
 
 
-TURNS = [{"role": "user", "parts": [{"text": "Hello"}]}]
+@pytest.mark.parametrize(
+    "parameters",
+    [{"do_sample": True}, {"top_p": 0.9}, {"top_k": 5}, {"do_sample": True, "temperature": 1.0}],
+)
+def test_tgi_samples_where_it_is_told_to_or_the_choice_is_narrowed(parameters):
+    row = {"inputs": "Once", "parameters": parameters}
+    assert asked(row).sampling.temperature == 1.0
+    assert asked({"inputs": "Once", "parameters": {"temperature": 1.0}}).sampling.temperature == 0.0
 
 
 @pytest.mark.parametrize(
@@ -142,12 +172,12 @@ TURNS = [{"role": "user", "parts": [{"text": "Hello"}]}]
             "reasoning that is not in the log",
         ),
         ({"messages": [USER], "system": "a", "system_prompt": "b"}, "several system texts"),
+        (
+            {"messages": [CALLED[1] | {"role": "system"}, USER], "system": "a"},
+            "several system texts",
+        ),
         ({"messages": [USER | {"images": ["a"]}]}, "messages.images"),
         ({"messages": [USER], "history": [["a", "b"]]}, "history"),
-        ({"instruction": "a", "output": "b", "history": [["a", "b"]]}, "history"),
-        ({"messages": [USER], "toolConfig": {"tools": [{"name": "f"}]}}, "toolConfig"),
-        ({"prompt": "Once", "contents": TURNS}, "contents"),
-        ({"prompt": "a", "inputs": "b"}, "inputs"),
         (CHAT | {"model_parameters": {"temperature": 0.7, "frobnicate": 1}}, "frobnicate"),
         (CHAT | {"model_parameters": {"temperature": 1}}, "several values of temperature"),
         ({"max_tokens": 8, "request": CHAT}, "several values of max_tokens"),
@@ -156,6 +186,7 @@ TURNS = [{"role": "user", "parts": [{"text": "Hello"}]}]
             {"text": "Once", "sampling_params": {"regex": "a+", "json_schema": "{}"}},
             "json_schema and regex",
         ),
+        ({"inputs": "Once", "parameters": {"do_sample": True, "truncate": 5}}, "truncate"),
         (SPAN | {"gen_ai.output.type": "json"}, "gen_ai.output.type"),
         ({"attributes": SPAN | {"gen_ai.request.odd": 1}}, "odd"),
         (
@@ -164,12 +195,19 @@ TURNS = [{"role": "user", "parts": [{"text": "Hello"}]}]
         ),
         ({"prompt": ["a", "b"]}, "prompt as a list"),
         ({"prompt": "Sum up {x}", "variables": {"x": "Once"}}, "variables"),
+        ({"prompt_template": "Sum up {x}", "inputs": {"text": "Once"}}, "prompt_template"),
         ({"prompt": "Who did it?", "retrieved_context": "Bob did."}, "retrieved_context"),
         ({"body": {"prompt": [1, 2, 3]}}, "prompt as a list"),
         ({"body": {"model": "m", "input": ["a"], "dimensions": 9}}, "input"),
         ({"conversations": [{"from": "somebody", "value": "a"}]}, "conversations.from"),
         ({"body": CHAT | {"parameters": {"odd": 1}}}, "parameters"),
         ({"body": CHAT | {"conversation": "c"}}, "conversation"),
+        ({"request": {"contents": TURNS, "cachedContent": "c"}}, "cachedContent"),
+        ({"contents": TURNS, "cachedContent": "c"}, "cachedContent"),
+        (
+            {"request": {"contents": [*TURNS, {"role": "model", "parts": [{"text": "Hi"}]}]}},
+            "an assistant message for the model to continue",
+        ),
     ],
 )
 def test_what_cannot_be_applied_is_named_wherever_it_stands(row, field):
@@ -184,7 +222,7 @@ NAMES = st.sampled_from(
         *("turns", "instruction", "output", "options", "parameters", "sampling_params", "request"),
         *("attributes", "gen_ai.input.messages", "parts", "role", "content", "type", "model"),
         *("tools", "system", "response", "choices", "temperature", "num_predict", "output_tokens"),
-        *("contents", "toolConfig", "from", "value", "lc", "kwargs", "prompts", "raw"),
+        *("contents", "functionDeclarations", "functionResponse", "thought", "toolConfig"),
     ]
 )
 VALUES = st.recursive(
@@ -207,13 +245,9 @@ def test_whatever_stands_where_a_request_could_is_read_or_refused(row, path):
 @pytest.mark.parametrize(
     "row",
     [
-        {"text": "a story"},
-        {"inputs": "a", "parameters": {"temperature": 0.7}},
-        {"contents": TURNS, "generationConfig": {"temperature": 0.7}},
-        {"conversations": "a"},
-        {"attributes": {"llm.input_messages.0.message.role": "user"}},
-        {"messages.0.role": "user", "messages.0.content": "a"},
-        {"attributes": [{"key": "gen_ai.input.messages", "value": {"stringValue": "[]"}}]},
+        {"text": "a story", "label": 1},
+        {"inputs": "a", "normalize": True},
+        {"inputs": ["a"]},
         {"instruction": "a"},
         {"conversation": "a"},
         {"input": "a"},
@@ -228,23 +262,21 @@ def test_a_text_that_may_be_anything_is_no_request(row):
 
 
 @pytest.mark.parametrize(
-    ("row", "form", "prompt", "temperature"),
+    ("row", "prompt", "temperature"),
     [
-        ({"prompt": "Once"}, "prompt", "Once", 0.0),
-        ({"body": {"prompt": "Once"}}, "OpenAI request", "Once", 1.0),
-        ({"messages": [USER]}, "messages", None, 0.0),
-        ({"messages": [USER], "options": {"num_ctx": 9}, "model": "m"}, "messages", None, 1.0),
-        ({"body": {"messages": [USER]}}, "OpenAI request", None, 1.0),
-        ({"conversations": [{"from": "human", "value": "Hello"}]}, "ShareGPT", None, 0.0),
-        ({"text": "Once", "sampling_params": {}}, "SGLang", "Once", 1.0),
-        ({"model": "gpt-5", "input": "Hello"}, "Responses or Langfuse", None, 1.0),
+        ({"text": "Once"}, "Once", 0.0),
+        ({"body": {"text": "Once", "stream": True}}, "Once", 1.0),
+        ({"body": {"prompt": "Once"}}, "Once", 1.0),
+        ({"text": "Once", "sampling_params": {}}, "Once", 1.0),
+        ({"inputs": "Once"}, "Once", 0.0),
+        ({"request": {"inputs": "Once", "parameters": None}}, "Once", 0.0),
+        ({"model": "gpt-5", "input": "Hello"}, None, 1.0),
     ],
 )
-def test_the_shortest_row_of_a_form_names_it_and_has_its_default(row, form, prompt, temperature):
-    found = read(row)
-    assert (found.form, found.request.prompt) == (form, prompt)
-    assert found.request.messages == (None if prompt else (USER,))
-    assert found.request.sampling == Sampling(temperature=temperature)
+def test_the_shortest_body_of_an_api_is_a_request(row, prompt, temperature):
+    found = asked(row)
+    assert (found.prompt, found.messages) == (prompt, None if prompt else (USER,))
+    assert found.sampling == Sampling(temperature=temperature)
 
 
 SAID = SYSTEM["content"]
@@ -259,6 +291,8 @@ SAID = SYSTEM["content"]
         {"system_message": SYSTEM},
         {"system": [SYSTEM]},
         {"system": [{"type": "text", "text": SAID}]},
+        {"system_instruction": {"parts": [{"text": SAID}]}},
+        {"systemInstruction": {"text": SAID}},
         {"system": SAID, "system_prompt": [f"{SAID}\n"]},
     ],
 )
@@ -279,20 +313,143 @@ def test_a_system_text_beside_any_form_or_wrapper_is_the_system_message(system, 
     assert asked(row | system).messages == (SYSTEM, USER)
 
 
-@pytest.mark.parametrize(
-    "turn",
-    [
-        {"role": "system", "content": SAID},
-        {"role": "system", "content": [{"type": "text", "text": SAID}]},
-        {"type": "system", "content": SAID},
-        {"type": "system", "data": {"content": SAID}},
-        {"lc": 1, "id": ["langchain", "SystemMessage"], "kwargs": {"content": SAID}},
-    ],
-)
-def test_a_system_text_that_the_messages_repeat_is_read_once(turn):
-    assert asked({"messages": [turn, USER], "system": SAID}).messages == (SYSTEM, USER)
-    with pytest.raises(NotRepresentableError, match="several system texts"):
-        asked({"messages": [turn, USER], "system": "Be long"})
+def test_a_system_text_that_the_messages_repeat_is_read_once():
+    for content in (SAID, [{"type": "text", "text": SAID}]):
+        for turn in (
+            {"role": "system", "content": content},
+            {"type": "system", "content": content},
+            {"type": "system", "data": {"content": content}},
+            {"lc": 1, "id": ["langchain", "SystemMessage"], "kwargs": {"content": content}},
+            {"message.role": "system", "message.content": content},
+        ):
+            assert asked({"messages": [turn, USER], "system": SAID}).messages == (SYSTEM, USER)
+            with pytest.raises(NotRepresentableError, match="several system texts"):
+                asked({"messages": [turn, USER], "system": "Be long"})
+
+
+@pytest.mark.parametrize("beside", [{"context": "Bob did it."}, {"input": "Bob did it."}])
+def test_what_stands_beside_an_instruction_is_read(beside):
+    said = {"role": "user", "content": "Who did it?\nBob did it."}
+    for answer in ("output", "response"):
+        assert asked({"instruction": "Who did it?", answer: "Bob"} | beside).messages == (said,)
+
+
+def chat(said):
+    return [{"role": role, "content": text} for role, text in said]
+
+
+def openai(said, settings):
+    return {"model": "m", "messages": chat(said), **settings}
+
+
+def with_system(said, rows):
+    """The turns of a chat for an API that keeps the system text apart, and that text."""
+    system = [text for role, text in said if role == "system"]
+    return chat(said[len(system) :]), {"system": rows(system[0])} if system else {}
+
+
+def anthropic(said, settings):
+    messages, system = with_system(said, str)
+    renamed = {{"stop": "stop_sequences"}.get(name, name): settings[name] for name in settings}
+    return {"model": "m", "messages": messages, **system, **renamed}
+
+
+def bedrock(said, settings):
+    messages, system = with_system(said, lambda text: [{"text": text}])
+    names = {"max_tokens": "maxTokens", "top_p": "topP", "stop": "stopSequences"}
+    config = {names.get(name, name): settings[name] for name in settings}
+    turns = [{"role": each["role"], "content": [{"text": each["content"]}]} for each in messages]
+    body = {"messages": turns, **system, "inferenceConfig": config}
+    return {"schemaType": "ModelInvocationLog", "input": {"inputBodyJson": body}}
+
+
+def ollama(said, settings):
+    options = {{"max_tokens": "num_predict"}.get(name, name): settings[name] for name in settings}
+    return {"model": "m", "messages": chat(said), "options": options}
+
+
+def responses(said, settings):
+    renamed = {{"max_tokens": "max_output_tokens"}.get(n, n): settings[n] for n in settings}
+    return {"body": {"model": "m", "input": chat(said), **renamed}}
+
+
+def telemetry(said, settings):
+    turns = [{"role": role, "parts": [{"type": "text", "content": text}]} for role, text in said]
+    names = {"stop": "stop_sequences"}
+    request = {f"gen_ai.request.{names.get(name, name)}": settings[name] for name in settings}
+    return {"attributes": {"gen_ai.input.messages": json.dumps(turns), **request}}
+
+
+def openinference(said, settings):
+    flat = {}
+    for index, (role, text) in enumerate(said):
+        flat[f"llm.input_messages.{index}.message.role"] = role
+        flat[f"llm.input_messages.{index}.message.content"] = text
+    return {"attributes": {**flat, "llm.invocation_parameters": json.dumps(settings)}}
+
+
+def openllmetry(said, settings):
+    flat = {f"gen_ai.prompt.{at}.role": role for at, (role, _) in enumerate(said)}
+    flat |= {f"gen_ai.prompt.{at}.content": text for at, (_, text) in enumerate(said)}
+    flat |= {f"gen_ai.request.{name}": settings[name] for name in settings}
+    return {"attributes": flat}
+
+
+def gemini(said, settings):
+    messages, system = with_system(said, lambda text: {"parts": [{"text": text}]})
+    roles = {"assistant": "model"}
+    turns = [
+        {"role": roles.get(each["role"], each["role"]), "parts": [{"text": each["content"]}]}
+        for each in messages
+    ]
+    names = {"max_tokens": "maxOutputTokens", "top_p": "topP", "stop": "stopSequences"}
+    config = {names.get(name, name): settings[name] for name in settings}
+    told = {"systemInstruction": system.get("system")}
+    return {"key": "a", "request": {"contents": turns, **told, "generationConfig": config}}
+
+
+CLASSES = {"user": "HumanMessage", "assistant": "AIMessage", "system": "SystemMessage"}
+
+
+def langsmith(said, settings):
+    turns = [
+        {"lc": 1, "type": "constructor", "id": ["langchain", CLASSES[role]],
+         "kwargs": {"content": text}} for role, text in said
+    ]  # fmt: skip
+    return {"inputs": {"messages": [turns]}, "extra": {"invocation_params": settings}}
+
+
+def sharegpt(said, settings):
+    names = {"user": "human", "assistant": "gpt"}
+    turns = [{"from": names.get(role, role), "value": text} for role, text in said]
+    return {"conversations": turns, **settings}
+
+
+def alpaca(said, settings):
+    messages, system = with_system(said, str)
+    texts = [each["content"] for each in messages]
+    pairs = [list(pair) for pair in zip(texts[:-1:2], texts[1::2], strict=True)]
+    return {"instruction": texts[-1], "history": pairs, **system, "output": "x", **settings}
+
+
+FORMS = {
+    "bare": openai,
+    "Python literal": lambda said, settings: {"messages": str(chat(said)), **settings},
+    "Langfuse": lambda said, settings: {"input": chat(said), "modelParameters": settings},
+    "conversation": lambda said, settings: {"conversation": chat(said), **settings},
+    "Anthropic": anthropic,
+    "Anthropic batch": lambda *asked: {"custom_id": "a", "params": anthropic(*asked)},
+    "Bedrock": bedrock,
+    "Gemini": gemini,
+    "Ollama": ollama,
+    "Responses": responses,
+    "OpenTelemetry": telemetry,
+    "OpenInference": openinference,
+    "OpenLLMetry": openllmetry,
+    "LangSmith": langsmith,
+    "ShareGPT": sharegpt,
+    "Alpaca": alpaca,
+}
 
 
 # Half a character is no text, a text that is only blanks is no message, one with which a table pads
@@ -305,31 +462,39 @@ TEXTS = st.text(st.characters(exclude_categories=["Cs"]), min_size=1).filter(
         and not re.search("litellm|langfuse|truncated|redacted", text, re.IGNORECASE)
     )
 )
-READ = {name: shape for name, shape in SHAPES.items() if not isinstance(shape[1], type)}
 
 
-def saying(thing, text):
-    """A row in which the user says this text, also where it is kept as JSON or a Python literal."""
-    match thing:
-        case "Hello":
-            return text
-        case str() if "Hello" in thing:
-            try:
-                return json.dumps(saying(json.loads(thing), text))
-            except ValueError:
-                return str(saying(ast.literal_eval(thing), text))
-        case list():
-            return [saying(each, text) for each in thing]
-        case dict():
-            return {name: saying(each, text) for name, each in thing.items()}
-    return thing
+@st.composite
+def requests(draw):
+    texts = draw(st.lists(TEXTS, min_size=1, max_size=5).filter(lambda said: len(said) % 2))
+    said = [(("user", "assistant")[at % 2], text) for at, text in enumerate(texts)]
+    if draw(st.booleans()):
+        said.insert(0, ("system", draw(TEXTS)))
+    settings = {"temperature": draw(st.sampled_from([0.0, 0.5, 1.0]))}
+    settings |= draw(
+        st.fixed_dictionaries(
+            {},
+            optional={
+                "max_tokens": st.integers(1, 99),
+                "top_p": st.sampled_from([0.5, 0.9]),
+                "stop": st.lists(TEXTS, min_size=1, max_size=2),
+            },
+        )
+    )
+    return said, settings
 
 
-@given(TEXTS, st.sampled_from(sorted(READ)))
-def test_whatever_a_user_says_is_read_in_every_shape(text, name):
-    row, content, *_ = READ[name]
-    found = asked(saying(row, text))
-    assert (found.prompt or list(found.messages)) == saying(content, text)
+@given(requests(), st.sampled_from(sorted(FORMS)))
+def test_a_request_is_the_same_in_whichever_form_it_is_written(asks, form):
+    said, settings = asks
+    request = asked(FORMS[form](said, settings))
+    assert request.messages == tuple(chat(said))
+    assert request.sampling == Sampling(
+        temperature=settings["temperature"], top_p=settings.get("top_p")
+    )
+    assert request.max_tokens == settings.get("max_tokens")
+    assert request.stop == tuple(settings.get("stop", ()))
+    assert request.id == asked(openai(said, settings)).id
 
 
 # Parts of a prompt, as they may stand in any object of a row; each holds a word of its own.
@@ -338,8 +503,6 @@ PART = {
     **dict.fromkeys(["system_prompt", "instruction"], "Talk like a PIRATE."),
     "system_message": {"role": "system", "content": "PIRATE"},
     "system_instruction": {"parts": [{"text": "PIRATE"}]},
-    "contents": [{"parts": [{"text": "PIRATE"}]}],
-    "inputs": "PIRATE",
     "systemPrompt": ["PIRATE"],
     "messages": [{"role": "user", "content": "PIRATE"}],
     "conversations": [{"from": "human", "value": "PIRATE"}],
@@ -357,23 +520,37 @@ PART = {
     "frequency_penalty": 0.5,
     "chat_template_kwargs": {"PIRATE": True},
 }
+WRAPPED = FORMS | {
+    "request": lambda *asked: {"id": "r", "request": openai(*asked)},
+    "request.body": lambda *asked: {"request": {"method": "POST", "body": openai(*asked)}},
+    "JSON text": lambda *asked: {"response": "Hi", "request": json.dumps(openai(*asked))},
+    "prompt": lambda *asked: {"prompt": json.dumps(openai(*asked))},
+}
 
 
 def objects(thing):
     """The objects in which a row keeps its request, the row first."""
     yield thing
-    places = ("params", "input", "inputBodyJson", "request", "body", "attributes", "inputs")
-    for name in (*places, *BLOCKS):
+    for name in (
+        "params",
+        "input",
+        "inputBodyJson",
+        "request",
+        "body",
+        "attributes",
+        "inputs",
+        *BLOCKS,
+    ):
         if isinstance(thing.get(name), dict):
             yield from objects(thing[name])
 
 
-# Ollama reads no system text beside a raw prompt.
-@given(st.sampled_from(sorted({*READ} - {"Ollama, raw"})), st.sampled_from(sorted(PART)), st.data())
-def test_a_part_of_a_prompt_beside_any_shape_is_read_or_its_row_is_left_out_by_name(
-    name, part, data
+@given(requests(), st.sampled_from(sorted(WRAPPED)), st.sampled_from(sorted(PART)), st.data())
+def test_a_part_of_a_prompt_beside_any_form_is_read_or_its_row_is_left_out_by_name(
+    asks, form, part, data
 ):
-    row = json.loads(json.dumps(READ[name][0]))
+    said, settings = asks
+    row = WRAPPED[form](said, {"temperature": settings["temperature"]})
     place = data.draw(st.sampled_from(list(objects(row))))
     assume(part not in place)
     place[part] = PART[part]
@@ -385,48 +562,72 @@ def test_a_part_of_a_prompt_beside_any_shape_is_read_or_its_row_is_left_out_by_n
     assert any(name in outcome for name in expected)
 
 
-def test_the_last_message_of_a_body_is_never_its_answer_and_anthropics_is_not_finished():
-    messages = [USER, {"role": "assistant", "content": "{"}]
+@pytest.mark.parametrize(
+    ("row", "form"),
+    [
+        ({"prompt": "Once"}, "prompt"),
+        ({"messages": [USER]}, "messages"),
+        ({"body": {"messages": [USER]}}, "OpenAI request"),
+        ({"request": {"prompt": "Once"}}, "OpenAI request"),
+        ({"conversations": [{"from": "human", "value": "One"}]}, "ShareGPT"),
+    ],
+)
+def test_a_row_names_its_form(row, form):
+    assert read_request(row, "log:1", Fields(), b"key").form == form
+
+
+def test_the_last_message_of_a_request_body_is_never_taken_as_the_answer():
+    messages = [USER, {"role": "assistant", "content": "Hi"}]
     assert asked({"body": {"messages": messages}}).messages == tuple(messages)
-    for mark in (
-        {"anthropic_version": "bedrock-2023-05-31"},
-        {"stop_sequences": ["."]},
-        {"inferenceConfig": {}},
-        {"model": "claude-5"},
-    ):
-        with pytest.raises(NotRepresentableError, match="an assistant message for the model"):
-            asked({"request": {"model": "m", "messages": messages} | mark})
+
+
+@pytest.mark.parametrize(
+    "marked",
+    [{"anthropic_version": "bedrock-2023-05-31"}, {"stop_sequences": ["."]}, {"model": "claude-5"}],
+)
+def test_an_answer_that_an_anthropic_request_begins_is_no_finished_turn(marked):
+    messages = [USER, {"role": "assistant", "content": "{"}]
+    with pytest.raises(NotRepresentableError, match="an assistant message for the model"):
+        asked({"request": {"model": "m", "messages": messages} | marked})
+    for mark in ("prefix", "partial"):
+        with pytest.raises(NotRepresentableError, match=f"messages.{mark}"):
+            asked({"messages": [USER, messages[1] | {mark: True}]})
+
+
+def test_an_object_on_the_way_to_a_request_is_accounted_for():
+    row = {
+        "id": "r",
+        "request": {"url": "u", "body": {"text": {"format": None, "verbosity": "low"}, **CHAT}},
+    }
+    row["request"]["body"] = {"model": "m", "input": "Hello", "text": {"verbosity": "low"}}
+    read = read_request(row, "log:1", Fields(), b"key")
+    assert read.unread == {"id": "r", "request.url": "u", "request.body.text.verbosity": "low"}
 
 
 @pytest.mark.parametrize(
     ("row", "unread"),
     [
-        (
-            {"id": "r", "request": {"url": "u", "body": {
-                "model": "m", "input": "Hello", "text": {"verbosity": "low"}}}},
-            {"id", "request.url", "request.body.text.verbosity"},
-        ),
         ({"prompt": "Write to him.", "details": "It was late."}, {"details"}),
         ({"instruction": "Sum it up.", "user": "Dear Bob, …", "output": "x"}, {"user"}),
         ({"request": CHAT, "metadata": {"tools": []}, "model": "m"}, {"metadata"}),
         ({"request": CHAT | {"metadata": {"a": 1}, "user": "u"}}, set()),
         (CHAT | {"metadata": {"a": 1}, "user": "u"}, set()),
-        # A data set's count; of a request it is how many answers were asked for.
-        ({"prompt": "Once", "n": 3}, {"n"}),
     ],
-)  # fmt: skip
-def test_every_object_on_the_way_to_a_request_is_accounted_for(row, unread):
-    assert set(read(row).unread) == unread
+)
+def test_what_sets_nothing_in_the_body_of_an_api_is_any_field_elsewhere(row, unread):
+    assert set(read_request(row, "log:1", Fields(), b"key").unread) == unread
 
 
-def test_columns_that_only_begin_like_messages_are_none():
+def test_numbered_columns_are_messages_and_other_columns_that_begin_so_are_not():
+    flat = {f"messages.{at}.{name}": each[name] for at, each in enumerate(TOLD) for name in each}
+    assert asked(flat) == asked({"messages": TOLD})
     assert asked({"prompt": "Once", "messages.count": 3}).prompt == "Once"
 
 
 def test_with_a_path_to_the_prompt_other_parts_of_it_are_named_only():
     row = {"prompt": "Once", "text": "Twice", "context": "Thrice"}
-    found = read(row, prompt="prompt")
-    assert (found.request.prompt, set(found.unread)) == ("Once", {"text", "context"})
+    read = read_request(row, "log:1", Fields(prompt="prompt"), b"key")
+    assert (read.request.prompt, set(read.unread)) == ("Once", {"text", "context"})
 
 
 @pytest.mark.parametrize(
@@ -438,8 +639,8 @@ def test_with_a_path_to_the_prompt_other_parts_of_it_are_named_only():
         ),
         ({"meta": {"output": {"messages": [ANSWER]}, "input": CHAT}}, "meta.input"),
         ({"items": [{"from": "human", "value": "Hello"}]}, "items"),
-        ({"data": {"prompt": "Once", "parameters": {}}, "more": {"said": [USER]}}, "more.said"),
-        ({"data": {"prompt": "Once", "parameters": {}}}, "data"),
+        ({"data": {"inputs": "Once", "parameters": {}}, "more": {"said": [USER]}}, "more.said"),
+        ({"data": {"inputs": "Once", "parameters": {}}}, "data"),
         ({"sent by": {"us": CHAT}}, "'sent by.us'"),
         ({"inputs": {"chat_history": [USER], "input": "And now?"}}, None),
         ({"a": {"Hello there, how are you today?": CHAT}}, None),
@@ -458,11 +659,13 @@ def test_a_request_at_an_unknown_place_is_pointed_at(row, path):
     assert request.prompt == "Once" or request.messages == (USER,)
 
 
-def test_a_body_that_a_column_was_too_short_for_is_cut():
+@pytest.mark.parametrize("place", ["request", "body", "proxy_server_request"])
+def test_a_body_that_a_column_was_too_short_for_is_cut(place):
     whole = json.dumps(CHAT)
     for end in (1, 20, len(whole) - 1):
         with pytest.raises(NoTrafficError, match=r"^cut by the logger$"):
-            asked({"request": whole[:end]})
+            asked({place: whole[:end]})
+    assert asked({place: whole}).messages == (USER,)
 
 
 @pytest.mark.parametrize("row", [USER, USER | {"id": 7}, {"type": "user", "message": USER}])

@@ -5,10 +5,11 @@ from typing import Any
 
 import pytest
 from log_shapes import CHAT, SAMPLED, USER
-from traffic.asked import FUNCTION, TOOL, asked, read
+from traffic.asked import FUNCTION, TOOL, asked
 
 from draftbench.records import Sampling
 from draftbench.traffic.request_settings import BadRowError, NotRepresentableError, request_fields
+from draftbench.traffic.rows import Fields, read_request
 
 NOTHING = request_fields({}, server=True)
 # fmt: off
@@ -18,6 +19,7 @@ NEUTRAL: dict[str, Any] = {
     "response_format": {"type": "text"}, "tool_choice": "none", "min_tokens": 0, "best_of": 1,
     "guided_json": None,
 }
+HARMLESS = {"model": "m", "user": "u", "metadata": {"a": 1}, "stream": True, "logprobs": True}
 SAMPLING = {"temperature": 0.7, "top_p": 0.9, "top_k": 40, "min_p": 0.05, "seed": 7}
 # fmt: on
 
@@ -50,6 +52,7 @@ SAMPLING = {"temperature": 0.7, "top_p": 0.9, "top_k": 40, "min_p": 0.05, "seed"
             {"template": {"enable_thinking": False, "style": "x", "reasoning_effort": "low"}},
         ),
         (NEUTRAL, {}),
+        (HARMLESS, {}),
     ],
 )
 def test_what_a_request_can_hold_is_taken_and_nothing_else_changes(asked, fields):
@@ -64,14 +67,25 @@ def test_an_absent_temperature_is_the_default_of_the_api_or_greedy():
 @pytest.mark.parametrize(
     ("field", "value"),
     [
+        ("frequency_penalty", 0.5),
+        ("presence_penalty", -1),
+        ("repetition_penalty", 1.1),
+        ("logit_bias", {"50256": -100}),
+        ("min_tokens", 8),
+        ("best_of", 4),
+        ("use_beam_search", True),
         ("tool_choice", "none"),
         ("tool_choice", {"type": "function", "function": {"name": "another"}}),
+        ("ignore_eos", True),
+        ("safe_prompt", True),
+        ("web_search_options", {}),
         # A log cannot set the arguments of the renderer.
         ("chat_template_kwargs", {"chat_template": "x"}),
         ("chat_template_kwargs", {"tokenize": "x"}),
+        ("chat_template_kwargs", {"return_tensors": "x"}),
     ],
 )
-def test_what_a_template_cannot_be_told_is_named(field, value):
+def test_what_changes_the_distribution_is_named(field, value):
     with pytest.raises(NotRepresentableError, match=rf"^{field}$"):
         request_fields({field: value, "tools": [FUNCTION]}, server=True)
 
@@ -124,11 +138,9 @@ def test_think_is_an_argument_of_the_template(think, template):
     assert asked(row).template == template
 
 
-def test_output_tokens_are_a_limit_unless_an_answer_or_a_count_stands_beside_them():
-    row = {"prompt": "Once", "output_tokens": 9}
-    assert asked(row).max_tokens == asked(row | {"max_tokens": 9}).max_tokens == 9
-    for count in ({"response": "Hi"}, {"input_tokens": 5}):
-        assert asked(row | count).max_tokens is None
+@pytest.mark.parametrize("count", [{"response": "Hi"}, {"input_tokens": 5}])
+def test_output_tokens_beside_an_answer_or_a_count_are_no_limit(count):
+    assert asked({"prompt": "Once", "output_tokens": 9} | count).max_tokens is None
 
 
 @pytest.mark.parametrize("row", [{"messages": [USER]}, {"prompt": "Once"}])
@@ -142,20 +154,39 @@ def test_options_of_a_quiz_and_a_schema_are_no_sampling_parameters(row, column):
     [
         FUNCTION,
         {**TOOL, "input_schema": {"type": "object"}},
+        {**TOOL, "inputSchema": {"type": "object"}},
+        {"toolSpec": {**TOOL, "inputSchema": {"json": {"type": "object"}}}},
         {"type": "function", **TOOL, "parameters": {"type": "object"}},
         {**TOOL, "parameters": {"type": "object"}},
-        FUNCTION | {"cache_control": {"type": "ephemeral"}},
+        {"functionDeclarations": [{**TOOL, "parameters": {"type": "OBJECT"}}]},
+        {"functionDeclarations": [{**TOOL, "parametersJsonSchema": {"type": "object"}}]},
     ],
 )
 def test_tools_of_every_api_reach_the_template_alike(tool):
     assert asked({"messages": [USER], "tools": [tool]}).tools == (FUNCTION,)
 
 
-def test_a_tool_without_parameters_has_none_and_one_that_is_no_object_is_a_bad_row():
-    (tool,) = asked({"messages": [USER], "tools": [{"name": "f"}]}).tools
-    assert tool == {"type": "function", "function": {"name": "f"}}
+@pytest.mark.parametrize("inner", ["f", 5, None])
+def test_a_declared_function_that_is_no_object_is_a_bad_row(inner):
     with pytest.raises(BadRowError, match="a function of `tools` is not an object"):
-        asked({"messages": [USER], "tools": ["f"]})
+        asked({"messages": [USER], "tools": [{"functionDeclarations": [inner]}]})
+
+
+def test_a_tool_of_several_functions_is_as_many_tools_and_its_types_are_json_schema_s():
+    inner = {"type": "OBJECT", "properties": {"type": {"type": "STRING", "enum": ["A"]}}}
+    tools = asked(
+        {
+            "messages": [USER],
+            "tools": [
+                {"functionDeclarations": [{"name": "f", "parameters": inner}, {"name": "g"}]}
+            ],
+        }
+    ).tools
+    schema = {"type": "object", "properties": {"type": {"type": "string", "enum": ["A"]}}}
+    assert tools == (
+        {"type": "function", "function": {"name": "f", "parameters": schema}},
+        {"type": "function", "function": {"name": "g"}},
+    )
 
 
 @pytest.mark.parametrize(
@@ -164,8 +195,8 @@ def test_a_tool_without_parameters_has_none_and_one_that_is_no_object_is_a_bad_r
         {"type": "web_search"},
         {"type": "custom", "name": "f"},
         {"type": "computer_20241022"},
-        {"functionDeclarations": [TOOL]},
-        {"toolSpec": {**TOOL, "inputSchema": {"json": {"type": "object"}}}},
+        {"googleSearch": {}},
+        {"functionDeclarations": [TOOL], "codeExecution": {}},
     ],
 )
 def test_a_tool_that_is_no_function_leaves_its_request_out(tool):
@@ -176,9 +207,6 @@ def test_a_tool_that_is_no_function_leaves_its_request_out(tool):
 
 # fmt: off
 REFUSED = {
-    "frequency_penalty": 0.5, "presence_penalty": -1, "repetition_penalty": 1.1, "min_tokens": 8,
-    "logit_bias": {"50256": -100}, "best_of": 4, "use_beam_search": True, "ignore_eos": True,
-    "safe_prompt": True, "web_search_options": {"a": 1},
     "allowed_token_ids": [1], "structural_tag": "{}",
     "thinking_token_budget": 5, "truncate_prompt_tokens": 5, "chat_template": "x",
     "custom_logit_processor": "x", "vllm_xargs": {"a": 1}, "suffix": "x", "images": ["a"],
@@ -204,15 +232,26 @@ def test_what_changes_an_answer_is_refused_whatever_wraps_it(name):
 @pytest.mark.parametrize("name", ["format", "template", "think", "thinking", "grammar", "n"])
 def test_a_column_of_a_data_set_that_is_named_like_a_setting_costs_no_row_and_is_named(name):
     for row in ({"messages": [USER], name: "essay"}, {"request": CHAT, name: "essay"}):
-        found = read(row)
-        assert found.request == asked({field: row[field] for field in row if field != name})
-        assert found.unread == {name: "essay"}
+        read = read_request(row, "log:1", Fields(), b"key")
+        assert read.request == asked({field: row[field] for field in row if field != name})
+        assert read.unread == {name: "essay"}
 
 
-# Among them those of servers, of gateways, and what has no effect where what it shapes is off.
-@pytest.mark.parametrize(
-    "name", ["user", "logprobs", "rid", "background", "num_ctx", "provider", "usage", "dry_base"]
+# fmt: off
+HARMLESS = (
+    "session_id", "return_token_offsets", "return_prompt_text", "logprob_token_ids",
+    "return_weight_versions", "return_mm_kwargs", "kv_transfer_params", "ec_transfer_params",
+    "stream_interval", "rid", "extra_key", "data_parallel_rank", "return_hidden_states",
+    "return_meta_info", "return_cached_tokens_details", "return_spec_tokens_details",
+    "no_stop_trim", "top_logprobs_num", "truncation", "background", "max_tool_calls",
+    "token_ids_logprob", "dry_base", "min_keep",
+    # of gateways
+    "usage", "provider", "models", "route", "drop_params", "allowed_openai_params", "api_base",
 )
+# fmt: on
+
+
+@pytest.mark.parametrize("name", HARMLESS)
 def test_a_field_that_changes_no_token_costs_no_row(name):
     assert asked({"body": CHAT | {name: 1}}) == asked(CHAT)
 

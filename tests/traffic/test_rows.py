@@ -7,7 +7,7 @@ from datetime import UTC, datetime
 
 import pytest
 from log_shapes import CALLED, CHAT, USER
-from traffic.asked import FUNCTION, asked, read
+from traffic.asked import FUNCTION, asked
 
 from draftbench.traffic.errors import (
     BadRowError,
@@ -22,7 +22,8 @@ SECRET = "SECRET-TEXT"
 
 def test_fields_are_dotted_paths_or_dotted_columns():
     row = {"in": {"text": "Hello"}, "out.text": "Hi", "who": {"team": 3}}
-    form, request, *_ = read(row, prompt="in.text", response="out.text", segment="who.team")
+    fields = Fields(prompt="in.text", response="out.text", segment="who.team")
+    form, request, *_ = read_request(row, "f:1", fields, b"key")
     assert (form, request.prompt) == ("--prompt-field", "Hello")
     assert (request.response, request.segment) == ("Hi", "3")
 
@@ -70,7 +71,8 @@ def test_a_timestamp_is_text_or_unknown_and_refuses_nothing(time, text):
         ),
         ({"messages": [{"content": "SECRET-TEXT"}]}, "messages[0] has no `role`"),
         ({"messages": [{"role": "user", "content": 3}]}, "messages[0] has no text as `content`"),
-        ({"conversations": [{"from": "gpt", "value": "a"}]}, "the conversation has no human turn"),
+        ({"conversations": [{"from": "gpt", "value": "a"}]}, "`conversations` has no human turn"),
+        ({"conversations": "SECRET-TEXT"}, "`conversations` is not a list of objects"),
         ({"prompt": "a", "segment": ["SECRET-TEXT"]}, "the segment is not a text"),
         ({"prompt": "a", "segment": "s" * 201}, "the segment is longer than 200 characters"),
         ({"prompt": "a" * 1048577}, "the request is longer than 1 MiB"),
@@ -99,7 +101,7 @@ def test_a_bad_row_says_why_and_not_what(row, reason):
 )
 def test_broken_bytes_are_a_bad_row(data, reason):
     with pytest.raises(BadRowError) as raised:
-        asked(data)
+        read_request(data, "f:1", Fields(), b"key")
     assert str(raised.value) == reason
 
 
@@ -110,28 +112,22 @@ def test_the_hint_for_an_unknown_form_is_one_line_of_a_terminal():
     assert len(f"hint: {raised.value.hint}") <= 88
 
 
-def test_the_id_is_a_keyed_hash_of_what_was_asked():
+def test_the_id_is_a_keyed_hash_of_what_was_asked_and_of_nothing_else():
     row = {"prompt": "Hello", "temperature": 0.5, "max_tokens": 9, "stop": "."}
     question = (
         b'{"max_tokens":9,"prompt":"Hello","sampling":{"temperature":0.5},'
         b'"stop":["."],"template":{}}'
     )
-    expected = hmac.new(b"key", question, hashlib.sha256).hexdigest()[:16]
-    assert asked(row).id == expected
-
-
-def test_the_id_depends_on_the_key_and_the_question_and_on_nothing_else():
-    row = {"prompt": "Hello", "temperature": 0.5}
     same = row | {"segment": "s", "response": "r", "timestamp": "t", "top_p": 1.0, "n": 2}
-    assert asked(same).id == asked(row).id
-    others = [row | change for change in ({"prompt": "Hallo"}, {"temperature": 0.6}, {"seed": 1})]
-    ids = {asked(other).id for other in others} | {asked(row).id}
+    expected = hmac.new(b"key", question, hashlib.sha256).hexdigest()[:16]
+    assert asked(row).id == asked(same).id == expected
+    changes = ({"prompt": "Hallo"}, {"temperature": 0.6}, {"seed": 1})
+    ids = {expected, *(asked(row | change).id for change in changes)}
     ids.add(read_request(row, "f:1", Fields(), b"other key")[1].id)
     assert len(ids) == 5
 
 
 CUT, REDACTED = "cut by the logger", "redacted by the logger"
-MEDIA = "@@@langfuseMedia:type=image/jpeg|id=a-1|source=bytes@@@"
 MARKERS = [
     ("aa... (litellm_truncated skipped 81 chars. It is a DB storage safeguard.) ...z", CUT),
     ("aa... (litellm_truncated 12982 chars)", CUT),
@@ -158,8 +154,6 @@ MARKERS = [
     ("REDACTED", REDACTED),
     ("********", REDACTED),
     ("sha256:" + "9f86d081" * 8, REDACTED),
-    (MEDIA, "kept elsewhere by the logger"),
-    (f"What is {MEDIA}?", "kept elsewhere by the logger"),
 ]
 
 
@@ -188,23 +182,29 @@ def test_a_prompt_that_speaks_of_markers_is_a_prompt(text):
     assert asked({"prompt": text}).prompt == text
 
 
-def test_what_a_tool_wrote_may_be_cut_by_the_program_that_asked():
-    result = {"role": "tool", "content": "a.txt\nb.txt\n[truncated]"}
-    assert asked({"messages": [*CALLED[:2], result]}).messages[2] == result
-    with pytest.raises(NoTrafficError):
-        asked({"messages": [*CALLED[:2], result | {"content": "[truncated]"}]})
+CUT_BEFORE = "a.txt\nb.txt\n[truncated]"
+OBSERVED = USER | {"content": CUT_BEFORE}
 
 
-def test_a_text_that_is_shorter_than_a_whole_one_was_not_cut_by_the_logger():
-    """Agents cut what a program wrote before they say it as the user."""
-    said = USER | {"content": "a.txt\nb.txt\n[truncated]"}
-    longer, shorter = ({"role": "system", "content": "x" * size} for size in (40, 10))
-    assert asked({"messages": [longer, USER, said]}).messages[2] == said
-    with pytest.raises(NoTrafficError):
-        asked({"messages": [shorter, USER, said]})
-    cut = said | {"content": "x" * 40 + "[truncated]"}  # itself cut, and so no measure
-    with pytest.raises(NoTrafficError):
-        asked({"messages": [cut, USER, said]})
+@pytest.mark.parametrize(
+    ("messages", "traffic"),
+    [
+        # The program that asked may cut what a tool wrote, which the model then read so.
+        ([*CALLED[:2], {"role": "tool", "content": CUT_BEFORE}], True),
+        ([*CALLED[:2], {"role": "tool", "content": "[truncated]"}], False),
+        # Agents say what a program wrote as the user. A logger cuts the longest text.
+        ([{"role": "system", "content": "x" * 40}, USER, OBSERVED], True),
+        ([{"role": "system", "content": "x" * 10}, USER, OBSERVED], False),
+        # A text that is itself cut is no measure.
+        ([USER | {"content": "x" * 40 + "[truncated]"}, USER, OBSERVED], False),
+    ],
+)
+def test_a_text_that_was_cut_before_the_model_read_it_is_traffic(messages, traffic):
+    if traffic:
+        assert asked({"messages": messages}).messages == tuple(messages)
+    else:
+        with pytest.raises(NoTrafficError):
+            asked({"messages": messages})
 
 
 @pytest.mark.parametrize(
@@ -251,11 +251,18 @@ def test_what_a_server_keeps_of_a_prompt_leaves_the_row_out(row):
 
 def test_a_context_of_ids_labels_the_call_and_one_of_texts_is_read_by_the_model():
     row = {"messages": [USER], "context": {"trace_id": "0x1", "attempt": 2, "tags": ["a", "b"]}}
-    found = read(row)
-    assert (found.request, [*found.unread]) == (asked({"messages": [USER]}), ["context"])
+    read = read_request(row, "log:1", Fields(), b"key")
+    assert (read.request, [*read.unread]) == (asked({"messages": [USER]}), ["context"])
     for context in ({"sentences": ["Bob did it."]}, ["Paris"], "Paris"):
         with pytest.raises(NotRepresentableError, match=r"^context$"):
             asked({"messages": [USER], "context": context})
+
+
+@pytest.mark.parametrize("mark", ["@@@langfuseMedia:type=image/jpeg|id=a-1|source=bytes@@@"])
+def test_a_text_that_holds_only_the_mark_of_an_image_is_no_traffic(mark):
+    for text in (mark, f"What is {mark}?"):
+        with pytest.raises(NoTrafficError, match="kept elsewhere by the logger"):
+            asked({"messages": [USER | {"content": text}]})
 
 
 @pytest.mark.parametrize("word", ["nan", "NaN", "None", "null"])
@@ -281,10 +288,10 @@ def test_the_ids_of_calls_and_marks_of_caches_are_no_part_of_a_request():
             ],
         }
 
-    found = read(row("B", cache_control={"type": "ephemeral"}))
-    assert (found.request.id, found.unread) == (asked(row("A")).id, {})
-    assert found.request.tools == (FUNCTION,)
-    assert found.request.messages[0] == USER
+    read = read_request(row("B", cache_control={"type": "ephemeral"}), "f:1", Fields(), b"key")
+    assert (read.request.id, read.unread) == (asked(row("A")).id, {})
+    assert read.request.tools == (FUNCTION,)
+    assert read.request.messages[0] == USER
 
 
 @pytest.mark.parametrize("word", ["NaN", "Infinity", "-Infinity"])
@@ -296,6 +303,6 @@ def test_numbers_that_json_does_not_have_are_null(word):
 def test_what_a_plain_prompt_has_as_whole_lines_is_no_further_part():
     prompt = "### Instruction:\nSay it in German.\n\n### Input:\nyes\n\n### Response:"
     row = {"prompt": prompt, "instruction": "Say it in German.", "input": "yes", "output": "ja"}
-    assert asked(row).prompt == prompt
+    assert read_request(row, "log:1", Fields(), b"key").request.prompt == prompt
     with pytest.raises(NotRepresentableError, match="input"):
-        asked({"prompt": "Ja or Nein?", "input": "Nein"})
+        read_request({"prompt": "Ja or Nein?", "input": "Nein"}, "log:1", Fields(), b"key")

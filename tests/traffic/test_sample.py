@@ -44,7 +44,8 @@ def test_exact_duplicates_merge_and_keep_their_weight_and_first_segment(tmp_path
         ("a", 1.0, "log.jsonl:5", None),
     ]
     assert traffic.requests[0].response == "first"
-    assert (traffic.rows, traffic.merged, traffic.several, traffic.dropped) == (5, 2, 1, {})
+    summary = traffic.summary
+    assert (summary.rows, summary.merged, summary.several, summary.left_out) == (5, 2, 1, {})
 
 
 def test_what_was_dropped_is_counted_by_reason(tmp_path):
@@ -60,17 +61,16 @@ def test_what_was_dropped_is_counted_by_reason(tmp_path):
         {"prompt": "b"},
     )
     traffic = load(query(path, skip_bad=True))
-    assert traffic.dropped == {
+    assert traffic.summary.left_out == {
         "not representable: logit_bias": 2,
         "not representable: frobnicate": 1,
-        "bad row": 10,
     }
-    assert traffic.rows == 15
-    assert [(bad.first, bad.reason, bad.rows) for bad in traffic.bad_rows] == [
+    assert (traffic.summary.rows, traffic.bad) == (15, 10)
+    assert [(bad.first, bad.reason, bad.rows) for bad in traffic.summary.bad_rows] == [
         ("log.jsonl:5", "not JSON (invalid character (byte 4))", 1),
         ("log.jsonl:6", "the prompt is empty", 9),
     ]
-    assert traffic.form == "OpenAI request, prompt"
+    assert traffic.summary.form == "OpenAI request, prompt"
 
 
 def test_rows_without_a_temperature_are_counted_by_the_one_taken(tmp_path):
@@ -78,7 +78,7 @@ def test_rows_without_a_temperature_are_counted_by_the_one_taken(tmp_path):
     chat = {"model": "m", "messages": [{"role": "user", "content": "a"}]}
     empty = [{"model": "m", "prompt": "a", "temperature": text} for text in ("", " ", "None")]
     path = log(tmp_path, chat, chat, *empty, {"prompt": "b"}, {"prompt": "c", "temperature": 0})
-    assert load(query(path)).assumed == {1.0: 5, 0.0: 1}
+    assert load(query(path)).summary.assumed == {"1": 5, "0": 1}
 
 
 @pytest.mark.parametrize(
@@ -183,8 +183,8 @@ def test_the_digest_tells_whether_the_traffic_changed(tmp_path):
 def test_a_suite_is_read_by_name_and_by_its_own_segments():
     for suite in suites():
         traffic = load(query(f"suite:{suite.name}"))
-        assert traffic.rows == suite.requests
-        assert not traffic.dropped
+        assert traffic.summary.rows == suite.requests
+        assert not traffic.summary.left_out
         assert all(request.segment for request in traffic.requests)
 
 
@@ -280,7 +280,7 @@ def test_fields_that_are_not_read_are_named_the_longest_first(tmp_path):
         "empty": None,
     }
     traffic = load(query(log(tmp_path, row)))
-    assert list(traffic.unread.items()) == [("passage", 1), ("custom", 1)]
+    assert list(traffic.summary.unread.items()) == [("passage", 1), ("custom", 1)]
 
 
 def test_a_source_without_a_single_request_is_not_read_to_its_end(tmp_path):
