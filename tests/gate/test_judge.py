@@ -285,10 +285,18 @@ def test_prompt_lookup_and_a_model_without_times_are_not_comparable(run):
         judge(run(candidate="ngram"), run())
 
 
-@pytest.mark.parametrize("metric", ["speedup", "draft_cost_ratio"])
-def test_times_that_were_not_measured_are_refused(arm, metric):
-    with pytest.raises(UsageError, match="did not measure"):
+@pytest.mark.parametrize(
+    ("metric", "lacking"),
+    [("speedup", "decoding at k = 4"), ("draft_cost_ratio", "costs of a draft step")],
+)
+def test_times_that_were_not_measured_are_refused(arm, metric, lacking):
+    with pytest.raises(UsageError, match=f"did not measure {lacking}"):
         judge(arm(cost_ratios=()), arm(), [parse_limit(f"{metric}:5%")])
+
+
+def test_of_a_few_repeats_the_cost_of_a_draft_has_no_interval_and_is_open(arm):
+    result = judge(arm(cost_ratios=(0.3,) * 5), arm(), [parse_limit("draft_cost_ratio:5%")])
+    assert (result.verdict, check(result, "draft_cost_ratio").difference) == (OPEN, None)
 
 
 @pytest.mark.parametrize(
