@@ -13,7 +13,7 @@ import scenes
 from scenes import EMBEDDED
 from sweep.engine import FakeEngine, fake_drive
 
-from draftbench.records import DraftingMode
+from draftbench.records import DraftingMode, LookupReplay, StackReplay
 from draftbench.run_folder.run import read_run
 from draftbench.sweep import SweepOptions, engine_ask, engine_check, engine_prepare, prepare, worker
 from draftbench.sweep.grid import run
@@ -91,6 +91,28 @@ def small(monkeypatch, tmp_path):
         out=tmp_path / "run",
         models=EMBEDDED,
     )
+
+
+def rows_as_replayed(run):
+    """The decoding runs with heads, own layers and stacks, of which every round must be the one
+    that the replays say.
+    """
+    along = {(record.key, record.candidate): record for record in run.replays}
+    rows = [row for row in run.decodes if row.k]
+    for row in rows:
+        record, response = along[row.key, row.candidate], run.responses[row.key]
+        assert row.digest == response.digest
+        found = list(zip(row.proposed, row.accepted, strict=True))
+        if isinstance(record, StackReplay):
+            assert found == list(scenes.rounds_of_stack(record, response, row.k))
+        elif isinstance(record, LookupReplay):
+            at = 1
+            for proposed, accepted in found:
+                room = min(row.k, response.limit - at - 1)
+                assert proposed == min(room, record.proposed[at - 1])
+                assert accepted == min(record.matched[at - 1], room)
+                at += accepted + 1
+    return rows
 
 
 @pytest.fixture

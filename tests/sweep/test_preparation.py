@@ -57,9 +57,6 @@ def test_a_logged_answer_without_tokens_is_left_out_and_counted(small, logged, t
     assert [len(prompt.logged) > 0 for prompt in prepared.prompts] == [True]
     assert prepared.manifest.traffic.requests == 1
     assert prepared.manifest.traffic.dropped == {"a logged answer without any token": 1}
-
-
-def test_a_log_of_answers_without_tokens_is_refused(small, logged, tokenless):
     with pytest.raises(TrafficError, match="a logged answer without any token: 1"):
         small.prepared("ngram", **logged("nothing"))
 
@@ -163,20 +160,16 @@ def test_requests_that_the_template_refuses_are_skipped_and_counted(small, tmp_p
         "chats.jsonl:2 (System role not supported)"
     )
     assert "--skip-bad" in caught.value.hint
-
-
-def test_a_log_that_the_template_refuses_whole_is_refused(small, tmp_path, strict):
     with pytest.raises(TrafficError, match="System role not supported"):
         small.prepared("ngram", traffic=query(chats(tmp_path, "system"), skip_bad=True))
 
 
 @pytest.mark.parametrize(("asked", "end"), [({}, None), ({"show_prompt": True}, "import a0")])
-def test_the_first_prompt_is_shown_where_that_is_asked_for(small, tmp_path, strict, asked, end):
+def test_the_first_prompt_is_shown_where_that_is_asked_for_and_of_a_suite(
+    small, tmp_path, strict, asked, end
+):
     first = small.prepared("ngram", traffic=query(chats(tmp_path, "user")), **asked).traffic.first
     assert (first.roles, first.end) == (("user",), end)
-
-
-def test_the_first_prompt_of_a_suite_is_shown(small):
     assert small.prepared("ngram", traffic=query("suite:completion", sample=1)).traffic.first.end
 
 
@@ -246,23 +239,21 @@ def test_every_draft_is_kept_as_drafts_called_it_those_of_an_engine_too(served, 
     assert list(specs.values()) == drafts
 
 
-@pytest.mark.parametrize("name", ["mtp", "suffix", "ngram", "self", "eagle3:x"])
-def test_a_folder_called_as_what_an_engine_drafts_by_has_its_path_for_a_name(
-    tmp_path, monkeypatch, name
+@pytest.mark.parametrize(
+    ("name", "others"),
+    [
+        *((name, [name]) for name in ("mtp", "suffix", "ngram", "self", "eagle3:x")),
+        ("ngram+mtp", ["ngram", "ngram+./ngram+mtp"]),  # a stack
+    ],
+)
+def test_a_folder_called_as_a_way_of_drafting_has_its_path_for_a_name(
+    tmp_path, monkeypatch, name, others
 ):
     monkeypatch.chdir(tmp_path)
     (tmp_path / name).mkdir()
-    for drafts in ((f"./{name}", name), (name, f"./{name}")):
+    for drafts in ((f"./{name}", *others), (*others, f"./{name}")):
         options = SweepOptions("t", drafts, query("suite:completion"))
-        assert specs_of(options) == {f"./{name}": f"./{name}", name: name}
-
-
-def test_a_folder_called_as_a_stack_has_its_path_for_a_name(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    (tmp_path / "ngram+mtp").mkdir()
-    options = SweepOptions("t", ("./ngram+mtp", "ngram+./ngram+mtp"), query("suite:completion"))
-    names = "./ngram+mtp", "ngram", "ngram+./ngram+mtp"
-    assert specs_of(options) == {name: name for name in names}
+        assert specs_of(options) == {each: each for each in drafts}
 
 
 def test_the_built_in_decoder_refuses_what_only_an_engine_drafts_by(small):

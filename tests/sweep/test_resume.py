@@ -58,6 +58,15 @@ def cut(small):
     return cut
 
 
+def ended_after_cuts(cut, appends, **changes):
+    """The folder of a sweep that is cut after so many appends, and begun again, until it ends."""
+    cuts = 0
+    while not (ended := cut(appends, **changes)):
+        cuts += 1
+    assert cuts >= 2
+    return ended
+
+
 def decoded(row):
     where = row.block, row.concurrency, row.request, row.repeat, row.k
     return *where, row.proposed, row.accepted, row.digest, row.active
@@ -71,27 +80,26 @@ def essence(folder):
         found.trajectories,
         found.replays,
         sorted(map(decoded, found.decodes)),
-        [(p.block, p.concurrency, str(p.candidate), p.context) for p in found.costs],
+        sorted((p.block, p.concurrency, str(p.candidate), p.context) for p in found.costs),
         found.facts,
     )
 
 
-@pytest.mark.parametrize(("temperature", "every"), [(0.0, 8), (0.7, 7)])
-def test_a_sweep_cut_again_and_again_ends_like_an_uncut_one(small, cut, temperature, every):
-    asking = {"temperature": temperature, "concurrency": (1, 2), "measure_requests": 2}
+@pytest.fixture
+def restarted(monkeypatch):
+    """Every process of several is a new worker in this one."""
+    monkeypatch.setattr(
+        Pool, "_begin", lambda pool, card: Here(pool.prepared, pool._keep, pool.watcher)
+    )
+
+
+@pytest.mark.parametrize(
+    ("appends", "asked"), [(8, {}), (7, {"temperature": 0.7}), (9, {"processes": 2})]
+)
+def test_a_sweep_cut_again_and_again_ends_like_an_uncut_one(small, cut, restarted, appends, asked):
+    asking = {"concurrency": (1, 2), "measure_requests": 2} | asked
     expected = essence(small.sweep(out="whole", **asking))
-    cuts, ended = 0, None
-    while not (ended := cut(every, **asking)):
-        cuts += 1
-    assert cuts >= 2
-    assert essence(ended) == expected
-
-
-def test_an_ended_sweep_measures_nothing_again(tmp_path, small):
-    small.sweep()
-    files = {p: p.read_bytes() for p in (tmp_path / "run").rglob("*") if p.is_file()}
-    small.sweep()
-    assert {p: p.read_bytes() for p in files} == files
+    assert essence(ended_after_cuts(cut, appends, **asking)) == expected
 
 
 @pytest.fixture
@@ -105,14 +113,16 @@ def unloadable(monkeypatch):
 
 
 @pytest.mark.parametrize("measure", ["best", "all", "none", "replay"])
-def test_an_ended_sweep_loads_nothing(small, unloadable, measure):
+def test_an_ended_sweep_loads_and_measures_nothing_again(small, unloadable, measure):
     effort = {"concurrency": (1, 2), "measure": measure, "controls": True}
     small.sweep(**effort)
+    files = {path: path.read_bytes() for path in small.out.rglob("*") if path.is_file()}
     unloadable()
     small.notes.clear()
     small.sweep(**effort)
     assert small.notes[-1] == "everything is measured already; no model is loaded"
     assert not [note for note in small.notes if note.startswith("loading")]
+    assert {path: path.read_bytes() for path in files} == files
 
 
 def asked(folder):
@@ -137,33 +147,26 @@ def test_what_was_decoded_before_says_at_which_ks_a_sweep_goes_on(small):
     assert len(by_request) == 2 * 2 * 2 * 3
 
 
-def test_a_run_is_unfinished_from_when_a_sweep_begins_in_it_to_its_end(small, cut):
-    def said():
-        return unfinished(read_run(RunFolder(small.out)))
+def test_a_run_is_unfinished_and_unsealed_from_when_a_sweep_begins_in_it_to_its_end(small, cut):
+    def now():
+        folder = RunFolder(small.out)
+        return unfinished(read_run(folder)), folder.manifest.sealed
 
     small.sweep()
-    assert said() is None
+    said, before = now()
+    assert said is None
     cut(1, measure_requests=2)  # of a folder that one sweep ended in
-    assert "cut off at candidate 2 of 2, with 2 of 2 responses" in said()
+    said, sealed = now()
+    assert "cut off at candidate 2 of 2, with 2 of 2 responses" in said
+    assert sealed is None
     small.notes.clear()
-    small.sweep(measure_requests=2)
-    assert said() is None
-    (resumed,) = [note for note in small.notes if note.startswith("resuming")]
-    assert resumed.startswith("resuming: 2 of 2 responses and ")
-    assert resumed.endswith(" of 2 candidates are done")
-
-
-def test_a_run_is_sealed_at_its_end_and_anew_when_more_was_measured_in_it(small, cut):
-    def sealed():
-        return RunFolder(small.out).manifest.sealed
-
-    small.sweep()
-    before = sealed()
-    cut(1, measure_requests=2)
-    assert sealed() is None
     folder = small.sweep(measure_requests=2)
-    assert sealed()["decode.jsonl"].records == 2 * before["decode.jsonl"].records
-    assert sum(seal.records for seal in sealed().values()) == len(folder.observations())
+    said, sealed = now()
+    assert said is None
+    assert sealed["decode.jsonl"].records == 2 * before["decode.jsonl"].records
+    assert sum(seal.records for seal in sealed.values()) == len(folder.observations())
+    (resumed,) = [note for note in small.notes if note.startswith("resuming")]
+    assert re.fullmatch(r"resuming: 2 of 2 responses and . of 2 candidates are done", resumed)
 
 
 def test_a_run_that_was_changed_after_its_end_is_not_resumed(small):
@@ -173,21 +176,13 @@ def test_a_run_that_was_changed_after_its_end_is_not_resumed(small):
         small.sweep(measure="none")
 
 
-def test_a_sweep_that_is_refused_did_not_begin(small):
+def test_a_sweep_of_a_model_that_changed_since_it_was_measured_is_refused_and_did_not_begin(small):
     copy = small.copy("draft", "copy")
     small.sweep(copy)
-    (copy / "config.json").write_text((copy / "config.json").read_text() + " ")
-    with pytest.raises(RunFolderError, match="changed"):
+    with_fields(copy / "config.json", rope_theta=1.0)
+    with pytest.raises(RunFolderError, match="the draft `copy` changed since"):
         small.sweep(copy, measure_requests=2)
     assert unfinished(read_run(RunFolder(small.out))) is None
-
-
-@pytest.fixture
-def restarted(monkeypatch):
-    """Every process of several is a new worker in this one."""
-    monkeypatch.setattr(
-        Pool, "_begin", lambda pool, card: Here(pool.prepared, pool._keep, pool.watcher)
-    )
 
 
 def by_process(folder):
@@ -215,20 +210,6 @@ def test_every_process_times_and_decodes_the_same(small, unloadable, restarted, 
 def test_more_processes_add_to_those_that_measured(small, restarted):
     small.sweep()
     assert {len(rows) for rows in by_process(small.sweep(processes=2)).values()} == {2}
-
-
-def test_a_sweep_in_several_processes_cut_again_and_again_is_whole_in_the_end(
-    small, cut, restarted
-):
-    asking = {"concurrency": (1, 2), "measure_requests": 2, "processes": 2}
-    expected = read_run(small.sweep(out="whole", **asking))
-    cuts, ended = 0, None
-    while not (ended := cut(9, **asking)):
-        cuts += 1
-    assert cuts >= 2
-    found = read_run(ended)
-    assert sorted(map(decoded, found.decodes)) == sorted(map(decoded, expected.decodes))
-    assert len(found.costs) == len(expected.costs)
 
 
 def test_a_batch_with_more_requests_is_decoded_again_as_a_whole(small, unloadable):
@@ -299,14 +280,6 @@ def test_a_text_without_its_record_is_made_again(tmp_path, small, cut):
     ended = small.sweep("ngram")
     assert len(read_run(ended).trajectories) == 2
     assert len({t.request for t in ended.records(PrivateText)}) == 2
-
-
-def test_a_model_that_changed_since_it_was_measured_is_refused(small):
-    draft = small.copy("draft", "draft")
-    small.sweep(draft)
-    with_fields(draft / "config.json", rope_theta=1.0)
-    with pytest.raises(RunFolderError, match="the draft `draft` changed"):
-        small.sweep(draft)
 
 
 def test_a_replay_of_another_length_than_its_response_is_refused(small):
@@ -401,11 +374,7 @@ def test_what_is_timed_is_timed_with_the_first_wave(small, waves):
 def test_a_cut_sweep_until_settled_ends_like_an_uncut_one(small, cut, waves, until):
     asking = waves(until)
     expected = essence(small.sweep(out="whole", **asking))
-    cuts, ended = 0, None
-    while not (ended := cut(6, **asking)):
-        cuts += 1
-    assert cuts >= 2
-    assert essence(ended) == expected
+    assert essence(ended_after_cuts(cut, 6, **asking)) == expected
     said = [re.match(r"resuming: (\d+) of (\d+) responses", note) for note in small.notes]
     counts = [tuple(map(int, match.groups())) for match in said if match]
     assert counts[-1][1] > 2  # it resumes in a later wave
@@ -454,22 +423,6 @@ def test_a_first_wave_of_which_nothing_can_be_drafted_is_followed_by_the_next(
     monkeypatch.setattr(worker, "generate", one_token)
     found = small.found("ngram", **asking)
     assert (len(found.trajectories), len(found.replays)) == (4, 2)
-
-
-def test_a_draft_that_fails_in_a_later_wave_costs_only_itself(small, waves, monkeypatch):
-    calls, replay = [], worker.replay
-
-    def failing(loaded, group):
-        calls.append(loaded.candidate.draft)
-        if calls.count("draft") == 2 and calls[-1] == "draft":
-            raise RuntimeError("broken")
-        return replay(loaded, group)
-
-    monkeypatch.setattr(worker, "replay", failing)
-    found = small.found(**waves(9))
-    assert [failed.candidate.draft for failed in found.failures] == ["draft"]
-    assert calls.count("draft") == 2
-    assert sum(row.candidate.draft == "ngram" for row in found.replays) == 8
 
 
 def test_rounds_that_were_computed_for_one_draft_are_not_computed_again_for_the_next(

@@ -9,7 +9,6 @@ import pytest
 import torch
 from scenes import query, sheet
 
-from draftbench.measure.trajectories import score
 from draftbench.records import Candidate
 from draftbench.run_folder import run
 from draftbench.sweep.options import ServingOptions, SweepOptions
@@ -73,10 +72,6 @@ def timed(cells, steps=STEPS, of_self=0.0):
     return (steps + most) / 2
 
 
-def test_time_follows_from_sizes_and_tokens(work):
-    assert work() == LOADING + WRITING + READING + timed(2) + DECODING
-
-
 def test_layers_take_their_time_once_a_pass_and_a_little_for_each_further_token(work):
     """10 layers of 1 ms in each of the 50 passes that write responses, and 0.1 ms for 7 rows of
     them, the 600 tokens of prompts, and the 1000 that target and self read; 1 layer of the draft.
@@ -85,15 +80,6 @@ def test_layers_take_their_time_once_a_pass_and_a_little_for_each_further_token(
     assert work(measure="replay", speed=replace(CORES, layer=1e-3)) == replays + 50 * 0.01
     tokens = 0.001 * (50 * 7 + 600 + 1000 + 1000) + 0.0001 * 1000
     assert work(measure="replay", speed=replace(CORES, in_layer=1e-4)) == replays + tokens
-
-
-def test_what_is_not_measured_takes_no_time(work):
-    assert work(measure="none") == LOADING + WRITING + READING + STEPS
-    assert work(measure="replay") == LOADING + WRITING + READING
-
-
-def test_a_log_is_not_written(work):
-    assert work(measure="replay", responses="log") == LOADING + READING
 
 
 def test_the_target_as_its_own_draft_is_timed_and_decoded_only_where_it_was_asked_for(work):
@@ -106,22 +92,34 @@ def test_the_target_as_its_own_draft_is_timed_and_decoded_only_where_it_was_aske
     assert work(measure="all") == LOADING + WRITING + READING + timed(4, *of_self) + every
 
 
-def test_processes_of_their_own_each_start_and_load_the_target(work):
-    """One for each of three candidates, in every turn; the first also writes the responses."""
-    three = 10 * 5 + 9 * 10 + 3 * 1
-    assert work(processes=3) == three + WRITING + READING + 3 * (timed(2) + DECODING)
+# What all replays take, and all but loading of a whole sweep.
+REPLAYS, WHOLE = LOADING + WRITING + READING, WRITING + READING + timed(2) + DECODING
+# Workers share two loads of the draft.
+SHARED = 5 + (5 + 10) + (1 + WRITING + READING) / 2
 
 
-def test_a_worker_of_its_own_process_starts_once(work):
-    assert work(workers=1) == 5 + LOADING + WRITING + READING + timed(2) + DECODING
-
-
-def test_several_workers_share_what_is_not_timed(work):
-    """Each loads the target, they share two loads of the draft, and one loads it to time it."""
-    shared = (1 + WRITING + READING) / 2
-    assert work(workers=2) == 5 + (5 + 10) + shared + 1 + timed(2) + DECODING
-    replays = work(workers=2, measure="replay")
-    assert replays == 5 + (5 + 10) + shared
+@pytest.mark.parametrize(
+    ("options", "seconds"),
+    [
+        ({}, LOADING + WHOLE),
+        ({"measure": "none"}, REPLAYS + STEPS),
+        ({"measure": "replay"}, REPLAYS),
+        ({"measure": "replay", "responses": "log"}, LOADING + READING),
+        # One process for each of three candidates, in every turn; the first writes the responses.
+        ({"processes": 3}, 10 * 5 + 9 * 10 + 3 + WHOLE + 2 * (timed(2) + DECODING)),
+        ({"workers": 1}, 5 + LOADING + WHOLE),
+        # Each of two workers loads the target; one loads the draft again to time it.
+        ({"workers": 2, "measure": "replay"}, SHARED),
+        ({"workers": 2}, SHARED + 1 + timed(2) + DECODING),
+        # Of two, two, four and two requests; the draft is loaded in each again.
+        ({"until": "settled", "measure": "replay"}, REPLAYS + 3 * 1),
+    ],
+)
+def test_time_follows_from_sizes_and_tokens_and_from_what_is_measured_where(
+    work, monkeypatch, options, seconds
+):
+    monkeypatch.setattr(run, "WAVE", 2)
+    assert work(**options) == seconds
 
 
 def test_rows_that_step_together_take_longer_and_write_more(work):
@@ -192,26 +190,6 @@ def test_decoding_at_a_second_k_takes_half_as_long_again(small, told, monkeypatc
     assert longer == {"decoding at k = 1": 1.0, "decoding at k = 1, 2": 1.5}
 
 
-def test_the_responses_are_not_done_before_they_are_scored(small, monkeypatch):
-    """Known fault: the time left followed from a stage that was said to be done and went on."""
-    done, left_at_score = [], []
-    monkeypatch.setattr(
-        type(small.notes), "stage", lambda self, what, total, *_: done.append(total)
-    )
-    monkeypatch.setattr(
-        type(small.notes), "advance", lambda self, units=1: done.append(done.pop() - units)
-    )
-
-    def scored(*arguments):
-        left_at_score.append(done[0])
-        return score(*arguments)
-
-    monkeypatch.setattr("draftbench.sweep.worker.score", scored)
-    small.sweep()
-    assert all(left_at_score)
-    assert done[0] == 0
-
-
 @pytest.mark.parametrize("restarts", [1, 2])
 def test_a_sweep_on_an_engine_tells_of_the_stages_that_were_planned(served, small, told, restarts):
     asked = {"ks": (2, 4, 8), "measure": "all", "measure_requests": 2, "concurrency": (1, 4)}
@@ -221,9 +199,3 @@ def test_a_sweep_on_an_engine_tells_of_the_stages_that_were_planned(served, smal
     assert [(stage.candidate, stage.what) for stage in planned] == [
         (candidate, what) for candidate, what, _ in told if what != "replay"
     ]
-
-
-def test_the_time_of_waves_is_that_of_all_requests_at_once(work, monkeypatch):
-    """Of two, two, four and two requests; the draft is loaded in each again."""
-    monkeypatch.setattr(run, "WAVE", 2)
-    assert work(until="settled", measure="replay") == LOADING + 3 * 1 + WRITING + READING
