@@ -81,8 +81,9 @@ def costs(run: Run, read: float | None) -> Iterator[Row]:
     for draft in dict.fromkeys((each.draft, each.quant) for each in answer.evaluations):
         found = (each for each in answer.evaluations if (each.draft, each.quant) == draft)
         if (c := next(found).draft_cost_ratio) is not None:
-            level = "" if draft[1] == "none" else f" at {draft[1]}"
-            yield f"c of {draft[0]}{level}", f"{c.value:.3f}", WANTED.get(draft[0], "")
+            whole = draft[1] == "none"
+            level, wanted = ("", WANTED.get(draft[0], "")) if whole else (f" at {draft[1]}", "")
+            yield f"c of {draft[0]}{level}", f"{c.value:.3f}", wanted
     if (error := answer.prediction_error) is not None:
         seen = f"{error.median:.1%} in the median, {error.worst:.1%} at most"
         yield "speed-ups predicted, off by", seen, "3% in the median"
@@ -145,7 +146,8 @@ def main(out: Path) -> None:
     rows: list[Row] = []
     for name in ("built-in", "levels", "embedded"):
         if name in runs:
-            rows += costs(runs[name], read if name == "built-in" else None)
+            of_run = costs(runs[name], read if name == "built-in" else None)
+            rows += [(f"{name}: {what}", seen, wanted) for what, seen, wanted in of_run]
     rows += kernels(timed)
     for name in ("by-worker", "by-ray"):
         if name in runs and "embedded" in runs:

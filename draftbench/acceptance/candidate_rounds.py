@@ -176,28 +176,41 @@ class CandidateRounds:
         return min((*windows, *served), default=math.inf)
 
     @cached_property
+    def _sizes(self) -> Floats:
+        """Tokens of every response's prompt, its output tokens, and how often it occurs in the
+        traffic: the responses to one request share its weight [3, responses].
+        """
+        often = Counter(t.request for t in self.trajectories)
+        rows = [
+            (t.prompt_tokens, t.output_tokens, t.weight / often[t.request])
+            for t in self.trajectories
+        ]
+        return np.array(rows, dtype=float).reshape(len(rows), 3).T
+
+    @property
     def prompts(self) -> Floats:
         """The length of every response's prompt in tokens [responses]."""
-        return np.array([float(t.prompt_tokens) for t in self.trajectories])
+        return self._sizes[0]
 
     @cached_property
     def contexts(self) -> Floats:
         """Tokens in the cache half-way through every response [responses]."""
-        return np.array([context_of(t) for t in self.trajectories])
+        return np.asarray(self._sizes[0] + self._sizes[1] / 2)
 
     @cached_property
+    def tokens(self) -> Floats:
+        """Tokens of every response after its first [responses]."""
+        return np.maximum(self._sizes[1] - 1, 0.0)
+
+    @property
     def weights(self) -> Floats:
-        """How often every response occurs in the traffic [responses]; the responses to one request
-        share its weight.
-        """
-        often = Counter(t.request for t in self.trajectories)
-        return np.array([t.weight / often[t.request] for t in self.trajectories])
+        """How often every response occurs in the traffic [responses]."""
+        return self._sizes[2]
 
     @cached_property
     def context(self) -> float:
         """The mean context in tokens over all decoding steps."""
-        lengths = [max(t.output_tokens - 1, 0) for t in self.trajectories]
-        steps = self.weights * np.array(lengths, dtype=float)
+        steps = self.weights * self.tokens
         contexts = self.contexts
         return float(steps @ contexts / steps.sum()) if steps.any() else float(contexts.mean())
 

@@ -149,11 +149,10 @@ class TransformersRunner:
     Args:
         model: a loaded causal LM for which `rewind_obstacle` is None.
         level: quantization level of its linear layers.
-        two_layouts: whether a CPU may hold unquantized weights twice: for one token, for several.
-        least: rows to which a CPU pads a bfloat16 product over fewer.
+        layouts: `two_layouts` and `least` of `make_linear`.
     """
 
-    def __init__(self, model: Any, level: str, *, two_layouts: bool = True, least: int = 1) -> None:
+    def __init__(self, model: Any, level: str, **layouts: Any) -> None:
         self.model = model
         config = model.config.get_text_config()
         self.vocab_size = config.vocab_size
@@ -169,7 +168,7 @@ class TransformersRunner:
         self._cache_name = "cache" if renamed else "past_key_values"
         if len({p.device for p in model.parameters()}) == 1:
             embedding = model.get_input_embeddings().weight
-            replace_linears(model, level, embedding=embedding, two_layouts=two_layouts, least=least)
+            replace_linears(model, level, embedding=embedding, **layouts)
 
     @property
     def name(self) -> str:
@@ -250,8 +249,8 @@ class TransformersRunner:
         return logits
 
 
-def replace_linears(model: nn.Module, level: str, *, embedding: Tensor, **how: Any) -> None:
-    """Replace every linear layer by `make_linear`'s, made `how`, in place.
+def replace_linears(model: nn.Module, level: str, *, embedding: Tensor, **layouts: Any) -> None:
+    """Replace every linear layer by `make_linear`'s in place.
 
     A head that is tied to the embedding becomes a separate layer, which shares the embedding's
     memory if it holds its weights in rows.
@@ -263,7 +262,7 @@ def replace_linears(model: nn.Module, level: str, *, embedding: Tensor, **how: A
                 given = weight.detach().contiguous()
                 bias = None if layer.bias is None else layer.bias.detach()
                 tied = weight is embedding
-                linear = make_linear(given, bias, level, copied=tied, **how)
+                linear = make_linear(given, bias, level, copied=tied, **layouts)
                 setattr(parent, name, linear)
 
 

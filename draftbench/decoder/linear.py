@@ -114,15 +114,9 @@ def unquantized_linear(
     copied: bool = True,
     least: int = 1,
 ) -> nn.Linear | PackedLinear:
-    """The fastest layer for a matrix of this type and size on its device.
-
-    Args:
-        weight: [out, in].
-        two_layouts: whether a matrix of 32-bit weights may be held twice. If not, a large one stays
-            in rows, since a step of one token is the baseline of every speed-up.
-        copied: whether the weight is in memory already; a piece of a mapped file would keep the
-            whole file in memory.
-        least: rows to which a bfloat16 product over fewer is padded on a CPU.
+    """The fastest layer for a matrix of this type and size on its device (see `make_linear`).
+    Without `two_layouts` a large matrix of 32-bit weights stays in rows, since a step of one token
+    is the baseline of every speed-up.
     """
     layout = None
     if weight.device.type == "cpu":

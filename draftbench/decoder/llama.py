@@ -83,25 +83,17 @@ class LlamaRunner:
     Args:
         model: a loaded transformers causal LM for which `llama_obstacle` is None; it is used up.
         level: quantization level of the linear layers, the output head included.
-        two_layouts: whether a CPU may hold unquantized weights twice: for one token, for several.
-        least: rows to which a CPU pads a bfloat16 product over fewer.
         device: where to move the weights, layer by layer; by default they stay.
         longest: tokens per row for which recorded caches have room from the start.
+        layouts: `two_layouts` and `least` of `make_linear`.
     """
 
     def __init__(
-        self,
-        model: Any,
-        level: str,
-        *,
-        two_layouts: bool = True,
-        least: int = 1,
-        device: str | None = None,
-        longest: int = 0,
+        self, model: Any, level: str, *, device: str | None = None, longest: int = 0, **layouts: Any
     ) -> None:
         config = model.config
         self.vocab_size, self.context_length = config.vocab_size, config.max_position_embeddings
-        linear = partial(make_linear, level=level, two_layouts=two_layouts, least=least)
+        linear = partial(make_linear, level=level, **layouts)
         self._model = LlamaModel(model, linear, torch.device(device or model.device))
         like = self._model.like
         self.dtype, self.device = like.dtype, str(like.device)

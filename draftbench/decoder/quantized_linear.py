@@ -76,7 +76,8 @@ def make_linear(
         weight: [out, in] on its final device.
         bias: [out] or None.
         two_layouts: whether weights may be held twice, for one token and for several.
-        copied: whether the weight is in memory already, not a piece of a mapped file.
+        copied: whether the weight is in memory already; a piece of a mapped file would keep the
+            whole file in memory.
         least: rows to which an unquantized bfloat16 product over fewer is padded on a CPU.
     """
     if level == "none" or not fits_level(level, *weight.shape):

@@ -85,16 +85,17 @@ def configure(plan: ServePlan, engine: str, version: str | None = None) -> Engin
     engine = known_engine(engine)
     rules = ENGINE_RULES[engine]
     number = version_of(version)
+    how = plan.speculation
     _check(plan, engine, rules)
     written = _WRITERS[engine](plan, number)
     name = rules.name if version is None else f"{rules.name} {version}"
     differences = [*plan.differences, *written.differences]
-    made = plan.quant == "none" or engine in level_of(plan.quant).made_by
+    made = how.quant == "none" or engine in level_of(how.quant).made_by
     if plan.draft is not None and not rules.converts and not made:
-        form = level_of(plan.quant).checkpoint or plan.quant
+        form = level_of(how.quant).checkpoint or how.quant
         form = f"{'an' if form.startswith('8') else 'a'} {form}"
         differences.append(
-            f"{rules.name} cannot quantize to {plan.quant} while loading, as the run did: make "
+            f"{rules.name} cannot quantize to {how.quant} while loading, as the run did: make "
             f"{form} checkpoint of the draft (llm-compressor, GPTQ or AWQ), name it with --draft "
             "and measure it; an unquantized draft is not the one recommended"
         )
@@ -109,7 +110,7 @@ def configure(plan: ServePlan, engine: str, version: str | None = None) -> Engin
             for first, last, k in plan.schedule
         )
         to_do.append(
-            f"{name} takes one draft length, here k = {plan.k}; the best by concurrent "
+            f"{name} takes one draft length, here k = {how.k}; the best by concurrent "
             f"requests: {steps}. --concurrency N exports the best for N"
         )
     if plan.target_quant != "none":
@@ -125,9 +126,9 @@ def configure(plan: ServePlan, engine: str, version: str | None = None) -> Engin
     ]
     if plan.contexts and (cut := shorter_context(rules, *plan.contexts)):
         to_do.append(f"{rules.name}: {cut}")
-    if plan.sampled and written.mode not in (None, plan.mode):
+    if plan.sampled and written.mode not in (None, how.mode):
         to_do.append(
-            f"{name} drafts in the mode `{written.mode}`, and the run measured `{plan.mode}`: "
+            f"{name} drafts in the mode `{written.mode}`, and the run measured `{how.mode}`: "
             "above temperature 0 acceptance will differ, so measure again there"
         )
     to_do += [*written.to_do, *plan.open_loads]

@@ -26,21 +26,22 @@ def write(plan: ServePlan, version: Version) -> WriterResult:
     """
     if version < _OLDEST:
         raise too_old("llama.cpp", "b9626", "flags that draftbench knows")
-    speculation, mode = plan.speculation, None
-    (longest, shortest), concurrency = plan.lookup, plan.concurrency
+    how = speculation = plan.speculation
+    mode: DraftingMode | None = None
+    (longest, shortest), concurrency = how.lookup, plan.concurrency
     differences, to_do = list[str](), list[str]()
-    if speculation.stacked and plan.k < shortest:  # prompt lookup could find nothing
+    if speculation.stacked and how.k < shortest:  # prompt lookup could find nothing
         differences.append(f"the draft alone, as {too_short(shortest)}")
         speculation = replace(speculation, stacked=False)
-    elif speculation.stacked and plan.method != "draft-model" and plan.engine != "llama.cpp":
+    elif speculation.stacked and how.method != "draft-model" and plan.engine != "llama.cpp":
         differences.append(
             "behind prompt lookup llama.cpp accepts a little less of a head than the run says"
         )
-    if plan.method == "ngram" or speculation.stacked:
+    if how.method == "ngram" or speculation.stacked:
         if longest > shortest:
             to_do += other_lookup(plan, "llama.cpp", f"looks up n-grams of {shortest} tokens alone")
-        if plan.k < shortest:
-            to_do.append(f"{too_short(shortest)}: with k = {plan.k} it drafts nothing")
+        if how.k < shortest:
+            to_do.append(f"{too_short(shortest)}: with k = {how.k} it drafts nothing")
     if concurrency > 1:
         to_do.append(
             f"add -c N with {concurrency} times a request's tokens, or --kv-unified: "
@@ -49,18 +50,18 @@ def write(plan: ServePlan, version: Version) -> WriterResult:
     target = _file(plan.target, plan.target_quant, "target")
     converted = [plan.target] if target != plan.target else []
     if plan.draft is not None:
-        head = plan.method != "draft-model"
-        file = _file(plan.draft, plan.quant, "head" if head else "draft")
+        head = how.method != "draft-model"
+        file = _file(plan.draft, how.quant, "head" if head else "draft")
         speculation = replace(speculation, model=file)
         if file != plan.draft and head:
             to_do.append(f"{CONVERT_HEAD} makes the head's GGUF file")
         elif file != plan.draft:
             converted.append(plan.draft)
-    if plan.method == "draft-model":
+    if how.method == "draft-model":
         mode = DraftingMode.GREEDY
         # When llama.cpp samples drafts, it uses a request's temperature and seed, not top-k or
         # top-p.
-        if plan.mode is not mode and version >= _SAMPLING:
+        if how.mode is not mode and version >= _SAMPLING:
             mode = DraftingMode.SAMPLED_TEMPERATURE_ONLY
             to_do.append(
                 "measure acceptance there: it draws from the draft's ten best tokens only, so "
@@ -68,7 +69,7 @@ def write(plan: ServePlan, version: Version) -> WriterResult:
                 "--spec-draft-sampling, and --engine-version b9626 writes for them"
             )
         speculation = replace(speculation, mode=mode)
-        for quant in dict.fromkeys((plan.quant, plan.target_quant)):
+        for quant in dict.fromkeys((how.quant, plan.target_quant)):
             if arguments := level_of(quant).llama_quantize:
                 to_do.append(f"nearest to {quant} is `llama-quantize {arguments}`")
     if converted:
@@ -83,7 +84,7 @@ def write(plan: ServePlan, version: Version) -> WriterResult:
         if version < _RATES:
             raise too_old("llama.cpp", "b10649", "acceptance to play back")
         words += ["--spec-synth-rates", ",".join(map(str, plan.survival))]
-    if plan.on_gpu and plan.method != "ngram":
+    if plan.on_gpu and how.method != "ngram":
         words += ["-ngl", "99", "-ngld", "99"]
     return WriterResult(shlex.join(words), mode, differences=differences, to_do=to_do)
 

@@ -13,6 +13,7 @@ from draftbench.records import DraftingMode
 
 def write(plan: ServePlan, version: Version) -> WriterResult:
     """The command, the same for every version."""
+    how = plan.speculation
     words = ["python", "-m", "sglang.launch_server", "--model-path", plan.target]
     if plan.survival:  # the length includes the target's token
         words.insert(0, f"SGLANG_SIMULATE_ACC_LEN={1 + sum(plan.survival):.4g}")
@@ -21,7 +22,7 @@ def write(plan: ServePlan, version: Version) -> WriterResult:
     if plan.concurrency > ENGINE_RULES["sglang"].requests:
         words += ["--max-running-requests", str(plan.concurrency)]
     words += sglang_flags(plan.speculation)
-    to_do, mode = [], DraftingMode.GREEDY if plan.method == "draft-model" else None
-    if plan.method == "ngram":
+    to_do, mode = [], DraftingMode.GREEDY if how.method == "draft-model" else None
+    if how.method == "ngram":
         to_do = other_lookup(plan, "sglang", "looks up n-grams in the texts of all requests")
     return WriterResult(shlex.join(words), mode, to_do=to_do)

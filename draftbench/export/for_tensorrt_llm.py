@@ -23,12 +23,12 @@ def write(plan: ServePlan, version: Version) -> WriterResult:
     """
     import yaml
 
-    to_do, steps = list[str](), plan.schedule
+    to_do, steps, how = list[str](), plan.schedule, plan.speculation
     if version < (1, 3):
         raise too_old("TensorRT-LLM", "1.3", "fields that draftbench knows")
     # `max_draft_len` is the longest length, and must be that of the smallest batch.
     scheduled = bool(steps) and steps[0][2] == plan.longest
-    fields = tensorrt_llm_fields(plan.speculation_at(plan.longest if scheduled else plan.k))
+    fields = tensorrt_llm_fields(plan.speculation_at(plan.longest if scheduled else how.k))
     model = fields.pop("speculative_model", None)
     if scheduled:  # keys are the largest batch for each length
         fields["draft_len_schedule"] = {last: k for _, last, k in steps}
@@ -37,11 +37,11 @@ def write(plan: ServePlan, version: Version) -> WriterResult:
     mode, document = None, dict[str, object]()
     if plan.target_revision:
         document["revision"] = plan.target_revision
-    if plan.method == "ngram":
+    if how.method == "ngram":
         document["disable_overlap_scheduler"] = True
-        if plan.lookup.shortest > 1:
+        if how.lookup.shortest > 1:
             to_do += other_lookup(plan, "tensorrt-llm", "looks up n-grams down to one token")
-    elif plan.method == "draft-model":
+    elif how.method == "draft-model":
         drawn = "use_rejection_sampling" in fields
         mode = DraftingMode.SAMPLED if drawn else DraftingMode.GREEDY
         if plan.translated:

@@ -14,7 +14,7 @@ from draftbench.records import DraftingMode
 
 def write(plan: ServePlan, version: Version) -> WriterResult:
     """The snippet, the same for every version."""
-    speculation = plan.speculation
+    how = speculation = plan.speculation
     to_do = ["set each request's sampling: the most frequent is written"] if plan.mixed else []
     loading = 'dtype="auto", device_map="cuda"' if plan.on_gpu else 'dtype="auto"'
     target = _from_pretrained(plan.target, plan.target_revision)
@@ -24,7 +24,7 @@ def write(plan: ServePlan, version: Version) -> WriterResult:
         f"tokenizer = AutoTokenizer.from_pretrained({target})",
         f"target = AutoModelForCausalLM.from_pretrained({target}, {loading})",
     ]
-    if plan.method == "mtp":
+    if how.method == "mtp":
         mode = None
         to_do.append(
             "transformers drafts one token a round by each of the target's own layers, whatever k: "
@@ -32,14 +32,14 @@ def write(plan: ServePlan, version: Version) -> WriterResult:
         )
     elif plan.draft is None:
         mode = None
-        down = "looks up n-grams down to one token and " * (plan.lookup.shortest > 1)
+        down = "looks up n-grams down to one token and " * (how.lookup.shortest > 1)
         to_do += other_lookup(plan, "transformers", f"{down}takes the first match in the prompt")
     else:
         mode = DraftingMode.SAMPLED
         draft = _from_pretrained(plan.draft, plan.draft_revision)
         lines += [
             f"draft = AutoModelForCausalLM.from_pretrained({draft}, {loading})",
-            f"draft.generation_config.num_assistant_tokens = {plan.k}",
+            f"draft.generation_config.num_assistant_tokens = {how.k}",
             'draft.generation_config.num_assistant_tokens_schedule = "constant"',
             "draft.generation_config.assistant_confidence_threshold = 0.0",
         ]

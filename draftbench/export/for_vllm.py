@@ -27,6 +27,7 @@ def write(plan: ServePlan, version: Version) -> WriterResult:
     if version < _OLDEST:
         raise too_old("vLLM", "0.26", "configuration that draftbench knows")
     words = ["vllm", "serve", plan.target]
+    how = plan.speculation
     if plan.target_revision:
         words += ["--revision", plan.target_revision]
     to_do: list[str] = []
@@ -42,10 +43,10 @@ def write(plan: ServePlan, version: Version) -> WriterResult:
         fields["rejection_sample_method"] = "synthetic"
         fields["synthetic_acceptance_rates"] = list(plan.survival)
     mode = None
-    if plan.method == "ngram" and version < _NGRAM_RUNNER:
+    if how.method == "ngram" and version < _NGRAM_RUNNER:
         to_do += other_lookup(plan, "vllm", "takes the first match in the prompt")
-    elif plan.method == "draft-model":
-        greedy = plan.mode is DraftingMode.GREEDY
+    elif how.method == "draft-model":
+        greedy = how.mode is DraftingMode.GREEDY
         if plan.translated and not greedy:
             raise UsageError(
                 "vLLM refuses this pair: its vocabularies differ",

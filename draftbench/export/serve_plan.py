@@ -21,7 +21,6 @@ from draftbench.planner.recommendation import Configuration, Recommendation, Sch
 from draftbench.records import (
     LOOKUP,
     Candidate,
-    DraftingMode,
     NGramSizes,
     Sampling,
     draft_of_stack,
@@ -70,23 +69,6 @@ class ServePlan:
     engine: str | None = None  # the engine that measured; None: the built-in decoder
 
     @property
-    def method(self) -> str:
-        """How it drafts: the method of its speculation."""
-        return self.speculation.method
-
-    @property
-    def k(self) -> int:
-        return self.speculation.k
-
-    @property
-    def mode(self) -> DraftingMode:
-        return self.speculation.mode
-
-    @property
-    def quant(self) -> str:
-        return self.speculation.quant
-
-    @property
     def draft(self) -> str | None:
         """The draft model, without its revision; None for a method that needs none."""
         return self.speculation.model and split_revision(self.speculation.model)[0]
@@ -95,10 +77,6 @@ class ServePlan:
     def draft_revision(self) -> str | None:
         return self.speculation.model and split_revision(self.speculation.model)[1]
 
-    @property
-    def lookup(self) -> NGramSizes:
-        return self.speculation.lookup
-
     def speculation_at(self, k: int) -> Speculation:
         """How to draft k tokens instead."""
         return replace(self.speculation, k=k, translated=self.translated)
@@ -106,7 +84,7 @@ class ServePlan:
     @property
     def longest(self) -> int:
         """The most tokens that are drafted at any load."""
-        return max((k for _, _, k in self.schedule), default=self.k)
+        return max((k for _, _, k in self.schedule), default=self.speculation.k)
 
     @property
     def translated(self) -> bool:

@@ -26,7 +26,7 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
-from itertools import compress
+from itertools import compress, count
 from statistics import fmean, median
 from typing import Literal, NamedTuple, cast
 
@@ -185,14 +185,14 @@ def baseline_drift(decodes: Sequence[Decode], *, by_start: bool = False) -> Drif
     """
     # Observations are appended, after a resume too, so they are in order of time. Pauses do not
     # count: the change is from the first run to the last, whenever it happened.
-    parts = [part for row in decodes if row.k == 0 and (part := steady(row)) is not None]
-    order = [part for part in parts if part.output_tokens > 1 and part.decode_seconds > 0]
-    starts = list(dict.fromkeys(row.process for row in order))
-    places = [starts.index(row.process) for row in order] if by_start else list(range(len(order)))
     runs: defaultdict[tuple[Key, int], list[tuple[int, float]]] = defaultdict(list)
-    for at, row in zip(places, order, strict=True):
-        pace = math.log(row.decode_seconds / (row.output_tokens - 1))
-        runs[row.key, row.concurrency].append((at, pace))
+    starts, order = dict[str, int](), count()
+    for row in decodes:
+        part = steady(row) if row.k == 0 else None
+        if part and part.output_tokens > 1 and part.decode_seconds > 0:
+            start, place = starts.setdefault(row.process, len(starts)), next(order)
+            pace = math.log(part.decode_seconds / (part.output_tokens - 1))
+            runs[row.key, row.concurrency].append((start if by_start else place, pace))
     slopes = [
         (later - earlier) / (j - i)
         for points in runs.values()
@@ -215,7 +215,7 @@ def baseline_drift(decodes: Sequence[Decode], *, by_start: bool = False) -> Drif
     # deviation is taken from their median (1.4826: for a normal law), widened for the offsets.
     widening = len(residuals) / (len(residuals) - len(repeated))
     error = 1.4826 * median(residuals) * math.sqrt(widening / squares)
-    last = max(places)
+    last = max(at for points in runs.values() for at, _ in points)
     return Drift(math.expm1(slope * last), math.expm1(2 * error * last))
 
 
@@ -443,8 +443,7 @@ def in_seconds(
     """
     contexts, weights = along.contexts, along.weights
     if k is None:
-        tokens = [max(t.output_tokens - 1.0, 0.0) for t in along.trajectories]
-        return _seconds(block.steps(np.array(tokens), contexts), weights)
+        return _seconds(block.steps(along.tokens, contexts), weights)
     return _seconds(block.rounds(along.at(k), contexts, concurrency, weights), weights)
 
 

@@ -26,7 +26,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import msgspec
 
@@ -89,12 +89,22 @@ class CostSource:
 def costs_in(run: Run) -> CostSource:
     """The costs that a run timed; on a serving engine these are seconds of whole rounds."""
     if run.manifest.question.engine is not None:
-        return CostSource(
-            blocks={},
-            runner=engine_name(run),
-            run=run,
-            served={each: _served_loads(run, each) for each in run.candidates},
-        )
+        # The loads at which a start with a candidate and one without both answered enough requests.
+        answered = defaultdict[tuple[Any, ...], set[str]](set)
+        for row in run.decodes:
+            if row.output_tokens > 1 and row.decode_seconds > 0:
+                answered[row.block, row.concurrency, row.k, row.process].add(row.request)
+        enough = {
+            (of, n, k > 0) for (of, n, k, _), names in answered.items() if len(names) >= FEW_DECODED
+        }
+        served = {}
+        for candidate in run.candidates:
+            drafted, plain = (
+                {n for of, n, drafts in enough if (of, drafts) == (str(candidate), side)}
+                for side in (True, False)
+            )
+            served[candidate] = tuple(sorted(drafted & plain))
+        return CostSource({}, engine_name(run), run, served)
     timed_by = next((point.runner for point in run.costs if point.candidate is None), None)
     target = run.facts_of(None)
     return CostSource(
@@ -102,17 +112,6 @@ def costs_in(run: Run) -> CostSource:
         runner=timed_by or (target.runner if target else None),
         run=run,
     )
-
-
-def _served_loads(run: Run, candidate: Candidate) -> tuple[int, ...]:
-    """The loads at which a start with a candidate and one without both answered enough requests."""
-    requests: defaultdict[tuple[int, bool, object], set[str]] = defaultdict(set)
-    for row in run.decodes:
-        if row.block == str(candidate) and row.output_tokens > 1 and row.decode_seconds > 0:
-            requests[row.concurrency, row.k > 0, (row.k, row.process)].add(row.request)
-    enough = {at[:2] for at, names in requests.items() if len(names) >= FEW_DECODED}
-    concurrencies = sorted({concurrency for concurrency, _ in enough})
-    return tuple(at for at in concurrencies if {(at, True), (at, False)} <= enough)
 
 
 def engine_name(run: Run) -> str:
@@ -123,7 +122,7 @@ def engine_name(run: Run) -> str:
 
 
 Positive = Annotated[float, msgspec.Meta(gt=0, lt=1e9)]
-_HINT = "see `draftbench recommend --help` for what such a file holds"
+_HINT = "docs/formats.md says what such a file holds (An engine's costs)"
 
 
 class _DraftCosts(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -161,10 +160,6 @@ def read_engine_costs(path: Path, candidates: Sequence[Candidate]) -> CostSource
         keys = [key for kind in (_File, _Batch, _DraftCosts) for key in kind.__struct_fields__]
         hint = did_you_mean(unknown[1], keys, _HINT) if unknown else _HINT
         raise UsageError(f"`{path}`: {error}", hint=hint) from error
-    passes = {
-        concurrency: _target_passes(path, concurrency, given)
-        for concurrency, given in file.concurrency.items()
-    }
     named = {name for given in file.concurrency.values() for name in given.drafts}
     known = {str(candidate): candidate for candidate in candidates}
     if not named & set(known):
@@ -174,7 +169,19 @@ def read_engine_costs(path: Path, candidates: Sequence[Candidate]) -> CostSource
         )
     blocks: dict[Candidate, dict[int, Block]] = {}
     for concurrency, given in sorted(file.concurrency.items()):
-        target = exactly(passes[concurrency])
+        where, step, rate = f"`{path}`: concurrency", given.target_step_s, given.tokens_per_second
+        if (step is None) == (rate is None):
+            text = f"{where} {concurrency} needs one of target_step_s and tokens_per_second"
+            raise UsageError(text, hint=_HINT)
+        passes = {1: step or concurrency / (rate or 1.0), **given.verify}
+        rising = [passes[tokens] for tokens in sorted(passes)]
+        if rising != sorted(rising):
+            raise UsageError(
+                f"{where} {concurrency}: a pass over more tokens takes less time than one over "
+                "fewer, or than a step",
+                hint="all are seconds of all requests together; average over more passes",
+            )
+        target = exactly(passes)
         for name in given.drafts.keys() & known.keys():
             lookup = known[name].draft == LOOKUP
             own = exactly({1: given.drafts[name].step_s})
@@ -182,7 +189,7 @@ def read_engine_costs(path: Path, candidates: Sequence[Candidate]) -> CostSource
                 target=target,
                 draft=None if lookup else own,
                 proposal=own if lookup else None,
-                longest=max(passes[concurrency]),
+                longest=max(passes),
             )
     caveats = (
         f"costs come from {file.engine}, in `{path}`: all speed-ups here are "
@@ -192,22 +199,3 @@ def read_engine_costs(path: Path, candidates: Sequence[Candidate]) -> CostSource
         "±0.00), and no interval or probability here includes it",
     )
     return CostSource(blocks, runner=file.engine, origin=f"`{path}`", caveats=caveats)
-
-
-def _target_passes(path: Path, concurrency: int, given: _Batch) -> dict[int, float]:
-    """Seconds of a target pass by its tokens."""
-    step, rate = given.target_step_s, given.tokens_per_second
-    if (step is None) == (rate is None):
-        raise UsageError(
-            f"`{path}`: concurrency {concurrency} needs one of target_step_s and tokens_per_second",
-            hint=_HINT,
-        )
-    passes = {1: step or concurrency / (rate or 1.0), **given.verify}
-    rising = [passes[tokens] for tokens in sorted(passes)]
-    if rising != sorted(rising):
-        raise UsageError(
-            f"`{path}`: concurrency {concurrency}: a pass over more tokens takes less time than "
-            "one over fewer, or than a step",
-            hint="all are seconds of all requests together; average over more passes",
-        )
-    return passes

@@ -357,7 +357,7 @@ class Evaluator:
         blocks, engine = self.source.blocks, self.on_engine
         cells = [] if self.foreign else cells_of(run, blocks, self.drawn)
         loads = {*chain(*blocks.values()), *(cell.configuration.concurrency for cell in cells)}
-        every = sorted(loads) or [1]
+        every = sorted(loads)
         design = EngineDesign(cells, self.ks) if engine else BuiltInDesign(cells, every)
         known = [
             Configuration.of(candidate, k, concurrency)
@@ -380,11 +380,6 @@ class Evaluator:
             return (1,)  # requests sent at their times of arrival make one load, which counts as 1
         return tuple(sorted(self.run.manifest.question.concurrency))
 
-    def _candidates(self, concurrency: int) -> list[Candidate]:
-        """The candidates at a load; the control only where it is shown."""
-        shown = concurrency in (*self.options.concurrency, *self.concurrencies())
-        return [each for each in self.run.candidates if shown or each.draft != SELF]
-
     @remembered
     def measured(self, concurrency: int) -> dict[tuple[Candidate, int], Measurement]:
         """What the runner that costs come from has decoded."""
@@ -405,7 +400,7 @@ class Evaluator:
             if configuration in cells and configuration in self.effects.design.alone:
                 alone[configuration] = measurement.runs
         by_tokens_alone, every = {c.candidate for c in alone}, {}
-        for candidate in self._candidates(concurrency):
+        for candidate in self.run.candidates:
             block = self._block(candidate, concurrency)
             served = concurrency in self.source.served.get(candidate, ())
             if block or (served and candidate not in by_tokens_alone):
@@ -420,7 +415,7 @@ class Evaluator:
         here, parts = self.promised(concurrency), self._parts(concurrency)
         column_of = {each: column for column, each in enumerate(here.configurations)}
         found = []
-        for candidate in self._candidates(concurrency):
+        for candidate in self.run.candidates:
             along, measured = candidate_rounds(self.run, candidate), self.measured(concurrency)
             for k in self.ks:
                 if not (along.reaches(k) or (candidate, k) in measured):

@@ -344,9 +344,9 @@ def headroom(
         own = of_self.get(each.k)
         most = own.tokens_per_round if own else None
         if most is None:  # every drafted token is accepted; the last round of a response is shorter
-            lengths = np.array([max(t.output_tokens - 1.0, 0.0) for t in each.along.trajectories])
-            passes = each.along.weights @ np.ceil(lengths / (each.k + 1))
-            most = float(each.along.weights @ lengths) / max(float(passes), 1.0)
+            lengths, weights = each.along.tokens, each.along.weights
+            passes = weights @ np.ceil(lengths / (each.k + 1))
+            most = float(weights @ lengths) / max(float(passes), 1.0)
         if speed and tokens:
             most = max(most, tokens)
             rates = (alphas.get(each.candidate), ceiling or 1.0)

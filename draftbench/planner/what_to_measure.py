@@ -13,7 +13,6 @@ from statistics import median
 
 import numpy as np
 
-from draftbench.acceptance.candidate_rounds import candidate_rounds
 from draftbench.acceptance.intervals import quantiles
 from draftbench.planner.cells import ks_of
 from draftbench.planner.decide import (
@@ -120,9 +119,8 @@ def timed_enough(
         decoded: the responses that will be decoded.
         cells: at how many k's at most, the baseline included.
     """
-    along = candidate_rounds(run, candidate)
     evaluator = Evaluator(replace(run, costs=tuple(points)), DecisionOptions())
-    best = evaluator.at(concurrency, candidate).best_of_draft if along.laws else None
+    best = evaluator.at(concurrency, candidate).best_of_draft
     if best is None or best.block is None or best.parts is None:
         return True
     spent = 0.0  # by all visits and one more to every step, without stalls
@@ -135,7 +133,7 @@ def timed_enough(
         samples = 1 if of_prompt else SAMPLES_PER_VISIT
         spent += (len(point.seconds) // samples + (not of_prompt)) * (samples + 1) * middle
     speed = best.value("expected") or 1.0
-    step = float(best.block.target.at(1, along.context)[0, 0])
+    step = float(best.block.target.at(1, best.along.context)[0, 0])
     tokens = sum(t.output_tokens for t in decoded)
     decoding = tokens * step / concurrency * (1 + (cells - 1) / speed)
     if spent > SHARE_OF_DECODING * decoding:

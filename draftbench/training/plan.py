@@ -92,9 +92,9 @@ class Plan:
     def _runner(self) -> Runner:
         """The target as a sweep runs it: a head reads its states."""
         level = self.run.manifest.question.target_quant
-        return build_runner(self.target, replace(self._build, level=level, least_rows=None), None)[
-            0
-        ]
+        build = replace(self._build, level=level, least_rows=None)
+        runner, _ = build_runner(self.target, build, None)
+        return runner
 
     def along(self, checkpoint: Path | str, responses: Sequence[ScoredResponse]) -> Acceptance:
         """Replay the draft in a folder along some responses, the way the run did."""
@@ -131,7 +131,7 @@ class Plan:
     def _answer(self) -> Recommendation | None:
         return recommend(self.run) if self.run.candidates else None
 
-    @property
+    @cached_property
     def speeds(self) -> Speeds | None:
         """How fast the draft was in the run; None if the run did not time it."""
         return Speeds.of(self._answer, self.candidate) if self._answer else None

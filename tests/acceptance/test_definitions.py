@@ -168,3 +168,9 @@ def test_without_a_denominator_a_figure_is_unknown():
     sample = d.accepted_per_drafted([trajectory("r", 4)], rounds)
     assert sample.value is None
     assert d.per_request_mean(sample).value is None
+
+
+def test_unequal_requests_say_as_much_as_fewer_equal_ones():
+    # 176² / (11 · 8² + 88²)
+    assert d.equal_requests(np.array([8.0] * 11 + [88.0])) == pytest.approx(3.667, abs=1e-3)
+    assert (d.equal_requests(np.full(7, 3.0)), d.equal_requests(np.zeros(2))) == (7.0, 0.0)

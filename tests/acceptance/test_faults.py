@@ -17,7 +17,7 @@ from draftbench.acceptance.definitions import tokens_per_round
 from draftbench.acceptance.faults import contradiction, suspected_faults, template_may_differ
 from draftbench.acceptance.rounds import PositionLaw, StartLaw, expected_rounds
 from draftbench.acceptance.summary import acceptance_report
-from draftbench.records import Candidate, DraftingMode, Replay, Sampling, Trajectory
+from draftbench.records import Candidate, DraftingMode, Replay, Sampling, Trajectory, stacked
 from draftbench.run_folder.run import run_of
 
 NGRAM = Candidate(draft="ngram")
@@ -36,9 +36,10 @@ def rounds(*accepted, k=2, request="r", **changes):
     return decode(SMALL, k, 1.0, **fields | changes)
 
 
-def found(accept, *rows, rounded=False, **changes):
+def found(accept, *rows, rounded=False, temperature=0.0, **changes):
     """What is said of a replay that accepts so; near ties are margins up to .5."""
-    pair = trajectory("r", len(accept) + 1), replay(accept, **changes)
+    sampling = Sampling(temperature=temperature)
+    pair = trajectory("r", len(accept) + 1, sampling=sampling), replay(accept, **changes)
     fault = contradiction([pair], rows, 0.5, by_position=True, rounded=rounded)
     return fault and fault.message
 
@@ -59,6 +60,13 @@ LEFT = rounds(2, 0, 0, 0, 0, 0)
         # The same position at two k's is one.
         (ALL, [rounds(0, 2, 2, 0), rounds(0, 1, 1, 1, 0, k=1)], {}, SAID.format(1, 6)),
         (ALL, [rounds(0, 2, 2, 0)], TIED, None),
+        # At temperature 0 a draft that would be drawn is greedy, too.
+        (ALL, [rounds(0, 2, 2, 0)], DRAWN, SAID.format(1, 5)),
+        (ALL, [rounds(0, 2, 2, 0)], {"temperature": 1.0}, SAID.format(1, 5)),
+        (ALL, [rounds(0, 2, 2, 0)], DRAWN | {"temperature": 1.0}, None),
+        # How far another text equals the response must be known.
+        (ALL, [rounds(0, 2, 2, 0, digest="other")], {}, None),
+        (ALL, [rounds(0, 2, 2, 0, digest="other", first_difference=9)], {}, SAID.format(1, 5)),
         # A text is compared up to where it differs from the response.
         (ALL, [LEFT], {}, SAID.format(4, 6)),
         (ALL, [msgspec.structs.replace(LEFT, first_difference=4, tie=True)], {}, None),
@@ -120,6 +128,18 @@ def test_prompt_lookup_and_heads_are_compared_by_the_starts_of_rounds(
     looked_up = msgspec.structs.replace(looked_up, margin=margin)
     row = rounds(*accepted, proposed=(2, 0, 0))
     fault = contradiction([(trajectory("r", 6), looked_up)], [row], 0.5, by_position=True)
+    assert (fault is not None) is contradicts
+
+
+@pytest.mark.parametrize(
+    ("row", "contradicts"),
+    [(rounds(2, 1), False), (rounds(2, 0, 0, proposed=(2, 1, 0)), True)],
+)
+def test_each_part_of_a_stack_is_compared_where_it_drafts(row, contradicts):
+    """Lookup finds two tokens from the start, both right; the draft is right from the fourth on."""
+    parts = lookup((2, 0, 0, 0, 0), (2, 0, 0, 0, 0)), replay([0.0, 0.0, 0.0, 1.0, 1.0])
+    (stack,) = stacked(parts, ["small", "ngram+small"])
+    fault = contradiction([(trajectory("r", 6), stack)], [row], 0.5, by_position=True)
     assert (fault is not None) is contradicts
 
 
@@ -272,7 +292,7 @@ def test_a_draft_position_that_never_accepts_after_healthy_ones_is_suspected():
         "draft position 3 was never accepted in 39 tries at k = 4; "
         "the positions before it have hazards of 1.00, 1.00"
     )
-    assert whats(SMALL, [], rounds_of([1.0, 1.0, 0.0] * 5, 4)) == []  # five tries prove nothing
+    assert whats(SMALL, [], rounds_of([1.0, 1.0, 0.0] * 15, 4)) == []  # 14 tries prove nothing
 
 
 @pytest.mark.parametrize(

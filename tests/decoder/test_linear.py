@@ -72,10 +72,15 @@ INT8_KERNELS = [
 KERNELS = [*INT8_KERNELS, Int8WeightOnlyLinear, Int4Linear]
 
 
-def matrices():
+def normal(*shapes):
+    """Normal numbers of these shapes, the same in every run."""
     generator = torch.Generator().manual_seed(0)
-    weight = torch.randn(256, 512, generator=generator).bfloat16() * 0.05
-    x = torch.randn(40, 512, generator=generator).bfloat16()
+    return [torch.randn(*shape, generator=generator) for shape in shapes]
+
+
+def matrices():
+    weight, x = normal((256, 512), (40, 512))
+    weight, x = weight.bfloat16() * 0.05, x.bfloat16()
     return weight, x, x.float() @ weight.float().T
 
 
@@ -121,28 +126,22 @@ def test_codes_of_fp8_are_e4m3s_nearest_and_a_row_of_zeros_has_codes_of_zero():
     assert scale[0].item() == pytest.approx(2 / 448)
 
 
-class Card:
-    """The shapes and multiples that PyTorch's kernels accept on a GPU; there is no memory."""
-
-    def tensor(self, *shape, dtype=torch.bfloat16):
-        return torch.empty(*shape, dtype=dtype, device="cuda")
-
-
 @pytest.fixture
 def card(monkeypatch):
+    """A tensor on a GPU: the shapes and multiples that PyTorch's kernels accept, and no memory."""
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: (9, 0))
     with FakeTensorMode():
-        yield Card()
+        yield partial(torch.empty, dtype=torch.bfloat16, device="cuda")
 
 
 # Inputs that divide by 128, by 64 and by 32 alone: 8, 4 and 2 of the kernel's tiles.
 @pytest.mark.parametrize("inputs", [4096, 1536, 576, 96])
 @pytest.mark.parametrize("rows", [1, 2, 9, 512])
 def test_int4_on_a_gpu_is_one_launch_of_unpadded_inputs(card, inputs, rows):
-    layer = make_linear(card.tensor(64, inputs), card.tensor(64), "int4")
+    layer = make_linear(card(64, inputs), card(64), "int4")
     # Half a byte a weight, 2 + 2 bytes for every 32.
     assert layer.weight_bytes == 64 * inputs * 0.625
-    x = card.tensor(rows, inputs)
+    x = card(rows, inputs)
     with Operations() as operations:
         out = layer(x)
     assert (out.shape, out.device.type, out.dtype) == ((rows, 64), "cuda", torch.bfloat16)
@@ -168,8 +167,8 @@ def test_int4_on_a_gpu_packs_the_first_of_two_codes_into_the_upper_half():
 
 @pytest.mark.parametrize("level", ["fp8", "int8"])
 def test_a_level_without_a_kernel_is_simulated_on_a_gpu_too(card, level):
-    layer = make_linear(card.tensor(64, 96), None, level)
-    out = layer(card.tensor(3, 96))
+    layer = make_linear(card(64, 96), None, level)
+    out = layer(card(3, 96))
     assert (out.shape, out.device.type, layer.weight_bytes) == ((3, 64), "cuda", 2 * 64 * 96)
 
 
@@ -187,8 +186,7 @@ def test_the_scale_of_an_output_neither_stretches_nor_shrinks_it():
 @pytest.mark.parametrize("inputs", [1, 8, 24, 33, 1000])
 def test_int8_multiplies_matrices_whose_inputs_no_kernel_reads_at_once(inputs, rows):
     """PyTorch's kernel reads 16 inputs at a time, past the end of the last row."""
-    generator = torch.Generator().manual_seed(0)
-    weight, x = (torch.randn(n, inputs, generator=generator) for n in (33, rows))
+    weight, x = normal((33, inputs), (rows, inputs))
     got, exact = make_linear(weight, None, "int8")(x), x @ weight.T
     assert (got - exact).norm() < 0.03 * exact.norm()
 
@@ -262,10 +260,8 @@ def test_an_int8_row_gives_to_the_last_bit_what_it_gives_alone(kernel, outputs, 
     """Whatever its neighbours are: a row's scale is its own. Between rows 10 ** 60 apart, in passes
     of every kind of length.
     """
-    generator = torch.Generator().manual_seed(0)
-    size = torch.logspace(-30, 30, 70)[:, None]
-    x = size * torch.randn(70, inputs, generator=generator)
-    layer = kernel(torch.randn(outputs, inputs, generator=generator), None)
+    x, weight = normal((70, inputs), (outputs, inputs))
+    x, layer = torch.logspace(-30, 30, 70)[:, None] * x, kernel(weight, None)
     together = layer(x)
     for rows in (1, 2, 3, 5, 8, 9, 33, 64):
         for start in (0, 1, 70 - rows):
@@ -354,10 +350,8 @@ def test_what_is_not_packed_in_bfloat16_is_not_timed(matrix):
 @needs_bfloat16
 @pytest.mark.parametrize("least", [1, 4])
 def test_rows_that_are_padded_get_what_they_get_among_others(least):
-    generator = torch.Generator().manual_seed(0)
-    weight = (0.05 * torch.randn(1200, 512, generator=generator)).bfloat16()
-    bias = torch.randn(1200, generator=generator).bfloat16()
-    x = torch.randn(40, 512, generator=generator).bfloat16()
+    weight, bias, x = (each.bfloat16() for each in normal((1200, 512), (1200,), (40, 512)))
+    weight *= 0.05
     layer = unquantized_linear(weight, bias, least=least)
     assert layer.layout == (PACKED if least == 1 else "fewer than 4 rows padded to 4")
     assert layer.weight_bytes == weight.nbytes
@@ -413,27 +407,23 @@ def test_a_float32_model_keeps_float32_around_a_quantized_layer(kernel, rows):
     ],
 )
 def test_weights_that_need_32_bits_are_held_as_is_fastest_for_their_size(size, two_layouts, layout):
-    generator = torch.Generator().manual_seed(0)
-    weight = torch.randn(-(-size // 1024), 256, generator=generator)
+    weight, many = normal((-(-size // 1024), 256), (40, 256))
     layer = unquantized_linear(weight, None, two_layouts=two_layouts)
     assert getattr(layer, "layout", None) == layout
     assert getattr(layer, "second_layout_bytes", 0) == (weight.nbytes if layout == TWICE else 0)
-    for rows in (1, 2, 5, 40):
-        x = torch.randn(rows, 256, generator=generator)
+    for x in (many[:rows] for rows in (1, 2, 5, 40)):
         torch.testing.assert_close(layer(x), x @ weight.T, rtol=1e-4, atol=1e-4)
 
 
 @needs_fbgemm
 @pytest.mark.parametrize("stored", [torch.bfloat16, torch.float16])
 def test_16_bits_hold_a_checkpoint_of_16_bits_and_multiply_it_in_float32(stored):
-    generator = torch.Generator().manual_seed(0)
-    weight = (0.02 * torch.randn(1200, 256, generator=generator)).to(stored).float()
-    bias = torch.randn(1200, generator=generator)
+    weight, bias, many = normal((1200, 256), (1200,), (40, 256))
+    weight = (0.02 * weight).to(stored).float()
     layer = unquantized_linear(weight, bias)
     assert isinstance(layer, PackedLinear)
     assert (layer.layout, layer.weight_bytes) == (IN_16_BITS, 2 * weight.numel())
-    for rows in (1, 2, 5, 40):
-        x = torch.randn(rows, 256, generator=generator)
+    for x in (many[:rows] for rows in (1, 2, 5, 40)):
         exact = (x.double() @ weight.double().T + bias).float()
         torch.testing.assert_close(layer(x), exact, rtol=2**-18, atol=2**-18)
 

@@ -173,6 +173,14 @@ def test_times_are_those_of_the_passes():
     assert response.decode_seconds == 3.5
 
 
+def test_rounds_take_all_of_the_time_from_the_first_to_the_last():
+    """Of a clock that counts its marks: two are the prefill's, and the third begins the rounds."""
+    marks = iter(range(100))
+    clock = SimpleNamespace(mark=lambda: next(marks), seconds=lambda start, end: end - start)
+    response = decode(task(5), twos(), None, 0, clock)
+    assert response.decode_seconds == next(marks) - 3
+
+
 def test_a_draft_stops_where_its_context_ends():
     target, draft = pair(1, 0.0)
     draft.context_length = 5

@@ -420,6 +420,7 @@ def test_what_an_engine_does_in_its_own_way_is_said(plan, engine, version, chang
         ("vllm", None, LOADS | SIZES, [GRAPHS, LENGTHS]),
         ("vllm", None, LOADS | LOOKUP, [GRAPHS, LENGTHS]),
         ("sglang", None, {}, [ONE]),
+        ("llamacpp", None, {}, ["the revision that was measured"]),
         # At temperature 0 all modes are the same.
         *((engine, None, {"mode": SAMPLED}, [OTHERWISE]) for engine in ("vllm", "sglang")),
         ("vllm", None, {"mode": TEMPERATURE, "sampled": True}, [OTHERWISE]),

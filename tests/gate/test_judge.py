@@ -160,6 +160,7 @@ def test_one_broken_segment_fails_a_gate_that_passes_over_all(segmented):
     result = judge(*segmented(EIGHT | {"c": 1.5}, 0.2))  # -6% of one eighth
     assert check(result, LENGTH).verdict is PASS
     assert {c.segment for c in result.segments if c.verdict is FAIL} == {"c"}
+    assert {c.holm_p for c in result.pooled} == {None}
     assert result.exit_code == 1
     assert noted(result, "largest drop by segment: c")
 
@@ -284,10 +285,18 @@ def test_prompt_lookup_and_a_model_without_times_are_not_comparable(run):
         judge(run(candidate="ngram"), run())
 
 
-@pytest.mark.parametrize("metric", ["speedup", "draft_cost_ratio"])
-def test_times_that_were_not_measured_are_refused(arm, metric):
-    with pytest.raises(UsageError, match="did not measure"):
+@pytest.mark.parametrize(
+    ("metric", "lacking"),
+    [("speedup", "decoding at k = 4"), ("draft_cost_ratio", "costs of a draft step")],
+)
+def test_times_that_were_not_measured_are_refused(arm, metric, lacking):
+    with pytest.raises(UsageError, match=f"did not measure {lacking}"):
         judge(arm(cost_ratios=()), arm(), [parse_limit(f"{metric}:5%")])
+
+
+def test_of_a_few_repeats_the_cost_of_a_draft_has_no_interval_and_is_open(arm):
+    result = judge(arm(cost_ratios=(0.3,) * 5), arm(), [parse_limit("draft_cost_ratio:5%")])
+    assert (result.verdict, check(result, "draft_cost_ratio").difference) == (OPEN, None)
 
 
 @pytest.mark.parametrize(
@@ -397,12 +406,16 @@ def test_acceptance_that_rose_with_another_target_does_not_pass(run, before, now
         assert each.notes[0].startswith("the target is another model: target")
 
 
-def test_a_moved_target_of_the_same_weights_is_no_other(run):
-    old, new = (
-        run(accepted, tested={"target": name, "target fingerprint": "aa"})
-        for accepted, name in ((15.0, "big"), (lambda at: 18.0 + at % 2, "copy-of-big"))
-    )
-    assert judge(old, new).verdict is PASS
+@pytest.mark.parametrize(
+    "now",
+    [
+        {"target": "copy-of-big", "target fingerprint": "aa"},  # it was moved
+        {"target": "big"},  # whose files are not known
+    ],
+)
+def test_a_target_of_the_same_weights_or_name_is_no_other(run, now):
+    old = run(tested={"target": "big", "target fingerprint": "aa"})
+    assert judge(old, run(lambda at: 18.0 + at % 2, tested=now)).verdict is PASS
 
 
 def test_another_template_is_not_called_another_model(run):

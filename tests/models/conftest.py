@@ -37,14 +37,19 @@ class Workshop:
     def __init__(self, folder: Path) -> None:
         self.folder = folder
 
-    def tokenizer(self, name: str, words: Sequence[str] = WORDS, **special: Any) -> Path:
-        """A directory with a tokenizer of these words; ids are their places."""
+    def tokenizer(
+        self, name: str, words: Sequence[str] = WORDS, spaces: Any = None, **special: Any
+    ) -> Path:
+        """A directory with a tokenizer of these words; ids are their places. Its `spaces` are
+        written in its own way, and then no token of it is special.
+        """
         path = self.folder / name
-        model = WordLevel({word: i for i, word in enumerate(words)}, unk_token="<unk>")
-        plain = Tokenizer(model)
-        plain.pre_tokenizer = Whitespace()
-        options = {"unk_token": "<unk>", "eos_token": "<end>", **special}
-        PreTrainedTokenizerFast(tokenizer_object=plain, **options).save_pretrained(path)
+        unknown = "?" if spaces else "<unk>"
+        plain = Tokenizer(WordLevel({word: i for i, word in enumerate(words)}, unk_token=unknown))
+        plain.pre_tokenizer = spaces or Whitespace()
+        options = {} if spaces else {"unk_token": unknown, "eos_token": "<end>"}
+        fast = PreTrainedTokenizerFast(tokenizer_object=plain, **{**options, **special})
+        fast.save_pretrained(path)
         return path
 
     def source(

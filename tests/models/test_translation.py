@@ -2,41 +2,28 @@
 
 import pytest
 import torch
-from tokenizers import Tokenizer
-from tokenizers.models import WordLevel
 from tokenizers.pre_tokenizers import ByteLevel, Metaspace
-from transformers import LlamaConfig, PreTrainedTokenizerFast
 
 from draftbench.decoder.scripted_model import ScriptedRunner
 from draftbench.decoder.translated import TranslatedRunner
-from draftbench.models.source import ModelSource
 from draftbench.models.translation import (
     keeps_ids,
     needs_translation,
     shared_tokens,
     translated,
 )
-from tests.models.conftest import SIZES, WORDS
+from tests.models.conftest import WORDS
 
-
-def spaced(folder, words, marks, rows=None, **special):
-    """A model whose vocabulary writes a space in its own way."""
-    plain = Tokenizer(WordLevel({word: i for i, word in enumerate(words)}, unk_token="?"))
-    plain.pre_tokenizer = marks
-    PreTrainedTokenizerFast(tokenizer_object=plain, **special).save_pretrained(folder)
-    rows = rows or len(words)
-    LlamaConfig(**SIZES, vocab_size=rows).save_pretrained(folder)
-    return ModelSource(str(folder))
+NEVER = Metaspace(prepend_scheme="never")
 
 
 @pytest.fixture
-def pair(tmp_path):
+def pair(workshop):
     """A byte-level target and a sentence-piece draft, whose last word has no row."""
-    target = spaced(
-        tmp_path / "t", ["?", "a", "Ġa", "Ġthe", "▁x", "in"], ByteLevel(add_prefix_space=False)
-    )
+    words = ["?", "a", "Ġa", "Ġthe", "▁x", "in"]
+    target = workshop.source("t", words, spaces=ByteLevel(add_prefix_space=False))
     words = ["▁the", "▁a", "b", "?", "▁x", "a", "in"]
-    return target, spaced(tmp_path / "d", words, Metaspace(prepend_scheme="never"), rows=6)
+    return target, workshop.source("d", words, rows=6, spaces=NEVER)
 
 
 def test_tokens_are_shared_by_their_strings_whichever_mark_stands_for_the_space(pair):
@@ -63,10 +50,10 @@ def test_ids_are_kept_where_every_token_of_the_target_has_its_own_in_the_draft(w
     ("special", "unknown"), [({"unk_token": "b"}, 2), ({"eos_token": "▁x"}, 4), ({}, 0)]
 )
 def test_what_the_draft_lacks_is_read_as_its_unknown_token_or_its_end(
-    pair, tmp_path, special, unknown
+    pair, workshop, special, unknown
 ):
     words, read = ["▁the", "▁a", "b", "?", "▁x", "a"], []
-    draft = spaced(tmp_path / "d2", words, Metaspace(prepend_scheme="never"), **special)
+    draft = workshop.source("d2", words, spaces=NEVER, **special)
 
     def script(tokens):
         read.append(tokens[-1])

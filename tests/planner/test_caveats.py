@@ -366,11 +366,8 @@ def test_a_machine_that_became_slower_decides_where_a_server_was_started_once(tu
     [
         (7.9, False, False),
         (8.1, False, True),
-        (
-            0.8,
-            True,
-            False,
-        ),  # pieces that a client saw late, of rounds of .1 s by the server's clock
+        # Pieces that a client saw late, of rounds of .1 s by the server's clock.
+        (0.8, True, False),
     ],
 )
 def test_an_answer_stalled_whose_rounds_took_ten_times_those_of_the_others(seconds, late, said):

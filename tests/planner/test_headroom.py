@@ -6,7 +6,7 @@ import pytest
 from scenes import BIG, CHEAP, DRAFT, NGRAM, SELF_DRAFT, SMALL, TARGET
 
 from draftbench.planner.recommend import recommend
-from draftbench.records import Sampling
+from draftbench.records import Candidate, Sampling
 
 
 @pytest.fixture
@@ -92,3 +92,18 @@ def test_a_rule_cannot_be_trained_and_the_control_is_no_draft(answered, scene):
     scene.cost("ngram", NGRAM, 1, 0.01, what="proposal")
     answer = answered([0.0] * 8, (SELF_DRAFT, [1.0] * 8))
     assert [each.draft for each in answer.headroom] == ["small"]
+
+
+def test_a_stack_of_the_same_draft_is_no_other_draft(scene):
+    """Lookup is right in every round; training would change the draft behind it, too."""
+    stacked = Candidate(draft="ngram+small")
+    for name in (f"r{at}" for at in range(5)):
+        scene.request(name, 9, limit=100)
+        scene.lookup(name, [2] * 8, [2] * 8)
+        scene.replay(name, [0.0] * 8)
+    for candidate in (SMALL, stacked):
+        scene.times(TARGET, DRAFT, candidate)
+    scene.cost(stacked.draft, stacked, 2, 0.01, what="proposal")
+    specs = {"small": "s", "ngram": "ngram", "ngram+small": "ngram+s"}
+    (better,) = recommend(scene.observed(2, specs=specs)).headroom
+    assert (better.draft, better.best_of_others) == ("small", 1.0)

@@ -55,7 +55,7 @@ def test_a_cheap_draft_that_is_right_is_recommended_at_its_best_k(scene):
     assert two.speedup_predicted.value == pytest.approx(8 / 4.1)
     assert (one.best, two.best, two.reason) == (False, True, None)
     assert one.reason.startswith("slower: ")
-    assert (found.requests, found.output_tokens) == (5, 45)
+    assert (found.requests, found.output_tokens, found.engine) == (5, 45, None)
 
 
 def test_more_acceptance_loses_when_it_is_too_dear(scene, requests_alone):
@@ -167,8 +167,14 @@ def test_prompt_lookup_may_win_and_takes_no_memory(scene):
 def test_memory_is_weights_and_cache_at_the_longest_context(scene):
     scene.requests(5, ALL)
     scene.request("long", 30, prompt_tokens=70)
+    scene.replay("long", [1.0] * 29, SELF_DRAFT)
+    scene.facts(None, kv_bytes_per_token=7)
     scene.facts("small", weight_bytes=5000, kv_bytes_per_token=3)
-    assert evaluation(recommend(scene.observed(1))).memory_bytes == 5000 + 100 * 3
+    found = recommend(scene.observed(1))
+    assert evaluation(found).memory_bytes == 5000 + 100 * 3
+    assert evaluation(found, "self").memory_bytes == 100 * 7  # a second cache
+    scene.facts("small", weight_bytes=5000, kv_bytes_per_token=3, context_length=50)
+    assert evaluation(recommend(scene.observed(1))).memory_bytes == 5000 + 50 * 3
 
 
 @pytest.mark.parametrize(

@@ -31,17 +31,18 @@ def judged(scene):
     second a pass and 20 requests, some accepted and some not. Decoding takes 9 s a response.
     """
 
-    def make(visits, accepted=14, responses=20, cells=4, requests=20):
+    def make(visits, accepted=14, responses=20, cells=4, requests=20, load=1):
         for at in range(20):
             scene.request(f"r{at}")
             scene.replay(f"r{at}", ALL if at < accepted else NONE)
         samples = tuple(seconds for visit in visits for seconds in (visit, visit))
         constant = (1.0,) * len(samples)
-        scene.times(dict.fromkeys((1, 2, 3), constant), {1: samples, 2: samples})
+        steps = dict.fromkeys((1, 2, 3), constant), {1: samples, 2: samples}
+        scene.times(*steps, concurrency=load)
         run = scene.observed(1, 2, requests=requests)
         points = [record for record in scene.records if isinstance(record, CostPoint)]
         decoded = run.trajectories[:responses]
-        return timed_enough(run, SMALL, 1, decoded, cells, points)
+        return timed_enough(run, SMALL, load, decoded, cells, points)
 
     return make
 
@@ -60,6 +61,7 @@ APART = (1.0, 1.3, 1.1, 1.2, 1.0)
         # Timing takes at most half as long as decoding. Eight points a visit; 20 responses of 9
         # tokens at 4 cells are 720 s, one at one 9 s. A stall is no time spent on timing.
         ((0.1, 0.2, 0.5), ALONE, True),
+        ((0.1, 0.2, 0.5), {"load": 8}, True),  # decoding takes an eighth of it
         ((0.1, 0.2, 0.5, 0.1, 270.0), {}, False),
         # However little there is to decode, three visits that did not stall are always timed.
         ((0.1, 0.1, 8.0), ALONE, False),

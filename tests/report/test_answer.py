@@ -136,6 +136,14 @@ def test_the_legend_explains_what_is_shown_and_nothing_else():
     assert ["without ±" in words for words in (decoded, single)] == [False, True]
 
 
+def test_what_was_not_decoded_is_marked_and_the_control_explained(reference):
+    answer = recommend(reference)
+    table = candidates(answer)
+    assert [row[3][1] for row in table.rows] == [" ", "*", " ", " ", "*"]
+    assert table.notes[0].endswith("self: the target drafts, α < 1 at temperature > 0")
+    assert "temperature" not in candidates(replace(answer, ceiling_alpha=None)).notes[0]
+
+
 def test_each_speed_up_has_its_name_and_what_it_covers():
     records = [*hand.perfect(requests=8), *hand.prefills()]
     records += [trajectory("r8"), hand.replay("r8", (1.0,) * 8)]

@@ -8,25 +8,49 @@ from scenes import BIG, NGRAM, SMALL, served
 
 from draftbench.acceptance.rounds import counted_rounds
 from draftbench.records import Served
-from draftbench.run_folder.served import decodes_of, rounds_of
+from draftbench.run_folder.served import (
+    chunk_gaps,
+    decodes_of,
+    not_answered,
+    rounds_of,
+)
 
 
 def runs(*rows: Served, k: int):
     return [row for row in decodes_of(rows) if row.k == k]
 
 
-def test_a_round_of_a_stream_takes_as_long_as_its_piece_was_waited_for():
+@pytest.mark.parametrize(
+    ("arrivals", "chunks"),
+    [
+        ((0.5, 0.7, 0.8, 1.1), (1, 3, 1, 2)),
+        # A server with a piece for each token sends those of a round at once.
+        ((0.5, 0.7, 0.7, 0.7, 0.8, 1.1, 1.1), (1,) * 7),
+    ],
+)
+def test_a_round_of_a_stream_takes_as_long_as_its_piece_was_waited_for(arrivals, chunks):
     # The first token after 0.5 s, then three rounds: 1 + 2, 1 + 0, 1 + 1 tokens.
-    row = served(
-        SMALL, 2, 0.5, 0.7, 0.8, 1.1, chunks=(1, 3, 1, 2), by_round=((2, 2), (2, 0), (2, 1))
-    )
+    row = served(SMALL, 2, *arrivals, chunks=chunks, by_round=((2, 2), (2, 0), (2, 1)))
     (decode,) = runs(row, k=2)
     assert decode.proposed == (2, 2, 2)
     assert decode.accepted == (2, 0, 1)
     assert decode.cut == (0, 0, 0)
     assert decode.verify_seconds == pytest.approx((0.2, 0.1, 0.3))
+    assert chunk_gaps(row) == pytest.approx((0.2, 0.1, 0.3))
     assert decode.prefill_seconds == 0.5
     assert decode.decode_seconds == pytest.approx(0.6)
+
+
+@pytest.mark.parametrize(
+    ("reasons", "requests", "words"),
+    [
+        (["cut"], 1, "1 of 1 request was not answered: cut"),
+        (["cut", "cut"], 9, "2 of 9 requests were not answered: cut"),
+        (["cut", "timeout", "cut"], 9, "3 of 9 requests were not answered: cut (2), timeout (1)"),
+    ],
+)
+def test_what_was_not_answered_is_counted_by_reason(reasons, requests, words):
+    assert not_answered(reasons, requests) == words
 
 
 def test_pieces_that_a_client_saw_late_and_at_once_take_what_the_server_says():
