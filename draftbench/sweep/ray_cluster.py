@@ -19,10 +19,9 @@ from dataclasses import replace
 from multiprocessing import Pipe
 from typing import Any
 
-# Ray reads these while it is imported. An attempt to connect waits 40 seconds; after twenty, a
+# Ray reads this while it is imported. An attempt to connect waits 40 seconds; after twenty, a
 # cluster that has died is still dead.
 os.environ.setdefault("RAY_NUM_REDIS_GET_RETRIES", "1")
-os.environ.setdefault("RAY_BACKEND_LOG_LEVEL", "error")
 
 import ray
 from ray.exceptions import OutOfMemoryError, RayActorError, RayError
