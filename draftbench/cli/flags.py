@@ -24,7 +24,9 @@ RunArgument = Annotated[
         help="A run folder made by `sweep` (default: the newest in results/runs).", metavar="RUN"
     ),
 ]
-COSTS = in_decision(None, "Use an engine's step times, from a YAML file.", "FILE")
+COSTS = in_decision(
+    None, "Use the step times of another run, or of an engine from a YAML file.", "PATH"
+)
 
 
 def traffic_flag(
@@ -98,11 +100,16 @@ def with_costs(options: DecisionOptions, costs: Path | None, run: Run) -> Decisi
         UsageError: nothing was measured, an option does not fit the run, or `--costs` has no times
             for any of its drafts.
     """
-    from draftbench.planner.cost_sources import read_engine_costs
+    from draftbench.planner.cost_sources import costs_of_run, read_engine_costs
 
     require_measured(run)
     if costs is not None:
-        options = replace(options, costs=read_engine_costs(costs, run.candidates))
+        source = (
+            costs_of_run(read(costs), run, f"`{costs}`")
+            if costs.is_dir()
+            else read_engine_costs(costs, run.candidates)
+        )
+        options = replace(options, costs=source)
     arrivals = run.manifest.question.arrivals
     if options.concurrency and arrivals != "closed" and costs is None:
         raise UsageError(

@@ -1,4 +1,4 @@
-"""Where costs come from: this run, or a YAML file of an engine's step times.
+"""Where costs come from: this run, another run, or a YAML file of an engine's step times.
 
 Acceptance is a property of models and traffic, cost one of hardware and runner: a source has the
 costs of each candidate at each timed concurrency, and names its runner. Between two timed
@@ -23,9 +23,9 @@ from __future__ import annotations
 import re
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import pairwise
-from pathlib import Path
+from pathlib import Path, PurePath
 from typing import Annotated, Any
 
 import msgspec
@@ -43,9 +43,9 @@ from draftbench.safe_files import UnreadableError, read_yaml
 class CostSource:
     """Costs by candidate and timed concurrency, and the `runner` of the target's passes.
 
-    `run` is the run that timed and decoded; None for an engine's file, which `origin` names and of
-    which a reader must know the `caveats`. A serving engine shows no passes: `served` has the loads
-    at which it answered both with each candidate and without one.
+    `run` is the run that timed and decoded; None for an engine's file. A serving engine shows no
+    passes: `served` has the loads at which it answered both with each candidate and without one.
+    `origin` names a source other than the run itself, `caveats` what a reader must know about it.
     """
 
     blocks: Mapping[Candidate, Mapping[int, Block]]
@@ -86,8 +86,10 @@ class CostSource:
         return f"fewer than {FEW_DECODED} requests were timed with it"
 
 
-def costs_in(run: Run) -> CostSource:
-    """The costs that a run timed; on a serving engine these are seconds of whole rounds."""
+def costs_in(run: Run, candidates: Sequence[Candidate] | None = None) -> CostSource:
+    """The costs that a run timed, for all its candidates or for some; on a serving engine these are
+    seconds of whole rounds.
+    """
     if run.manifest.question.engine is not None:
         # The loads at which a start with a candidate and one without both answered enough requests.
         answered = defaultdict[tuple[Any, ...], set[str]](set)
@@ -108,7 +110,7 @@ def costs_in(run: Run) -> CostSource:
     timed_by = next((point.runner for point in run.costs if point.candidate is None), None)
     target = run.facts_of(None)
     return CostSource(
-        blocks={each: blocks_of(run, each) for each in run.candidates},
+        blocks={each: blocks_of(run, each) for each in candidates or run.candidates},
         runner=timed_by or (target.runner if target else None),
         run=run,
     )
@@ -119,6 +121,46 @@ def engine_name(run: Run) -> str:
     name = run.manifest.question.engine or "built-in decoder"
     versions = dict.fromkeys(facts.version for facts in run.engines if facts.version)
     return " ".join([name, *versions])
+
+
+def costs_of_run(other: Run, own: Run, name: str) -> CostSource:
+    """The costs of another run, to use with this run's acceptance.
+
+    Raises:
+        UsageError: the other run has another target, or none of this run's candidates.
+    """
+    here, there = (
+        f"{PurePath(question.target).name} at {question.target_quant}"
+        for question in (own.manifest.question, other.manifest.question)
+    )
+    if here != there:
+        raise UsageError(
+            f"{name} timed another target ({there}) than this run ({here})",
+            hint="costs can only be borrowed for the same target and drafts",
+        )
+    if other.manifest.question.engine is not None:
+        raise UsageError(
+            f"{name} was measured on {engine_name(other)}, which times whole rounds over its own "
+            "requests: these cannot be borrowed",
+            hint="`draftbench recommend` on that run says what pays there, and `draftbench "
+            "compare` puts it beside this one",
+        )
+    found = costs_in(other, own.candidates)
+    if not any(found.blocks.values()):
+        raise UsageError(
+            f"{name} has no times for any candidate of this run",
+            hint=f"this run has {', '.join(map(str, own.candidates))}",
+        )
+    runner = found.runner or "an unknown runner"
+    caveats = [
+        f"costs come from {runner}, in {name}: all speed-ups here are predictions for it, and this "
+        "run's own timings are ignored"
+    ]
+    for candidate in (None, *own.candidates):
+        ours, theirs = own.facts_of(candidate), other.facts_of(candidate)
+        if ours and theirs and ours.fingerprint != theirs.fingerprint:
+            caveats.append(f"{candidate or 'the target'} is not the same model in {name}")
+    return replace(found, runner=runner, origin=name, caveats=tuple(caveats))
 
 
 Positive = Annotated[float, msgspec.Meta(gt=0, lt=1e9)]

@@ -373,6 +373,13 @@ def test_json_has_a_level_for_each_concurrency_asked(command, engine):
         (["--costs", "ENGINE"], ["predicted for 48 requests with costs of an engine 1.0 "]),
         (["--costs", "ENGINE", "--all"], ["all speed-ups here are predictions"]),
         (
+            ["--costs", RUN, "--all"],
+            [
+                "with costs of draftbench lean (bfloat16, cpu) ",
+                "all speed-ups here are predictions",
+            ],
+        ),
+        (
             ["--objective", "latency", "--all"],
             ["Ranked by time per output token of a request, both prefills included."],
         ),
@@ -423,7 +430,8 @@ def test_the_control_is_no_draft_that_others_are_shrunk_towards(log):
         (("--max-p99-ratio", "-1"), "--max-p99-ratio"),
         (("--min-speedup=nan",), "--min-speedup"),
         (("--costs", "none.yaml"), "cannot read `none.yaml`"),
-        (("--costs", "."), "cannot read `.`"),
+        (("--costs", "."), "run"),
+        (("--costs", RUN.with_name("tinyllama-stories")), "another target"),
         (("--slo", "ttft=1s,ttft=2s"), "--slo ttft=1s,ttft=2s: expected limits"),
     ],
 )

@@ -6,7 +6,7 @@ import pytest
 from scenes import ALL, BIG, CHEAP, NGRAM, SMALL, TARGET, evaluation, says
 
 from draftbench.errors import UsageError
-from draftbench.planner.cost_sources import costs_in, read_engine_costs
+from draftbench.planner.cost_sources import costs_in, costs_of_run, read_engine_costs
 from draftbench.planner.options import DecisionOptions
 from draftbench.planner.passes import between
 from draftbench.planner.recommend import recommend
@@ -68,6 +68,40 @@ def test_step_times_become_costs_by_concurrency(tmp_path):
     # Tokens per second are those of all rows.
     by_rate = read(tmp_path, GOOD.replace("target_step_s: 0.1", "tokens_per_second: 40"))
     assert by_rate.blocks[SMALL][4].target.at(1, 0)[0] == pytest.approx(4 / 40)
+
+
+def test_costs_of_another_run_stand_beside_this_ones_acceptance(scene):
+    scene.requests(5, ALL)
+    scene.times({1: 9.0, 2: 9.0, 3: 9.0}, {1: 9.0, 2: 9.0})
+    scene.facts("small", fingerprint="a")
+    own = scene.observed(1, 2)
+    scene.records.clear()
+    scene.times(TARGET, CHEAP, runner="elsewhere")
+    scene.facts("small", fingerprint="b")
+    source = costs_of_run(scene.observed(1, 2), own, "`other`")
+    found = recommend(own, DecisionOptions(costs=source))
+    assert evaluation(found, "small", 2).speedup_predicted.value == pytest.approx(8 / 4.1)
+    assert source.runner == "elsewhere"
+    assert "costs come from elsewhere, in `other`" in source.caveats[0]
+    assert "small is not the same model in `other`" in source.caveats
+
+
+@pytest.mark.parametrize(
+    ("changes", "meant"),
+    [({"target": "u"}, "another target"), ({"target_quant": "int8"}, "at int8"), ({}, "no times")],
+)
+def test_costs_of_something_else_are_refused(scene, changes, meant):
+    scene.requests(5, ALL)
+    own = scene.observed(1)
+    with pytest.raises(UsageError, match=meant):
+        costs_of_run(scene.observed(1, **changes), own, "`other`")
+
+
+def test_the_rounds_of_an_engine_are_not_borrowed(scene):
+    scene.requests(5, ALL)
+    own, engines = scene.observed(1), scene.observed(1, engine="vllm")
+    with pytest.raises(UsageError, match="`other` was measured on vllm, which times whole rounds"):
+        costs_of_run(engines, own, "`other`")
 
 
 def test_an_answer_names_the_engine_and_counts_no_run_of_another_runner(scene, tmp_path):

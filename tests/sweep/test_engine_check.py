@@ -279,25 +279,26 @@ def test_a_server_that_does_not_draft_needs_a_draft_to_replay(served, tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("method", "model", "specs"),
+    ("method", "model", "specs", "name"),
     [
-        ("draft_model", "org/small", {"small": "org/small"}),
-        ("eagle3", "org/head", {"eagle3:head": "eagle3:org/head"}),
-        ("mtp", "org/target", {"mtp": "mtp"}),
-        ("suffix", None, {"suffix": "suffix"}),
+        ("draft_model", "org/small", {"small": "org/small"}, "small"),
+        ("eagle3", "org/head", {"eagle3:head": "eagle3:org/head"}, "eagle3:head"),
+        ("mtp", "org/target", {"mtp": "mtp"}, "mtp"),
+        ("suffix", None, {"suffix": "suffix"}, "suffix"),
         # Which of two drafts it is, or which kind of head, it does not say.
-        ("EAGLE", "org/head", {}),
-        ("draft-simple,ngram-simple", None, {}),
-        ("draft-simple", None, {}),
+        ("EAGLE", "org/head", {}, "head"),
+        ("draft-simple,ngram-simple", None, {}, "draft-simple,ngram-simple"),
+        ("draft-simple", None, {}, "draft-simple"),
     ],
 )
 def test_what_drafts_would_call_a_running_servers_draft_is_kept_where_it_tells(
-    served, method, model, specs
+    served, method, model, specs, name
 ):
     settings = {"speculative_model": model} if model else {}
     server = FakeServer(k=2, method=method, settings=settings)
     found = served(on=[server], drafts=(), measure="replay")
     assert found.folder.manifest.specs == specs
+    assert {row.candidate.draft for row in found.run.served} == {name}
 
 
 @pytest.mark.parametrize(
