@@ -76,6 +76,11 @@ def test_a_size_has_three_digits_and_the_largest_unit_it_fills(size: float, expe
 
 def test_training_takes_weights_gradients_and_two_moments_and_what_the_backward_pass_reads():
     # Two layers of width 8 in 2 bytes over 10 tokens, and 100 logits three times in 4 bytes.
-    states, of_row = training_bytes(1000, 2, 8, 100, 10, 2)
+    states, of_row = training_bytes(1000, 1000, 2, 8, 100, 10, 2)
     assert states == 16_000
     assert of_row == 10 * (17 * 2 * 8 * 2 + 3 * 4 * 100)
+
+
+def test_what_is_not_trained_takes_its_weights_alone():
+    # 1100 weights, of which 100 have a gradient and two moments.
+    assert training_bytes(1100, 100, 2, 8, 100, 10, 2)[0] == 4 * 1100 + 12 * 100

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import tempfile
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from draftbench.acceptance.intervals import Estimate
@@ -31,6 +32,9 @@ def train(
     anyway: bool = flag(
         False, "Train even if the forecast says that it is not worth it, or cannot be made."
     ),
+    other: Path | None = flag(
+        None, "Also prove it on the traffic of this run of the same target.", "RUN"
+    ),
     device: str | None = in_models(
         None,
         "The device to train on: cpu or cuda (default: the GPU, if there is one).",
@@ -57,7 +61,7 @@ def train(
     quiet_libraries()  # some print when they are imported
     from draftbench.cli.progress import TerminalWatcher
     from draftbench.training import course
-    from draftbench.training.examples import examples_of
+    from draftbench.training.examples import examples_of, other_traffic
     from draftbench.training.forecast import part_steps
     from draftbench.training.plan import plan_training
 
@@ -74,6 +78,7 @@ def train(
             f"{counted(len(examples.train), 'response')} to train on, {len(examples.stop)} to stop "
             f"by, {len(examples.prove)} to prove it on"
         )
+        elsewhere = () if other is None else other_traffic(read(other), observed, examples)
         plan = plan_training(observed, examples, draft, settings, device)
         with course.begun(plan, work, key):
             blind = anyway and not forecast and not part_steps(len(examples.train), settings)
@@ -81,7 +86,7 @@ def train(
             answer = TrainingAnswer(forecast=made)
             if out and not forecast and (anyway or made is None or made.expects_it):
                 watcher.note(_forecast(draft, made).title if made else "no forecast: too few steps")
-                training = course.train(plan, made, work, out, key, watcher)
+                training = course.train(plan, made, work, out, key, watcher, elsewhere)
                 answer = TrainingAnswer(made, training, kept=training.proof.better)
     output.show(answer, sections(answer, draft, out))
     if answer.training or made is None:
@@ -95,7 +100,10 @@ def sections(answer: TrainingAnswer, draft: str, out: Path | None) -> list[Secti
         assert answer.forecast is not None
         return [_forecast(draft, answer.forecast)]
     named = str(out) if parsed(draft)[0] == "draft-model" else f"eagle3:{out}"
-    return [_proof(draft, answer.training.proof, answer.forecast, named)]
+    proof, other = answer.training.proof, answer.training.other
+    notes = list(_outcome(proof, answer.forecast, named))
+    found = [_proof(draft, proof, "requests that it never saw", notes)]
+    return [*found, _proof(draft, other, "requests of the other traffic")] if other else found
 
 
 def _rate(draft: str) -> str:
@@ -137,8 +145,8 @@ def _forecast(draft: str, found: Forecast) -> Section:
     return Section(title, notes=notes)
 
 
-def _proof(draft: str, proof: Proof, forecast: Forecast | None, out: str) -> Section:
-    """What the training brought; `out` names the trained draft."""
+def _proof(draft: str, proof: Proof, where: str, notes: Sequence[str] = ()) -> Section:
+    """What the training brought."""
     gained = proof.gained
     surely, more = gained.low > 0 or gained.high < 0, gained.value > 0
     if proof.faster is None:
@@ -147,37 +155,36 @@ def _proof(draft: str, proof: Proof, forecast: Forecast | None, out: str) -> Sec
     else:
         words = ("is slower", "is faster") if surely else ("is no faster", "may be faster")
         verdict = words[more]
-    title = f"The trained draft {verdict} on {proof.requests} requests that it never saw"
+    title = f"The trained draft {verdict} on {proof.requests} {where}"
     of_round = f"tokens per round, k = {proof.k}"
     rows: list[list[Cell]] = [
         [name, each.original, each.trained, signed(each.difference)]
         for name, each in ((_rate(draft), proof.rate), (of_round, proof.tokens_per_round))
     ]
-    notes = []
     if proof.before and proof.after and proof.faster:
         faster = proof.faster
         value, low, high = (f"{e - 1:+.0%}" for e in (faster.value, faster.low, faster.high))
         speeds = proof.before.speedup, proof.after.speedup
         rows.append(["speed-up", *speeds, f"{value} ({low} to {high})"])
-        if forecast and forecast.fastest:
-            reached = proof.after.speedup.value
-            beats = "beats" if reached >= faster_than(forecast.fastest) else "does not beat"
-            notes.append(
-                f"with {reached:.2f}× it {beats} the run's fastest, {forecast.fastest:.2f}×"
-            )
+    return Section(title, ["", "original", "trained", "difference"], rows, notes)
+
+
+def _outcome(proof: Proof, forecast: Forecast | None, out: str) -> Iterator[str]:
+    """What to make of the proof; `out` names the trained draft."""
+    if proof.after and forecast and forecast.fastest:
+        reached = proof.after.speedup.value
+        beats = "beats" if reached >= faster_than(forecast.fastest) else "does not beat"
+        yield f"with {reached:.2f}× it {beats} the run's fastest, {forecast.fastest:.2f}×"
     if forecast is None:
-        notes.append("there was no forecast: too few steps to tell")
+        yield "there was no forecast: too few steps to tell"
     else:
         held = forecast.held(proof.rate.difference.value)
         came = {True: "held", False: "did not hold", None: "did not promise a gain"}[held]
-        notes.append(f"the forecast of {signed(forecast.gain)} {came}")
+        yield f"the forecast of {signed(forecast.gain)} {came}"
     again = command("sweep", "--target", "TARGET", "--drafts", out)
-    if gained.low > 0:
-        notes.append(f"a draft like any other: {again} …")
+    if proof.gained.low > 0:
+        yield f"a draft like any other: {again} …"
     elif proof.better:
-        notes.append(
-            f"it may be better: compare both on newer requests before you serve it: {again} …"
-        )
+        yield f"it may be better: compare both on newer requests before you serve it: {again} …"
     else:
-        notes.append("it is no better than the original, and was not kept")
-    return Section(title, ["", "original", "trained", "difference"], rows, notes)
+        yield "it is no better than the original, and was not kept"

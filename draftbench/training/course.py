@@ -10,7 +10,7 @@ from __future__ import annotations
 import contextlib
 import shutil
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict
 from importlib import metadata
 from pathlib import Path
@@ -18,6 +18,7 @@ from pathlib import Path
 import msgspec
 
 from draftbench.errors import UsageError
+from draftbench.measure.trajectories import ScoredResponse
 from draftbench.records import to_json
 from draftbench.run_folder.folder import FolderLock
 from draftbench.run_folder.key import keyed_hash
@@ -27,7 +28,7 @@ from draftbench.training.examples import tokens_of
 from draftbench.training.fit import Progress, fit, writing
 from draftbench.training.forecast import first_parts, forecast
 from draftbench.training.held_out import prove
-from draftbench.training.outcome import Forecast, Split, Training
+from draftbench.training.outcome import Forecast, Proof, Split, Training
 from draftbench.training.plan import Plan
 
 REPORT = "training.json"
@@ -112,20 +113,33 @@ def trained_once(plan: Plan, work: Path, progress: Progress) -> _Trained:
 
 
 def train(
-    plan: Plan, made: Forecast | None, work: Path, out: Path, key: bytes, progress: Progress
+    plan: Plan,
+    made: Forecast | None,
+    work: Path,
+    out: Path,
+    key: bytes,
+    progress: Progress,
+    other: Sequence[ScoredResponse] = (),
 ) -> Training:
-    """Train on all of the data and prove the result. If it is better, it is in `out` afterwards."""
+    """Train on all of the data and prove the result, on `other` traffic too. If it is better, it is
+    in `out` afterwards.
+    """
     settings, trained = plan.settings, work / TRAINED
     learning_rate, looks, seconds = trained_once(plan, work, progress)
     progress.note("proving it on requests that it never saw")
-    checkpoints = plan.draft.spec, trained
-    original, fitted = (plan.along(each, plan.examples.prove) for each in checkpoints)
+    packages = ["torch", "transformers", *["peft"] * (settings.lora is not None)]
+
+    def proof(responses: Sequence[ScoredResponse]) -> Proof:
+        original, fitted = (plan.along(each, responses) for each in (plan.draft.spec, trained))
+        return prove(original, fitted, plan.speeds, plan.run.manifest.question.ks)
+
     training = Training(
         draft=portable(plan.draft.spec),
         fingerprint=plan.draft.fingerprint(),
         target=plan.run.manifest.question.target,
         run=plan.run.manifest.run,
         **_splits(plan, key),
+        lora=settings.lora,
         epochs=settings.epochs,
         learning_rate=learning_rate,
         batch=settings.batch,
@@ -133,8 +147,9 @@ def train(
         looks=looks,
         seconds=seconds,
         forecast=made,
-        proof=prove(original, fitted, plan.speeds, plan.run.manifest.question.ks),
-        packages={name: metadata.version(name) for name in ("torch", "transformers")},
+        proof=proof(plan.examples.prove),
+        other=proof(other) if other else None,
+        packages={name: metadata.version(name) for name in packages},
     )
     if training.proof.better:
         with writing(work):

@@ -43,11 +43,21 @@ def side_by_side(responses: Sequence[ScoredResponse], context: int) -> Batch:
 
 
 class ModelInTraining:
-    """A draft model in training; `teacher` is the target if that samples."""
+    """A draft model in training; `teacher` is the target if that samples. With a `rank`, only
+    adapters of that rank around the linear layers are trained.
+    """
 
-    def __init__(self, source: ModelSource, device: str, teacher: nn.Module | None) -> None:
+    def __init__(
+        self, source: ModelSource, device: str, teacher: nn.Module | None, rank: int | None = None
+    ) -> None:
         self.source, self.teacher = source, teacher
         self.module: Any = source.load(torch.float32, device).train().requires_grad_(True)
+        if rank is not None:
+            from peft import LoraConfig, inject_adapter_in_model
+
+            torch.manual_seed(0)  # adapters begin with random numbers
+            adapters = LoraConfig(r=rank, lora_alpha=2 * rank, target_modules="all-linear")
+            inject_adapter_in_model(adapters, self.module)
         config = source.config.get_text_config()
         self.width, self.context = config.hidden_size, config.max_position_embeddings
 
@@ -79,9 +89,13 @@ class ModelInTraining:
 
     def save(self, folder: Path) -> None:
         """Write an ordinary checkpoint with the tokenizer, in the dtype that the configuration
-        names, or else in that of most tensors.
+        names, or else in that of most tensors. What adapters learned is added to the weights.
         """
-        dtype, weights = self.source.config.dtype, self.module.state_dict()
+        dtype, held = self.source.config.dtype, self.module.state_dict().items()
+        weights = {n.replace(".base_layer.", "."): w for n, w in held if ".lora_" not in n}
+        for name, layer in self.module.named_modules():
+            if hasattr(layer, "get_delta_weight"):
+                weights[f"{name}.weight"] = layer.weight + layer.get_delta_weight("default")
         if dtype is None:
             stored = self.source.stored_tensors().values()
             kinds = Counter(t.dtype for t in stored if t is not None and t.is_floating_point())

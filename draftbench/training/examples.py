@@ -128,6 +128,34 @@ def examples_of(run: Run, key: bytes) -> Examples:
     return Examples(**ordered | {"stop": ordered["stop"][:LOOKED_AT]})
 
 
+def other_traffic(other: Run, run: Run, examples: Examples) -> tuple[ScoredResponse, ...]:
+    """The responses of another run of the same target, without those to prompts that train the
+    draft or say when to stop, or are near such a prompt.
+
+    Raises:
+        UsageError: the run has another target, no texts, or too few.
+    """
+    # By the target's weights; where an engine served it, by its name.
+    facts = [each.facts_of(None) for each in (run, other)]
+    names = [each.manifest.question.target for each in (run, other)]
+    one, two = (f.fingerprint if f else name for f, name in zip(facts, names, strict=True))
+    if one != two:
+        raise UsageError(
+            f"`{other.path}` is a run of another target, `{names[1]}`",
+            hint="sweep the other traffic with the target that the draft is trained for",
+        )
+    trained, others = (*examples.train, *examples.stop), list(_recorded(other))
+    first = first_of_near(map(prompt_of, (*trained, *others)))
+    seen = {first[prompt_of(each)] for each in trained}
+    unseen = tuple(each for each in others if first[prompt_of(each)] not in seen)
+    if len({response.trajectory.request for response in unseen}) < MIN_REQUESTS:
+        raise UsageError(
+            f"`{other.path}` has too few requests that the training does not see",
+            hint=f"sweep at least {MIN_REQUESTS} other requests",
+        )
+    return unseen
+
+
 def _recorded(run: Run) -> Iterator[ScoredResponse]:
     """The recorded responses with something to draft, with their tokens."""
     assert run.path is not None

@@ -128,6 +128,7 @@ class Training(Record, frozen=True):
     train: Split  # what it was trained on
     stop: Split  # what said when to stop
     prove: Split  # what proved it
+    lora: int | None  # rank of the adapters that were trained, and added to the weights
     epochs: int  # how often the responses were read at most
     learning_rate: float  # the largest
     batch: int  # responses a step
@@ -136,6 +137,7 @@ class Training(Record, frozen=True):
     seconds: float  # of training and looking; if resumed, of the last start alone
     forecast: Forecast | None  # what was expected; None: too few steps to tell
     proof: Proof  # what came of it
+    other: Proof | None  # on the traffic of another run, with `--other`
     packages: dict[str, str]  # versions
 
 

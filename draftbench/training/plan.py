@@ -9,10 +9,12 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 import torch
+from torch import nn
 
 from draftbench.acceptance.rounds import AnyReplay
 from draftbench.decoder.device import device_of, dtype_of, set_threads
@@ -78,7 +80,8 @@ class Plan:
         """The original draft, ready to be trained."""
         if self.is_head:
             return HeadInTraining(self.draft, self._target)
-        return ModelInTraining(self.draft, self.device, self._target if self.samples else None)
+        teacher = self._target if self.samples else None
+        return ModelInTraining(self.draft, self.device, teacher, self.settings.lora)
 
     @cached_property
     def _build(self) -> Build:
@@ -193,6 +196,14 @@ def plan_training(
                 "trained on",
                 hint="take a draft of the target's family",
             )
+    if settings.lora is not None:
+        if method == "eagle3":
+            raise UsageError(
+                "--lora trains adapters of a draft model; a head is one layer, trained as a whole",
+                hint="leave --lora out",
+            )
+        if find_spec("peft") is None:
+            raise UsageError("--lora needs peft, which is not installed", hint="pip install peft")
     where = device_of(device)
     if where not in ("cpu", "cuda", "cuda:0"):
         raise UsageError(
@@ -215,17 +226,24 @@ def plan_training(
 def _check_memory(plan: Plan) -> None:
     """Raise a ModelError if a step does not fit in memory; name a batch that does."""
     draft, batch, itemsize = plan.draft, plan.settings.batch, plan.dtype.itemsize
+    lora = plan.settings.lora
     longest = max(r.length for r in plan.examples.train)
     if plan.is_head:
-        parameters = sum(tensor.numel() for tensor in draft.tensors().values())
+        parameters = trained = sum(tensor.numel() for tensor in draft.tensors().values())
         layers = plan.target.config.get_text_config().num_hidden_layers
         shape = shape_of(draft.raw_config, layers)
         # Every depth is another pass through its only layer.
         work = DEPTHS, shape.layer.hidden_size, DEPTHS * shape.drafted
     else:
-        text, parameters = draft.config.get_text_config(), draft.skeleton.num_parameters()
+        text, model = draft.config.get_text_config(), draft.skeleton
+        parameters = trained = model.num_parameters()
+        if lora is not None:
+            last = model.get_output_embeddings()  # gets no adapter
+            linear = [m for m in model.modules() if isinstance(m, nn.Linear) and m is not last]
+            trained = lora * sum(each.in_features + each.out_features for each in linear)
+            parameters += trained
         work = text.num_hidden_layers, text.hidden_size, text.vocab_size
-    states, of_row = training_bytes(parameters, *work, longest, itemsize)
+    states, of_row = training_bytes(parameters, trained, *work, longest, itemsize)
     if plan.is_head or plan.samples:
         # For a head it is loaded twice: by transformers, and as the decoder runs it.
         copies = 2 if plan.is_head else 1
@@ -234,9 +252,12 @@ def _check_memory(plan: Plan) -> None:
     left = memory_left() if plan.device == "cpu" else torch.cuda.mem_get_info(plan.device)[0]
     if (needed := states + batch * of_row) > left:
         fits = int((left - states) // of_row)
+        smaller = "take a smaller draft or another device"
+        if not plan.is_head and lora is None:
+            smaller += ", or train adapters alone (`--lora 16`)"
         raise ModelError(
             f"training `{draft.name}` takes about {format_size(needed)}, and {format_size(left)} "
             f"are free: {format_size(states)} for weights, gradients and AdamW, and "
             f"{format_size(of_row)} for each of the {batch} responses of a step",
-            hint=f"`--batch {fits}` fits" if fits > 0 else "take a smaller draft or another device",
+            hint=f"`--batch {fits}` fits" if fits > 0 else smaller,
         )

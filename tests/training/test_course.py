@@ -168,6 +168,29 @@ def test_the_original_is_accepted_in_the_proof_as_the_sweep_found(mine, swept):
 
 
 @slow
+def test_adapters_are_trained_into_an_ordinary_checkpoint_and_proved_on_other_traffic(
+    train, command, tmp_path, spoiled, embedded
+):
+    """Interrupted, they resume to the same weights."""
+    pytest.importorskip("peft")
+    words = ["sweep", "--target", embedded / "target", "--drafts", "ngram", "--measure", "none"]
+    words += ["--traffic", "suite:stories", "--sample", 9, "--max-new-tokens", 16, "--threads", 1]
+    assert command(*words, "--no-controls", "--k", 2, "--out", tmp_path / "other").code == 0
+    lora = ("--lora", 4, "--other", tmp_path / "other", "--format", "json")
+    outcome = train("--out", tmp_path / "whole", *lora)
+    assert outcome.code == 0
+    training = json.loads(outcome.out)["training"]
+    assert (training["lora"], training["proof"]["rate"]["difference"]["low"] > 0) == (4, True)
+    assert training["other"]["requests"] == 9
+    assert weights(tmp_path / "whole").keys() == weights(spoiled).keys()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Plan, "along", at_look(3, tmp_path / ".out.training" / "look"))
+        assert train("--out", tmp_path / "out", *lora).code == 130
+    assert train("--out", tmp_path / "out", *lora).code == 0
+    assert weights(tmp_path / "out") == weights(tmp_path / "whole")
+
+
+@slow
 def test_a_head_is_trained(train, tmp_path, embedded):
     outcome = train("--out", tmp_path / "out", "--format", "json", draft="eagle3:head")
     answer = json.loads(outcome.out)

@@ -107,3 +107,25 @@ def test_it_is_saved_in_its_dtype_with_tied_embeddings_once(changes, embedded, t
     save_file(narrow, folder / "model.safetensors", {"format": "pt"})
     ModelInTraining(ModelSource(str(folder)), "cpu", None).save(tmp_path / "saved")
     assert stored(tmp_path / "saved") == stored(folder)
+
+
+def test_what_adapters_add_is_in_the_weights_that_are_saved(embedded, tmp_path):
+    pytest.importorskip("peft")
+    source = ModelSource(str(embedded / "draft"))
+    draft, again = (ModelInTraining(source, "cpu", None, rank=2) for _ in range(2))
+    grown = {name: p for name, p in draft.module.named_parameters() if p.requires_grad}
+    assert all(torch.equal(p, again.module.get_parameter(name)) for name, p in grown.items())
+    assert {name.split(".")[-3] for name in grown} == {"lora_A", "lora_B"}
+    with torch.no_grad():
+        for p in grown.values():
+            p.normal_(0, 0.1)
+    draft.save(tmp_path / "saved")
+    assert stored(tmp_path / "saved") == stored(embedded / "draft")
+    ids = torch.arange(3, 20)[None]
+    saved = ModelSource(str(tmp_path / "saved")).load(torch.float32, "cpu")
+    with torch.no_grad():
+        kept, trained, before = (
+            model(ids).logits for model in (saved, draft.module, source.load(torch.float32, "cpu"))
+        )
+    # Rounding to 16 bits apart.
+    assert (kept - trained).norm() < 0.02 * (before - trained).norm()

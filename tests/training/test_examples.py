@@ -8,7 +8,13 @@ from scenes import manifest, trajectory
 from draftbench.errors import UsageError
 from draftbench.run_folder.folder import PrivateText, RunFolder
 from draftbench.run_folder.run import read_run
-from draftbench.training.examples import examples_of, first_of_near, place_of, prompt_of
+from draftbench.training.examples import (
+    examples_of,
+    first_of_near,
+    other_traffic,
+    place_of,
+    prompt_of,
+)
 
 KEY = b"k" * 32
 
@@ -89,13 +95,18 @@ def test_the_first_of_near_prompts_is_the_same_in_any_order_and_none_follows_it(
     assert all(each <= prompt and first[each] == each for prompt, each in first.items())
 
 
-def test_near_prompts_have_one_place(recorded):
+def test_near_prompts_have_one_place_and_prove_nothing_on_other_traffic(recorded):
     turns = [(prompt[:end], (1, 2)) for prompt in prompts_of(100) for end in (20, 30, 40)]
-    found = examples_of(recorded(turns), KEY)
+    run = recorded(turns)
+    found = examples_of(run, KEY)
     beginnings = [
         {prompt_of(r)[:20] for r in each} for each in (found.train, found.stop, found.prove)
     ]
     assert sum(map(len, beginnings)) == 100
+    other = recorded([((*prompt, 5), (1, 2)) for prompt in prompts_of(200)], "other")
+    proving = {prompt_of(r)[:20] for r in other_traffic(other, run, found)}
+    assert proving.isdisjoint(beginnings[0] | beginnings[1])
+    assert len(proving) == 100 + len(beginnings[2])
 
 
 def test_no_more_are_looked_at_than_say_enough_and_none_of_one_token(recorded, monkeypatch):
@@ -120,3 +131,16 @@ def test_a_run_with_too_few_requests_or_without_texts_is_refused(recorded):
     RunFolder(run.path).redact()
     with pytest.raises(UsageError, match="redacted"):
         examples_of(run, KEY)
+
+
+def test_other_traffic_is_of_the_same_target_and_not_what_the_training_saw(recorded):
+    run = recorded([((at,), (1, 2)) for at in range(100)])
+    examples = examples_of(run, KEY)
+    other = recorded([((at,), (1, 2)) for at in range(50, 150)], "other")
+    seen = {r.prompt.tokens[0] for r in (*examples.train, *examples.stop)}
+    proving = {r.prompt.tokens[0] for r in other_traffic(other, run, examples)}
+    assert proving == set(range(50, 150)) - seen
+    with pytest.raises(UsageError, match="too few requests that the training does not see"):
+        other_traffic(recorded([((at,), (1, 2)) for at in seen], "seen"), run, examples)
+    with pytest.raises(UsageError, match="another target, `another`"):
+        other_traffic(recorded([((1,), (1, 2))], "another", target="another"), run, examples)

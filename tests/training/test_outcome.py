@@ -1,10 +1,13 @@
 """When a training is worth it, and what is said of what came of it."""
 
+from pathlib import Path
+from types import SimpleNamespace
+
 import pytest
 
 from draftbench.acceptance.intervals import Estimate
-from draftbench.cli.train import _forecast, _proof
-from draftbench.training.outcome import Compared, Forecast, Proof, Reached
+from draftbench.cli.train import _forecast, sections
+from draftbench.training.outcome import Compared, Forecast, Proof, Reached, TrainingAnswer
 
 
 def forecast(gain, before=None, after=None, fastest=None, low=0.0, high=None, doubt=0.0):
@@ -58,6 +61,12 @@ def proof(value, low, high, after=None):
     return Proof(20, Compared(even, even, rate), 2, of_round, reached, reached, faster)
 
 
+def shown(found, made, other=None):
+    """What `train` prints after the training."""
+    training = SimpleNamespace(proof=found, other=other)
+    return sections(TrainingAnswer(made, training), "draft", Path("out"))
+
+
 @pytest.mark.parametrize(
     ("figures", "of_speed", "of_tokens", "then"),
     [
@@ -75,7 +84,7 @@ def test_the_proof_is_of_speed_or_else_of_tokens_per_round_whatever_is_accepted(
         (proof(*figures, after=1.2), of_speed),
         (proof(*figures), f"{of_tokens} tokens per round"),
     ):
-        section = _proof("draft", found, forecast(0.02), "./out")
+        (section,) = shown(found, forecast(0.02))
         assert section.title.startswith(f"The trained draft {verdict} on 20 requests")
         assert then in section.notes[-1]
         assert found.better is (then != "was not kept")
@@ -98,6 +107,13 @@ def test_a_forecast_held_if_it_promised_something_and_the_gain_itself_is_in_it(l
 
 @pytest.mark.parametrize(("after", "beats"), [(1.28, "beats"), (1.26, "does not beat")])
 def test_the_trained_draft_beats_the_fastest_of_the_run_or_does_not(after, beats):
-    section = _proof("draft", proof(0.05, 0.02, 0.08, after), forecast(0.02, 1.0, 1.2, 1.25), "out")
+    (section,) = shown(proof(0.05, 0.02, 0.08, after), forecast(0.02, 1.0, 1.2, 1.25))
     assert section.notes[0] == f"with {after}× it {beats} the run's fastest, 1.25×"
     assert section.rows[-1][-1] == "+5% (+2% to +8%)"
+
+
+def test_the_proof_on_other_traffic_comes_second_and_decides_nothing():
+    first, second = shown(proof(0.02, 0.01, 0.03), forecast(0.02), proof(-0.02, -0.03, -0.01))
+    assert "a draft like any other" in first.notes[-1]
+    title = "The trained draft yields fewer tokens per round on 20 requests of the other traffic"
+    assert (second.title, second.notes) == (title, ())

@@ -65,10 +65,35 @@ def test_other_token_ids_are_not_trained(planned, embedded):
         planned(str(embedded / "foreign"))
 
 
-@pytest.mark.parametrize(("left", "hint"), [(1350, "`--batch 3` fits"), (900, "smaller draft")])
+@pytest.mark.parametrize(
+    ("left", "hint"), [(1350, "`--batch 3` fits"), (900, "smaller draft"), (900, "--lora 16")]
+)
 def test_too_little_memory_is_refused_with_the_batch_that_fits(planned, monkeypatch, left, hint):
     monkeypatch.setattr(plans, "training_bytes", lambda *_: (1000, 100))
     monkeypatch.setattr(plans, "memory_left", lambda: left)
     with pytest.raises(ModelError) as refused:
         planned("spoiled", batch=8)
     assert hint in refused.value.hint
+
+
+def test_adapters_need_little_memory_beside_the_weights(planned, monkeypatch):
+    """By hand: inputs and outputs of q and o 128 + 128, of k and v 128 + 64, of gate, up and down
+    128 + 352, together 2336, in two layers, at rank 2.
+    """
+    monkeypatch.setattr(plans, "find_spec", lambda name: name)
+    seen = []
+    monkeypatch.setattr(plans, "training_bytes", lambda *given: seen.append(given) or (0, 0))
+    for lora in (None, 2):
+        planned("spoiled", lora=lora)
+    whole, (parameters, trained, *_) = seen
+    assert whole[0] == whole[1]
+    assert trained == 2 * 2 * 2336
+    assert parameters == whole[0] + trained
+
+
+def test_adapters_are_for_draft_models_and_need_peft(planned, monkeypatch):
+    with pytest.raises(UsageError, match="a head is one layer"):
+        planned("eagle3:head", lora=2)
+    monkeypatch.setattr(plans, "find_spec", lambda name: None)
+    with pytest.raises(UsageError, match="peft, which is not installed"):
+        planned("spoiled", lora=2)
