@@ -75,6 +75,8 @@ def train(
             f"by, {len(examples.prove)} to prove it on"
         )
         plan = plan_training(observed, examples, draft, settings, device)
+        if out is not None:
+            course.check_apart(plan, out)
         with course.begun(plan, work, key):
             blind = anyway and not forecast and not part_steps(len(examples.train), settings)
             made = None if blind else course.forecast_once(plan, work, watcher)

@@ -9,6 +9,7 @@ from draftbench.run_folder.folder import RunFolder
 from draftbench.run_folder.key import request_key
 from draftbench.run_folder.run import read_run
 from draftbench.training import plan as plans
+from draftbench.training.course import check_apart
 from draftbench.training.examples import examples_of
 from draftbench.training.plan import plan_training
 from draftbench.training.settings import TrainingSettings
@@ -58,6 +59,17 @@ def test_a_head_that_is_named_as_a_model_is_refused_with_its_name(planned, embed
     with pytest.raises(UsageError, match="EAGLE-3 head") as refused:
         planned(str(embedded / "head"))
     assert f"eagle3:{embedded / 'head'}" in refused.value.hint
+
+
+def test_a_trained_draft_is_never_a_part_of_a_model_that_it_is_made_of(
+    planned, spoiled, embedded, tmp_path
+):
+    plan, link = planned("spoiled"), tmp_path / "link"
+    link.symlink_to(spoiled)
+    for folder in (spoiled, link, embedded / "target"):
+        with pytest.raises(UsageError, match="never changes"):
+            check_apart(plan, folder / "trained")
+    check_apart(plan, spoiled.parent / "spoiled-trained")
 
 
 def test_other_token_ids_are_not_trained(planned, embedded):
