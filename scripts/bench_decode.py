@@ -42,8 +42,7 @@ from rich.table import Table
 
 from draftbench.decoder.device import default_dtype, set_threads
 from draftbench.decoder.drafters import ModelDrafter
-from draftbench.decoder.eagle import HeadDrafter
-from draftbench.decoder.mtp import MtpHead
+from draftbench.decoder.mtp import MtpHead, head_drafter
 from draftbench.decoder.runner import HostClock
 from draftbench.decoder.speculate import decode
 from draftbench.errors import DraftbenchError
@@ -179,7 +178,7 @@ class Ours:
         if level is not None:
             runner = self.drafts[level]
             drafter = (
-                HeadDrafter(runner)
+                head_drafter(runner)
                 if isinstance(runner, MtpHead)
                 else ModelDrafter(runner, DraftingMode.GREEDY)
             )

@@ -1,4 +1,5 @@
-"""Progress of a sweep on stderr: a live view on a terminal; elsewhere notes, and a line a minute.
+"""Progress of a sweep on stderr: a live view on a terminal; elsewhere notes, and a line a minute
+(with `--verbose` one for each unit of work).
 
 No thread draws: the view is redrawn between two measurements, never beside a timed region.
 """
@@ -36,9 +37,12 @@ PlannedStage = tuple[Candidate | None, str, float, float]
 class TerminalWatcher:
     """Shows stages, running figures and notes; as a context manager it removes the live view."""
 
-    def __init__(self, console: Console | None = None, *, quiet: bool = False) -> None:
+    def __init__(
+        self, console: Console | None = None, *, quiet: bool = False, verbose: bool = False
+    ) -> None:
         self._console, self._quiet = console or Console(stderr=True), quiet
         self._live = self._console.is_terminal and not quiet
+        self._verbose = verbose and not quiet
         self._view = Live(
             console=self._console,
             transient=True,
@@ -119,10 +123,11 @@ class TerminalWatcher:
         self._done += units
         self._moved = time.monotonic() if units else self._moved
         self._units = max(self._units, self._done)
-        late = not (self._quiet or self._live) and time.monotonic() > self._next_line
-        if self._stage and late:
-            done = f"{self._stage}: {self._done} of {self._units}"
-            self._print("   ".join(filter(None, [done, *self._known_figures(), self._left()])))
+        late = not self._quiet and time.monotonic() > self._next_line
+        if self._stage and not self._live and (self._verbose or late):
+            words = [f"{self._stage}: {self._done} of {self._units}", *self._known_figures()]
+            words += [self._left()] if late else []
+            self._print("   ".join(filter(None, words)))
         self._draw()
 
     def note(self, text: str, *, always: bool = False) -> None:
@@ -170,7 +175,7 @@ class TerminalWatcher:
         line = "   ".join([f"{self._stage} ({done}{self._units}): {seconds:.1f} s", *new])
         self._stage = ""
         self._draw(at_once=True)
-        if self._live:
+        if self._live or self._verbose:
             self._print(line)
 
     def _known_figures(self) -> list[str]:

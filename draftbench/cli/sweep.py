@@ -73,6 +73,7 @@ def sweep(
     trust: Trust,
     output: Output,
     quiet: bool = QUIET,
+    verbose: bool = in_output(False, "Print a line for every request.", names=("--verbose", "-v")),
     print_config: bool = in_output(
         False, "Print all settings as YAML, to be used as FILE.yaml, and stop."
     ),
@@ -112,7 +113,7 @@ def sweep(
     from draftbench.report.answer import next_sweep
     from draftbench.sweep import prepare
 
-    watcher = TerminalWatcher(quiet=quiet)
+    watcher = TerminalWatcher(quiet=quiet, verbose=verbose)
     if dry_run:
         from draftbench.cli.dry_run import dry_run_of, sections
 

@@ -1,34 +1,36 @@
-"""Multi-token prediction: the layer with which a target drafts for itself, from transformers
+"""Multi-token prediction: the layers with which a target drafts for itself, from transformers
 (`MtpModel`), with draftbench's cache and masks.
 
-Let y be the text and h the target's states after its last norm. Row t of the layer reads the
-embedding of y[t+1] beside h[t] and drafts y[t+2]. At later depths of a round the same layer is used
-again: depth m reads the token that depth m - 1 drafted, and that depth's output in place of h[t].
-It sees the keys of depth 0 up to its row, and those that its own round has added: what `eagle.py`
-says of EAGLE-3 heads.
+Let y be the text and h the target's states after its last norm. Row t of the first layer reads the
+embedding of y[t+1] beside h[t] and drafts y[t+2]. A single layer is used again at later depths:
+depth m reads the token that depth m - 1 drafted, and that depth's output in place of h[t]. It sees
+the keys of depth 0 up to its row, and those that its own round has added: what `eagle.py` says of
+EAGLE-3 heads. Of several layers, number j reads y[t+1+j] and the output of layer j - 1 at row t,
+and sees only its own keys: a plain causal pass over the text.
 """
 
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Sequence
-from itertools import pairwise
+from itertools import chain, pairwise
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from draftbench.decoder.any_transformer import SlabTransformersCache, replace_linears
-from draftbench.decoder.eagle import CHUNK, Drafted, EagleHead
+from draftbench.decoder.drafters import Proposal, ProposalRequest
+from draftbench.decoder.eagle import CHUNK, Drafted, EagleHead, HeadDrafter
 from draftbench.decoder.linear import layouts_of
+from draftbench.decoder.runner import Task, on_device
 from draftbench.decoder.sampling import best, top_two_margin
 
 
 class MtpHead:
-    """The layer, with its weights; rows run one by one.
+    """The layers, with their weights; rows run one by one.
 
     Args:
-        model: a loaded `MtpModel` of one layer, which shares embedding and output layer with the
-            target.
+        model: a loaded `MtpModel`, which shares embedding and output layer with the target.
         states: which of the target's states it reads: those after its last norm.
         level: quantization level of its linear layers.
     """
@@ -37,9 +39,10 @@ class MtpHead:
         self, model: Any, states: int, level: str, context_length: int, **layouts: Any
     ) -> None:
         self.model, self.reads, self.context_length = model, (states,), context_length
-        (self.layer,) = model.layers
-        replace_linears(self.layer, level, embedding=model.embed_tokens.weight, **layouts)
-        weight = self.layer.enorm.weight
+        self.layers = len(model.layers)
+        for layer in model.layers:
+            replace_linears(layer, level, embedding=model.embed_tokens.weight, **layouts)
+        weight = model.layers[0].enorm.weight
         self.dtype, self.device = weight.dtype, str(weight.device)
 
     @property
@@ -49,7 +52,7 @@ class MtpHead:
         return words.replace("torch.", "")
 
     def modules(self) -> Iterator[nn.Module]:
-        return self.layer.modules()  # type: ignore[no-any-return]
+        return chain.from_iterable(layer.modules() for layer in self.model.layers)
 
     def tensors(self) -> Iterator[Tensor]:
         """Its weights outside linear layers; embedding and output layer are the target's."""
@@ -60,7 +63,7 @@ class MtpHead:
     def new_cache(
         self, capacity: int, rows: int = 1, widths: Collection[int] = ()
     ) -> SlabTransformersCache:
-        return SlabTransformersCache(["full_attention"], capacity, rows)
+        return SlabTransformersCache(["full_attention"] * self.layers, capacity, rows)
 
     def entering(self, states: Tensor) -> Tensor:
         """What depth 0 reads of the target's states: all of them."""
@@ -70,54 +73,56 @@ class MtpHead:
     def step(
         self, tokens: Tensor, left: Tensor, cache: SlabTransformersCache, counts: Sequence[int]
     ) -> tuple[Tensor, Tensor]:
-        """Like `EagleHead.step`."""
+        """Like `EagleHead.step`, with a single layer."""
         ends, parts = [], zip(tokens.split(list(counts)), left.split(list(counts)), strict=True)
         for row, (read, entering) in enumerate(parts):
             if len(read):
                 cache.place = row
-                ends.append(self._appended(read, entering, cache)[-1:])
+                ends.append(self.appended(read, entering, cache)[-1:])
         cache.lengths = [have + new for have, new in zip(cache.lengths, counts, strict=True)]
         left = torch.cat(ends)
-        return best(self._logits(left)), left
+        return self.best(left), left
 
     @torch.inference_mode()
     def along(
         self, tokens: Sequence[int], states: Tensor, first: int, depths: int
     ) -> Iterator[Drafted]:
-        """Like `EagleHead.along`."""
+        """Like `EagleHead.along`; several layers draft at most one token each."""
         padded = torch.tensor([*tokens, *[0] * depths], device=self.device)
         cache, last = self.new_cache(len(tokens) + depths * CHUNK), len(tokens) - 2
+        several = self.layers > 1
+        depths = min(depths, self.layers) if several else depths
         # Some rows at a time, since the mask's size is rows times text; those before `first` only
         # leave their keys.
         for start, end in pairwise([*range(0, first, CHUNK), *range(first, last, CHUNK), last]):
-            n, parts = end - start, list[Drafted]()
-            cache.lengths[0] = start
-            left = self._appended(padded[start + 1 : end + 1], states[start:end], cache)
-            if start < first:
-                continue
+            n, parts, left = end - start, list[Drafted](), states[start:end]
             at = torch.arange(start, end, device=self.device)
             seen = torch.arange(end, device=self.device) <= at[:, None]
-            for depth in range(depths):
-                if depth > 0:
+            cache.lengths[0] = start
+            for depth in range(depths if several or start >= first else 1):
+                if depth > 0 and not several:
                     own = torch.eye(n, dtype=torch.bool, device=self.device)
                     cache.lengths[0], seen = seen.shape[1], torch.cat([seen, own], dim=1)
-                    read = padded[start + depth + 1 : end + depth + 1]
-                    left = self._appended(read, left, cache, at + depth, seen)
-                logits = self._logits(left)
-                parts.append(Drafted(best(logits), top_two_margin(logits)))
-            yield Drafted.by_depth(parts)
+                read = padded[start + depth + 1 : end + depth + 1]
+                left = self.appended(read, left, cache, depth, at, seen)
+                if start >= first:
+                    logits = self._logits(left)
+                    parts.append(Drafted(best(logits), top_two_margin(logits)))
+            if parts:
+                yield Drafted.by_depth(parts)
 
-    def _appended(
+    def appended(
         self,
         tokens: Tensor,
         entering: Tensor,
         cache: SlabTransformersCache,
+        depth: int = 0,
         at: Tensor | None = None,
         seen: Tensor | None = None,
     ) -> Tensor:
-        """The layer's output at new rows [n, hidden], which are appended to the cache's current
-        row. They are `at` places of the text, and see what `seen` says, by default everything
-        before them.
+        """A depth's output at new rows [n, hidden], which are appended to the cache's current row.
+        They are `at` places of the text, and see what `seen` says, by default everything before
+        them.
         """
         assert isinstance(cache.place, int)
         start, n = cache.lengths[cache.place], len(tokens)
@@ -127,10 +132,10 @@ class MtpHead:
             seen = torch.arange(start + n, device=self.device) <= at[:, None]
         mask = torch.zeros(seen.shape, dtype=self.dtype, device=self.device)
         mask = mask.masked_fill_(~seen, torch.finfo(self.dtype).min)
-        model, positions = self.model, (at + 1)[None]
+        model, positions = self.model, (at + depth + 1)[None]
         embedded = model.embed_tokens(tokens)[None]
         turned = None if model.rotary_emb is None else model.rotary_emb(embedded, positions)
-        left: Tensor = self.layer(
+        left: Tensor = model.layers[min(depth, self.layers - 1)](
             embedded,
             entering[None],
             position_embeddings=turned,
@@ -140,6 +145,10 @@ class MtpHead:
         )
         return (model.shared_post_norm(left) if model.use_shared_post_norm else left)[0]
 
+    def best(self, left: Tensor) -> Tensor:
+        """The best tokens after a depth's output."""
+        return best(self._logits(left))
+
     def _logits(self, left: Tensor) -> Tensor:
         logits: Tensor = self.model._project_to_logits(left[None])[0]
         return logits
@@ -147,3 +156,52 @@ class MtpHead:
 
 # What drafts from the target's states.
 Head = EagleHead | MtpHead
+
+
+def head_drafter(head: Head) -> HeadDrafter:
+    """A new drafter with an empty cache."""
+    several = isinstance(head, MtpHead) and head.layers > 1
+    return (LayersDrafter if several else HeadDrafter)(head)
+
+
+class LayersDrafter(HeadDrafter):
+    """Several layers that propose their argmax, one token each. What they read from drafts is read
+    again in the next round: a row is finished when the tokens that all layers read there are known.
+    """
+
+    def begin(self, row: int, task: Task, states: Tensor | None = None) -> None:
+        """Read the prompt's rows whose tokens are known for all layers."""
+        assert states is not None
+        self.cache.rewind(row, 0)
+        self._unread[row] = states
+        self._read(row, task.prompt, len(task.prompt) - self.head.layers, 0)
+
+    def propose(self, asks: Sequence[ProposalRequest]) -> list[Proposal | None]:
+        found: list[Proposal | None] = []
+        for ask in asks:
+            k = min(ask.k, self.head.layers)
+            drafted = self._read(ask.row, ask.context, len(ask.context) - 1, k) if k > 0 else []
+            found.append(Proposal(drafted) if drafted else None)
+        return found
+
+    @torch.inference_mode()
+    def _read(self, row: int, text: Sequence[int], end: int, k: int) -> list[Tensor]:
+        """Read the rows up to `end` with every layer, or with `k` of them, which draft one token
+        each; keep the rows whose tokens are in the text. Along a response k never grows.
+        """
+        head, cache = self.head, self.cache
+        start, drafted = cache.lengths[row], list[Tensor]()
+        if end <= start:
+            return []
+        cache.place, left = row, self._unread[row][: end - start]
+        read = on_device(list(text[start + 1 :]), head.device)
+        layers = k or head.layers
+        for depth in range(layers):
+            left = head.appended(read[depth : depth + len(left)], left, cache, depth)
+            if k > 0:
+                drafted.append(head.best(left[-1:]))
+                read = torch.cat([read, drafted[-1]])
+        kept = max(start, min(end, len(text) - layers))
+        self._unread[row] = self._unread[row][kept - start :]
+        cache.lengths[row] = kept
+        return drafted

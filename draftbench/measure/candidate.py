@@ -6,8 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from draftbench.decoder.drafters import Drafter, LookupDrafter, ModelDrafter, StackDrafter
-from draftbench.decoder.eagle import HeadDrafter
-from draftbench.decoder.mtp import Head
+from draftbench.decoder.mtp import Head, head_drafter
 from draftbench.decoder.runner import Clock, Runner
 from draftbench.measure.prompts import TextSide
 from draftbench.records import Candidate, DraftingMode, NGramSizes
@@ -49,7 +48,7 @@ class LoadedCandidate:
             return lookup
         drafter: Drafter
         if isinstance(runner, Head):
-            drafter = HeadDrafter(runner)
+            drafter = head_drafter(runner)
         else:
             drafter = ModelDrafter(runner, measurement.mode)
         return StackDrafter(lookup, drafter) if self.candidate.fallback else drafter

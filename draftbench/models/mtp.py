@@ -17,7 +17,7 @@ from draftbench.records import ModelFacts
 
 
 def check_mtp(target: ModelSource) -> tuple[str, ...]:
-    """Check that the built-in decoder can draft with a target's own layer; returns no caveats.
+    """Check that the built-in decoder can draft with a target's own layers; returns caveats.
 
     Raises:
         ModelError: the target's configuration or files cannot be read.
@@ -30,7 +30,8 @@ def check_mtp(target: ModelSource) -> tuple[str, ...]:
             servers = [name for name in own.options if name != "transformers"]
             hint = f"measure them on an engine that has them: {', '.join(servers)}"
         raise PairError(f"the built-in decoder cannot draft by `mtp`: {why}", hint=hint)
-    return ()
+    layers = target.config.get_text_config().num_mtp_layers
+    return (f"it drafts at most {layers} tokens a round, one by each layer",) if layers > 1 else ()
 
 
 def mtp_obstacles(target: ModelSource) -> Iterator[str]:
@@ -53,8 +54,6 @@ def mtp_obstacles(target: ModelSource) -> Iterator[str]:
     except (TypeError, ValueError):  # it has no such layers, or none in a checkpoint of this size
         yield unknown
         return
-    if layers > 1:
-        yield f"it carries {layers} such layers, and here only a single one can draft"
     if kinds - {"full_attention"}:
         yield f"its layers are of kind {', '.join(sorted(kinds))}"
     stored = target.stored_tensors()

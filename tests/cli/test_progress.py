@@ -16,10 +16,10 @@ from draftbench.records import Candidate
 def console():
     """A watcher and everything that it printed so far."""
 
-    def make(*, terminal=False, quiet=False):
+    def make(*, terminal=False, quiet=False, verbose=False):
         stream = io.StringIO()
         console = Console(file=stream, force_terminal=terminal, width=80, color_system=None)
-        return TerminalWatcher(console, quiet=quiet), stream.getvalue
+        return TerminalWatcher(console, quiet=quiet, verbose=verbose), stream.getvalue
 
     return make
 
@@ -37,17 +37,21 @@ def clock(monkeypatch):
     [(1, "small: replay (stopped after 1 of 5): 2.0 s"), (5, "small: replay (5): 2.0 s")],
 )
 def test_a_stage_ends_with_its_time_and_what_was_done_of_it(console, clock, done, line):
-    watcher, text = console(terminal=True)
+    watcher, text = console(verbose=True)
     with watcher:
         watcher.stage("replay", 5, Candidate(draft="small"))
         watcher.advance(done)
         clock[0] = 2.0
-    assert f"{line}\n" in text()
+    assert text().splitlines() == [f"small: replay: {done} of 5", line]
 
 
 @pytest.mark.parametrize(
     ("how", "printed"),
-    [({}, "a note\n"), ({"quiet": True}, ""), ({"quiet": True, "terminal": True}, "")],
+    [
+        ({}, "a note\n"),
+        ({"quiet": True, "verbose": True}, ""),
+        ({"quiet": True, "verbose": True, "terminal": True}, ""),
+    ],
 )
 def test_without_a_terminal_only_notes_are_printed_and_quietly_what_has_to_be_known(
     console, how, printed

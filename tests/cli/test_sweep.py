@@ -153,6 +153,16 @@ def test_a_draft_that_reads_as_much_as_the_target_is_noted_before_the_sweep(
     assert said.count("a draft step will hardly take less time") == noted
 
 
+def test_verbose_says_a_line_for_every_response(command, embedded, tmp_path):
+    words = ["--target", embedded / "draft", "--drafts", "ngram", "--no-controls", "--sample", 8]
+    words += ["--traffic", "suite:completion", "--max-new-tokens", 24, "--k", 2, "--threads", 1]
+    outcome = command(
+        "sweep", *words, "--measure", "none", "--verbose", "--out", tmp_path / "run", "-o", "-"
+    )
+    assert ": 16 of 16" in outcome.err  # each is written and then scored
+    assert "τ" in outcome.err
+
+
 def test_quiet_still_names_the_device(command, embedded, tmp_path):
     words = ["--target", embedded / "draft", "--drafts", "ngram", "--no-controls", "--sample", 2]
     words += ["--traffic", "suite:completion", "--threads", 1, "--device", "cpu", "--dry-run"]

@@ -1,5 +1,5 @@
-"""The layer that a target carries to draft for itself: decoding against transformers' own use of
-it, and one pass against decoding.
+"""Layers that a target carries to draft for itself: decoding against transformers' own use of them,
+and one pass against decoding.
 """
 
 from operator import eq
@@ -11,8 +11,7 @@ from transformers.generation import candidate_generator
 from transformers.modeling_layers import MtpModel
 
 from draftbench.decoder.any_transformer import TransformersRunner
-from draftbench.decoder.eagle import HeadDrafter
-from draftbench.decoder.mtp import MtpHead
+from draftbench.decoder.mtp import MtpHead, head_drafter
 from draftbench.decoder.runner import HiddenStates, HostClock, Task
 from draftbench.decoder.sampling import Uniforms
 from draftbench.decoder.speculate import decode, decode_all
@@ -29,8 +28,8 @@ def task(prompt):
     return Task(prompt, LIMIT, Sampling(), Uniforms("r", 0, LIMIT + 1), lambda output: False)
 
 
-def runners(**order):
-    model, drafting = random_mtp.target(1, VOCABULARY, **order)
+def runners(layers, **order):
+    model, drafting = random_mtp.target(layers, VOCABULARY, **order)
     runner = TransformersRunner(model, "none")
     return runner, MtpHead(drafting, random_mtp.LAYERS, "none", random_mtp.CONTEXT)
 
@@ -51,8 +50,8 @@ def passes_along(runner, head, text, first, depths):
 
 
 def written_by_transformers(model, monkeypatch):
-    """Text and accepted tokens of each round for each prompt; it drafts one token, from the second
-    token on.
+    """Text and accepted tokens of each round for each prompt; it drafts one token by each layer,
+    from the second token on.
     """
     accepted, theirs = [], []
     generator = candidate_generator.MTPCandidateGenerator
@@ -68,37 +67,49 @@ def written_by_transformers(model, monkeypatch):
     return theirs
 
 
-def compared(runner, head, theirs):
+def compared(runner, head, theirs, layers):
     """How many rounds were compared, all of them the same."""
     rounds = 0
     for prompt, (text, wanted) in zip(PROMPTS, theirs, strict=True):
-        found = decode(task(prompt), runner, HeadDrafter(head), 1, HostClock())
+        found = decode(task(prompt), runner, head_drafter(head), layers, HostClock())
         assert found.tokens == text
         # Near the limit draftbench drafts fewer.
-        whole = sum(found.proposed) - 1
+        whole = sum(proposed == layers for proposed in found.proposed) - 1
         assert found.accepted[:whole] == wanted[:whole]
         rounds += whole
     return rounds
 
 
-@pytest.mark.parametrize("states_first", [False, True])
-def test_every_round_is_that_of_transformers_use_of_the_same_layer(monkeypatch, states_first):
-    model, drafting = random_mtp.target(1, VOCABULARY, states_first=states_first)
+@pytest.mark.parametrize(
+    ("layers", "states_first"),
+    [(1, False), (1, True), (2, False), pytest.param(3, True, marks=pytest.mark.slow)],
+)
+def test_every_round_is_that_of_transformers_use_of_the_same_layers(
+    monkeypatch, layers, states_first
+):
+    model, drafting = random_mtp.target(layers, VOCABULARY, states_first=states_first)
     monkeypatch.setattr(MtpModel, "from_pretrained", lambda model, **how: drafting)
     theirs = written_by_transformers(model, monkeypatch)
-    assert compared(*runners(states_first=states_first), theirs) > 60
+    rounds = compared(*runners(layers, states_first=states_first), theirs, layers)
+    assert rounds > 60 / layers
 
 
-def test_every_decoded_round_is_the_one_that_a_pass_along_the_text_says():
-    runner, head = runners()
+@pytest.mark.parametrize(
+    ("layers", "ks"),
+    [(1, (1, 4)), (2, (3,)), pytest.param(3, (1, 2, 3, 5), marks=pytest.mark.slow)],
+)
+def test_every_decoded_round_is_the_one_that_a_pass_along_the_text_says(layers, ks):
+    """A single layer is used again; several draft no more tokens than they are."""
+    runner, head = runners(layers)
     accepted = 0
     for prompt in PROMPTS:
-        for k in (1, 4):
-            found = decode(task(prompt), runner, HeadDrafter(head), k, HostClock())
-            said = passes_along(runner, head, prompt + found.tokens, len(prompt) - 1, 4)
+        for k in ks:
+            found = decode(task(prompt), runner, head_drafter(head), k, HostClock())
+            said = passes_along(runner, head, prompt + found.tokens, len(prompt) - 1, max(ks))
+            assert len(said[0]) == (max(ks) if layers == 1 else layers)
             at = 1
             for kept, proposed in zip(found.accepted, found.proposed, strict=True):
-                assert proposed <= k
+                assert proposed <= (k if layers == 1 else layers)
                 if proposed:
                     assert kept == matched(said[at - 1][:proposed], found.tokens[at:])
                 at += kept + 1
@@ -106,23 +117,27 @@ def test_every_decoded_round_is_the_one_that_a_pass_along_the_text_says():
     assert accepted > 20
 
 
-def test_a_long_text_is_read_some_rows_at_a_time(monkeypatch):
+@pytest.mark.parametrize("layers", [1, 3])
+def test_a_long_text_is_read_some_rows_at_a_time(layers, monkeypatch):
     """A mask of all rows over all of them would be as large as the text's length squared."""
-    runner, head = runners()
+    runner, head = runners(layers)
     text = [token for prompt in PROMPTS for token in prompt]
     whole = passes_along(runner, head, text, 3, 2)
     masks = []
-    head.layer.register_forward_pre_hook(
-        lambda layer, args, given: masks.append(given["attention_mask"].shape[-2]), with_kwargs=True
-    )
+    for layer in head.model.layers:
+        layer.register_forward_pre_hook(
+            lambda layer, args, given: masks.append(given["attention_mask"].shape[-2]),
+            with_kwargs=True,
+        )
     monkeypatch.setattr("draftbench.decoder.mtp.CHUNK", 5)
     assert passes_along(runner, head, text, 3, 2) == whole
     assert max(masks) == 5
 
 
-def test_rows_side_by_side_take_the_rounds_that_they_take_alone():
-    runner, head = runners()
+@pytest.mark.parametrize("layers", [1, 3])
+def test_rows_side_by_side_take_the_rounds_that_they_take_alone(layers):
+    runner, head = runners(layers)
     tasks = [task(prompt) for prompt in PROMPTS]
-    alone = [decode(each, runner, HeadDrafter(head), 3, HostClock()) for each in tasks]
-    together = decode_all(tasks, runner, HeadDrafter(head), 3, HostClock(), rows=2)
+    alone = [decode(each, runner, head_drafter(head), 3, HostClock()) for each in tasks]
+    together = decode_all(tasks, runner, head_drafter(head), 3, HostClock(), rows=2)
     assert [(r.tokens, r.accepted) for r in together] == [(r.tokens, r.accepted) for r in alone]

@@ -31,20 +31,27 @@ def target(small, tmp_path, monkeypatch):
     return made
 
 
-def test_a_targets_own_layer_is_replayed_and_decoded_through_the_same_rounds(small, target):
+@pytest.mark.parametrize(
+    ("layers", "drafted", "said"),
+    [(1, 3, ()), (2, 2, ("it drafts at most 2 tokens a round, one by each layer",))],
+)
+def test_a_targets_own_layers_are_replayed_and_decoded_through_the_same_rounds(
+    small, target, layers, drafted, said
+):
     how = {"ks": (1, 3), "dtype": "float32", "requests": 3, "max_new_tokens": 24}
-    run = small.found("mtp", **how, target=str(target(1)), measure_requests=3)
+    run = small.found("mtp", **how, target=str(target(layers)), measure_requests=3)
     assert [str(candidate) for candidate in run.candidates] == ["mtp"]
-    assert run.facts_of(run.candidates[0]).caveats == ()
-    assert {n for record in run.replays for n in record.proposed} == {3}
+    assert run.facts_of(run.candidates[0]).caveats == said
+    assert {n for record in run.replays for n in record.proposed} == {drafted}
     assert {row.k for row in rows_as_replayed(run)} == {1, 3}
 
 
+@pytest.mark.parametrize("layers", [1, 2])
 def test_behind_prompt_lookup_every_decoded_round_is_the_one_that_the_parts_replays_say(
-    small, target
+    small, target, layers
 ):
     how = {"ks": (1, 3), "dtype": "float32", "requests": 6, "max_new_tokens": 40}
-    run = small.found("ngram+mtp", **how, target=str(target(1)), measure_requests=6)
+    run = small.found("ngram+mtp", **how, target=str(target(layers)), measure_requests=6)
     assert [str(candidate) for candidate in run.candidates] == ["mtp", "ngram", "ngram+mtp"]
     stacked = [record for record in run.replays if isinstance(record, StackReplay)]
     assert {row.k for row in rows_as_replayed(run) if row.candidate.fallback} == {1, 3}
@@ -70,17 +77,16 @@ def test_layers_that_are_stored_quantized_are_left_to_engines(small, target):
     assert "vLLM" in it.value.hint
 
 
-def test_several_layers_are_left_to_engines(small, target):
-    with pytest.raises(PairError, match="it carries 2 such layers") as it:
-        small.prepared("mtp", target=str(target(2)))
-    assert "vLLM" in it.value.hint
-
-
-def test_a_layer_that_transformers_does_not_know_is_left_to_engines(small, target, monkeypatch):
-    folder = target(1)
-    names = [r"model\.layers\.92.*"]
+@pytest.mark.parametrize(
+    ("layers", "named", "known"), [(1, [], 0), (2, random_mtp.LEFT_OUT[:1], 1)]
+)
+def test_layers_that_transformers_does_not_know_are_left_to_engines(
+    small, target, monkeypatch, layers, named, known
+):
+    folder = target(layers)
+    names = [r"model\.layers\.92.*", *named]
     monkeypatch.setattr(Glm4MoeForCausalLM, "_keys_to_ignore_on_load_unexpected", names)
-    why = "transformers knows 0 of 1 such layers"
+    why = f"transformers knows {known} of {layers} such layers"
     with pytest.raises(PairError, match=f"cannot draft by `mtp`: .*{why}") as it:
         small.prepared("mtp", target=str(folder))
     assert "vLLM" in it.value.hint
