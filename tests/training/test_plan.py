@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import pytest
+from scenes import EMBEDDED
 
+from draftbench.cli import main
 from draftbench.errors import ModelError, UsageError
 from draftbench.run_folder.folder import RunFolder
 from draftbench.run_folder.key import request_key
 from draftbench.run_folder.run import read_run
 from draftbench.training import plan as plans
-from draftbench.training.course import check_apart
 from draftbench.training.examples import examples_of
 from draftbench.training.plan import plan_training
 from draftbench.training.settings import TrainingSettings
@@ -61,15 +62,14 @@ def test_a_head_that_is_named_as_a_model_is_refused_with_its_name(planned, embed
     assert f"eagle3:{embedded / 'head'}" in refused.value.hint
 
 
-def test_a_trained_draft_is_never_a_part_of_a_model_that_it_is_made_of(
-    planned, spoiled, embedded, tmp_path
-):
-    plan, link = planned("spoiled"), tmp_path / "link"
-    link.symlink_to(spoiled)
-    for folder in (spoiled, link, embedded / "target"):
-        with pytest.raises(UsageError, match="never changes"):
-            check_apart(plan, folder / "trained")
-    check_apart(plan, spoiled.parent / "spoiled-trained")
+def test_training_changes_no_model_that_a_draft_is_made_of(swept, spoiled, tmp_path, capsys):
+    (tmp_path / "link").symlink_to(spoiled)
+    before = sorted(spoiled.iterdir())
+    for folder in (spoiled, tmp_path / "link", EMBEDDED / "target"):
+        words = ["train", swept, "--draft", "spoiled", "--out", folder / "trained"]
+        assert main([*map(str, words), "--quiet"]) == 2
+        assert "which training never changes" in capsys.readouterr().err
+    assert sorted(spoiled.iterdir()) == before
 
 
 def test_other_token_ids_are_not_trained(planned, embedded):
