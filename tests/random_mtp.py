@@ -17,10 +17,18 @@ from transformers.modeling_layers import MtpModel
 LAYERS, CONTEXT = 3, 512
 # A mixture of experts, not yet of how many layers and with which attention.
 SMALL = {
-    **{"hidden_size": 64, "num_attention_heads": 4, "moe_intermediate_size": 32},
-    **{"n_routed_experts": 4, "num_experts_per_tok": 2, "n_shared_experts": 1},
-    **{"n_group": 1, "topk_group": 1, "max_position_embeddings": CONTEXT},
-    **{"eos_token_id": None, "pad_token_id": 0, "bos_token_id": None},
+    "hidden_size": 64,
+    "num_attention_heads": 4,
+    "moe_intermediate_size": 32,
+    "n_routed_experts": 4,
+    "num_experts_per_tok": 2,
+    "n_shared_experts": 1,
+    "n_group": 1,
+    "topk_group": 1,
+    "max_position_embeddings": CONTEXT,
+    "eos_token_id": None,
+    "pad_token_id": 0,
+    "bos_token_id": None,
 }
 # What of a checkpoint transformers leaves to `MtpModel`: it names the layers of two real models.
 LEFT_OUT = [rf"model\.layers\.{at}\..*" for at in range(LAYERS, LAYERS + 8)]
