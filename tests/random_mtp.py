@@ -6,10 +6,30 @@ from typing import Any
 import torch
 from safetensors.torch import load_file, save_file
 from torch import Tensor
-from transformers import Glm4MoeConfig, Glm4MoeForCausalLM
+from transformers import (
+    DeepseekV3Config,
+    DeepseekV3ForCausalLM,
+    Glm4MoeConfig,
+    Glm4MoeForCausalLM,
+)
 from transformers.modeling_layers import MtpModel
 
 LAYERS, CONTEXT = 3, 512
+# A mixture of experts, not yet of how many layers and with which attention.
+SMALL = {
+    "hidden_size": 64,
+    "num_attention_heads": 4,
+    "moe_intermediate_size": 32,
+    "n_routed_experts": 4,
+    "num_experts_per_tok": 2,
+    "n_shared_experts": 1,
+    "n_group": 1,
+    "topk_group": 1,
+    "max_position_embeddings": CONTEXT,
+    "eos_token_id": None,
+    "pad_token_id": 0,
+    "bos_token_id": None,
+}
 # What of a checkpoint transformers leaves to `MtpModel`: it names the layers of two real models.
 LEFT_OUT = [rf"model\.layers\.{at}\..*" for at in range(LAYERS, LAYERS + 8)]
 
@@ -20,21 +40,45 @@ def target(layers: int, vocabulary: int, *, states_first: bool = False) -> tuple
     before the state or, as Inkling's, behind it.
     """
     torch.manual_seed(0)
-    sizes = {"vocab_size": vocabulary, "hidden_size": 64, "num_hidden_layers": LAYERS}
-    heads = {"num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 16}
-    inner = {"intermediate_size": 128, "moe_intermediate_size": 32, "first_k_dense_replace": 1}
-    experts = {"n_routed_experts": 4, "num_experts_per_tok": 2, "n_shared_experts": 1}
-    ends = {"eos_token_id": None, "pad_token_id": 0, "bos_token_id": None}
     config = Glm4MoeConfig(
-        **(sizes | heads | inner | experts | ends),
-        n_group=1,
-        topk_group=1,
-        max_position_embeddings=CONTEXT,
+        **SMALL,
+        vocab_size=vocabulary,
+        num_hidden_layers=LAYERS,
+        intermediate_size=128,
+        num_key_value_heads=2,
+        head_dim=16,
+        first_k_dense_replace=1,
         num_nextn_predict_layers=layers,
         initializer_range=0.1,
     )
     config.mtp_hidden_states_first = states_first
-    model = Glm4MoeForCausalLM(config).eval()
+    return leaning(Glm4MoeForCausalLM(config).eval(), layers, states_first=states_first)
+
+
+def deepseek(vocabulary: int) -> tuple[Any, Any]:
+    """As `target`, with the attention of DeepSeek-V3 and as many layers, by whose number
+    transformers knows the one that drafts.
+    """
+    torch.manual_seed(0)
+    config = DeepseekV3Config(
+        **SMALL,
+        vocab_size=vocabulary,
+        num_hidden_layers=61,
+        intermediate_size=96,
+        num_key_value_heads=4,
+        q_lora_rank=32,
+        kv_lora_rank=16,
+        qk_rope_head_dim=8,
+        qk_nope_head_dim=16,
+        v_head_dim=16,
+        first_k_dense_replace=61,
+        num_nextn_predict_layers=1,
+    )
+    return leaning(DeepseekV3ForCausalLM(config).eval(), 1)
+
+
+def leaning(model: Any, layers: int, *, states_first: bool = False) -> tuple[Any, Any]:
+    """A model whose weights, and those of the layers that draft for it, lean on an embedding."""
     drafting = MtpModel(model, layers).eval()
     model.model.embed_tokens.weight.data.mul_(6)
     for name, weight in drafting.layers.named_parameters():
@@ -47,15 +91,17 @@ def target(layers: int, vocabulary: int, *, states_first: bool = False) -> tuple
 
 
 def save(folder: Path, layers: int, vocabulary: int) -> Path:
-    """Write a `target` as such models are published: the layers that draft are numbered behind the
-    others.
-    """
-    model, drafting = target(layers, vocabulary)
+    """Write a `target` as such models are published."""
+    return write(folder, *target(layers, vocabulary))
+
+
+def write(folder: Path, model: Any, drafting: Any) -> Path:
+    """Write a checkpoint: the layers that draft are numbered behind the others."""
     model.save_pretrained(folder)
     weights: dict[str, Tensor] = load_file(folder / "model.safetensors")
     for name, weight in drafting.layers.state_dict().items():
         at, _, rest = name.partition(".")
-        layer = f"model.layers.{LAYERS + int(at)}."
+        layer = f"model.layers.{model.config.num_hidden_layers + int(at)}."
         *inner, kind = rest.replace("mtp_block.", "").split(".experts.")
         for expert, matrix in enumerate(weight if inner else ()):
             parts = {kind: matrix}

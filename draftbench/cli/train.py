@@ -80,6 +80,8 @@ def train(
         )
         elsewhere = () if other is None else other_traffic(read(other), observed, examples)
         plan = plan_training(observed, examples, draft, settings, device)
+        if out is not None:
+            course.check_apart(plan, out)
         with course.begun(plan, work, key):
             blind = anyway and not forecast and not part_steps(len(examples.train), settings)
             made = None if blind else course.forecast_once(plan, work, watcher)

@@ -55,6 +55,16 @@ def check_place(out: Path) -> None:
         )
 
 
+def check_apart(plan: Plan, out: Path) -> None:
+    """Raise a UsageError if a checkpoint would lie in the draft's or the target's folder."""
+    for model in (plan.draft, plan.target):
+        if model.local and out.resolve().is_relative_to(Path(model.spec).expanduser().resolve()):
+            raise UsageError(
+                f"`{out}` is inside the folder of `{model.name}`, which training never changes",
+                hint="take a folder beside it for --out",
+            )
+
+
 @contextlib.contextmanager
 def begun(plan: Plan, work: Path, key: bytes) -> Iterator[None]:
     """Hold the work folder of a training, so that no other process writes to it. A forecast made

@@ -6,6 +6,7 @@ import scenes
 import torch
 
 from draftbench.decoder.any_transformer import TransformersRunner
+from draftbench.decoder.attention import LaterDepths
 from draftbench.decoder.eagle import EagleHead, HeadDrafter
 from draftbench.decoder.linear import unquantized_linear
 from draftbench.decoder.llama import LlamaRunner
@@ -155,3 +156,25 @@ def test_rows_side_by_side_draft_as_each_does_alone(one):
     alone = [decode(each, target, HeadDrafter(head), 3, HostClock()) for each in tasks]
     together = decode_all(tasks, target, HeadDrafter(head), 3, HostClock(), rows=3)
     assert [(r.tokens, r.accepted) for r in together] == [(r.tokens, r.accepted) for r in alone]
+
+
+def at_the_position_before(*given):
+    later = LaterDepths(*given)
+    later.place = later.place - 1
+    return later
+
+
+@pytest.mark.parametrize("fault", ["none", "layers", "position", "d2t", "flag", "state"])
+def test_a_fault_drafts_otherwise(one, fault, monkeypatch):
+    config, weights = one
+    target = runner()
+    text = [*PROMPTS[0], *response_of(PROMPTS[0], target).tokens]
+    head = head_of(config | {"norm_before_residual": fault == "flag"}, weights, target)
+    states = states_of(target, text, (3, 1, 4) if fault == "layers" else head.reads)
+    states = states[1:] if fault == "state" else states[:-1]
+    if fault == "position":
+        monkeypatch.setattr("draftbench.decoder.eagle.LaterDepths", at_the_position_before)
+    elif fault == "d2t":
+        head.target_ids = head.target_ids.roll(1)
+    found = torch.cat([part.tokens for part in head.along(text, states, 4, DEPTHS)]).tolist()
+    assert (found == expected(config, weights, target, text, 4)) == (fault == "none")

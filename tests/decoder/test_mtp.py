@@ -7,6 +7,7 @@ from operator import eq
 import pytest
 import random_mtp
 import torch
+from transformers import AutoModelForCausalLM
 from transformers.generation import candidate_generator
 from transformers.modeling_layers import MtpModel
 
@@ -15,6 +16,9 @@ from draftbench.decoder.mtp import MtpHead, head_drafter
 from draftbench.decoder.runner import HiddenStates, HostClock, Task
 from draftbench.decoder.sampling import Uniforms
 from draftbench.decoder.speculate import decode, decode_all
+from draftbench.models.mtp import build_mtp, check_mtp
+from draftbench.models.quantize import Build, build_runner
+from draftbench.models.source import ModelSource
 from draftbench.records import Sampling
 
 LIMIT, VOCABULARY = 64, 64
@@ -94,6 +98,22 @@ def test_every_round_is_that_of_transformers_use_of_the_same_layers(
     assert rounds > 60 / layers
 
 
+@pytest.mark.slow
+def test_the_layer_of_deepseek_v3_is_found_by_its_name_and_drafts_as_in_transformers(
+    monkeypatch, tmp_path
+):
+    """From its files, without a word to transformers about them."""
+    folder = str(random_mtp.write(tmp_path / "target", *random_mtp.deepseek(VOCABULARY)))
+    model = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32).eval()
+    theirs = written_by_transformers(model, monkeypatch)
+    assert sum(map(sum, (accepted for _, accepted in theirs))) > 0
+    source, build = ModelSource(folder), Build(torch.float32, "none", "cpu")
+    assert check_mtp(source) == ()
+    runner, _ = build_runner(source, build, None)
+    head, _ = build_mtp(source, build, "mtp", runner)
+    assert compared(runner, head, theirs, 1) > 60
+
+
 @pytest.mark.parametrize(
     ("layers", "ks"),
     [(1, (1, 4)), (2, (3,)), pytest.param(3, (1, 2, 3, 5), marks=pytest.mark.slow)],
@@ -141,3 +161,29 @@ def test_rows_side_by_side_take_the_rounds_that_they_take_alone(layers):
     alone = [decode(each, runner, head_drafter(head), 3, HostClock()) for each in tasks]
     together = decode_all(tasks, runner, head_drafter(head), 3, HostClock(), rows=2)
     assert [(r.tokens, r.accepted) for r in together] == [(r.tokens, r.accepted) for r in alone]
+
+
+def states_before_the_last_layer(drafter):
+    drafter.reads = (random_mtp.LAYERS - 1,)
+
+
+def a_state_too_late(drafter):
+    keep = drafter.keep
+    drafter.keep = lambda row, length, states: keep(row, length, states.roll(1, 0))
+
+
+@pytest.mark.parametrize("layers", [1, 3])
+@pytest.mark.parametrize("fault", [None, states_before_the_last_layer, a_state_too_late])
+def test_a_fault_of_the_drafter_shows_against_the_pass(layers, fault):
+    runner, head = runners(layers)
+    wrong = 0
+    for prompt in PROMPTS:
+        drafter = head_drafter(head)
+        if fault:
+            fault(drafter)
+        found = decode(task(prompt), runner, drafter, 3, HostClock())
+        said, at = passes_along(runner, head, prompt + found.tokens, len(prompt) - 1, 3), 1
+        for kept, proposed in zip(found.accepted, found.proposed, strict=True):
+            wrong += proposed > 0 and kept != matched(said[at - 1][:proposed], found.tokens[at:])
+            at += kept + 1
+    assert wrong > 2 if fault else wrong == 0

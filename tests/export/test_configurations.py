@@ -142,7 +142,7 @@ MEDUSA = {"speculation": FILE, "vocabularies": None, "engine": "vllm"}
         ),
         *(
             (engine, None, {"draft": "ngram+d.gguf", "target": "t.gguf"}, "drafts by one method")
-            for engine in ENGINE_RULES.keys() - {"llama.cpp"}
+            for engine in sorted(ENGINE_RULES.keys() - {"llama.cpp"})
         ),
         *((engine, None, OTHER_IDS, "have other ids in the") for engine in ("sglang", "llamacpp")),
         ("llamacpp", None, {"vocabularies": (152064, 151935)}, "may be 128 apart, here 129"),

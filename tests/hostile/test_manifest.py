@@ -112,6 +112,16 @@ def test_a_value_in_any_field_is_read_or_refused_in_words(place, value):
         assert time.process_time() - began < 1, path
 
 
+@pytest.mark.parametrize("value", ['"x"', "2", "[2]", '["x"]', '{"x": 2}'])
+def test_a_manifest_that_is_read_with_a_changed_field_is_answered_from(place, capsys, value):
+    for path in PLACES:
+        spoil(place, changed((path, value)))
+        if readable(place):
+            for command in ("recommend", "acceptance"):
+                assert main([command, str(place / "runs" / "run")]) == 0, (path, command)
+        capsys.readouterr()
+
+
 @settings(
     max_examples=40, database=None, derandomize=True,
     suppress_health_check=list(HealthCheck),

@@ -7,11 +7,14 @@ import pytest
 import torch
 from scripted import ScriptedClock, TimedRunner
 
+from draftbench.decoder.drafters import LookupDrafter, ModelDrafter
+from draftbench.decoder.runner import HostClock
 from draftbench.decoder.scripted_model import markov
+from draftbench.decoder.speculate import decode, decode_all
 from draftbench.measure.candidate import LoadedCandidate, MeasurementContext
 from draftbench.measure.decoding import decode_requests
 from draftbench.measure.prompts import Prompt
-from draftbench.measure.trajectories import score
+from draftbench.measure.trajectories import score, task_of
 from draftbench.records import Candidate, DraftingMode, NGramSizes, Sampling
 
 DRAFT = Candidate(draft="small")
@@ -199,3 +202,26 @@ def test_one_row_looks_at_the_time_before_every_cell_and_drops_the_request_that_
         next(cells)
     # Three cells of the first request, the request, and the second one's first two cells.
     assert calls == [0, 0, 0, 1, 0, 0]
+
+
+def rounds(response):
+    return response.tokens, response.finish, response.proposed, response.accepted, response.cut
+
+
+@pytest.mark.parametrize(
+    ("mode", "rows"), [(DraftingMode.GREEDY, 2), (DraftingMode.SAMPLED, 4), (None, 3)]
+)
+def test_rows_of_a_batch_decode_what_they_decode_alone(five_prompts, target, draft, mode, rows):
+    """Real models in float32, at their own lengths and with their own acceptance."""
+    text, prompts = five_prompts
+    tasks = [task_of(prompt, sample, text) for prompt, sample in prompts]
+
+    def drafter():
+        if mode is None:
+            return LookupDrafter(4, 2, "cpu")
+        return ModelDrafter(draft, mode)
+
+    together = decode_all(tasks, target, drafter(), 3, HostClock(), rows)
+    alone = [decode(task, target, drafter(), 3, HostClock()) for task in tasks]
+    assert list(map(rounds, together)) == list(map(rounds, alone))
+    assert any(sum(r.accepted) < sum(r.proposed) for r in together)

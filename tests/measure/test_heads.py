@@ -46,14 +46,41 @@ def loaded(text_source, target):
     return LoadedCandidate(HEAD, runner, measurement)
 
 
-@pytest.fixture(scope="module")
-def few(loaded, make):
-    """The target's responses to three held-out requests, and the head's replays along them."""
+def replayed(loaded, make, requests, tokens):
+    """The target's responses to held-out requests, and the head's replays along them."""
     text, target = loaded.measurement.text, loaded.measurement.target
-    asked = load(TrafficQuery("suite:completion", b"key", 3)).requests
-    prompts = [PromptSample(text.prompt(request, 24, 512), 0) for request in asked]
+    asked = load(TrafficQuery("suite:completion", b"key", requests)).requests
+    prompts = [PromptSample(text.prompt(request, tokens, 512), 0) for request in asked]
     responses = make.written(prompts, target, text)
     return responses, replay(loaded, responses)
+
+
+@pytest.fixture(scope="module")
+def few(loaded, make):
+    return replayed(loaded, make, 3, 24)
+
+
+@pytest.mark.parametrize(
+    ("requests", "tokens", "ks"),
+    [(3, 24, (1, 4)), pytest.param(24, 48, range(1, 7), marks=pytest.mark.slow)],
+)
+def test_decoding_goes_through_the_rounds_of_the_replay_and_writes_plain_text(
+    loaded, make, requests, tokens, ks
+):
+    """Every round of every request at every k; in float32 none of them is at a near tie."""
+    responses, records = replayed(loaded, make, requests, tokens)
+    along = {record.key: record.matched for record in records}
+    limits = {response.key: response.prompt.limit for response in responses}
+    rounds = more = 0
+    for row in chain.from_iterable(decode_requests(loaded, responses, tuple(ks), 1)):
+        assert row.first_difference is None
+        at = 1
+        for proposed, accepted in zip(row.proposed, row.accepted, strict=True):
+            room = min(row.k, limits[row.key] - at - 1)
+            assert proposed == room
+            assert accepted == (min(along[row.key][at - 1], room) if room else 0)
+            rounds, more, at = rounds + (room > 0), more + accepted, at + accepted + 1
+    assert more > rounds / 4
 
 
 def replay_of(drafted, response, loaded):

@@ -1,10 +1,16 @@
-"""The embedded target and a draft of half its vocabulary: rounds by one pass and by decoding."""
+"""The embedded target and a draft of half its vocabulary: rounds by one pass, by decoding, and by
+transformers' own assistance across vocabularies.
+"""
 
 from __future__ import annotations
+
+from itertools import pairwise
 
 import pytest
 import torch
 from measure.conftest import _source
+from transformers import AutoModelForCausalLM, AutoTokenizer
+from transformers.generation import candidate_generator
 
 from draftbench.acceptance.rounds import expected_rounds, law_of
 from draftbench.decoder.drafters import ModelDrafter
@@ -54,3 +60,61 @@ def test_decoded_rounds_are_those_of_replay_and_the_output_is_the_targets(
             rounds = expected_rounds([law_of(response.trajectory, record)], k)
             assert rounds.target_passes[0] == len(fast.proposed)
             assert rounds.accepted[0] == sum(fast.accepted)
+
+
+def test_rounds_are_those_of_transformers_across_vocabularies(
+    target, foreign, text, make, monkeypatch
+):
+    """Its assistance reads a prompt in the draft's own tokens and encodes what the draft lacks
+    anew; here the prompt is of shared tokens, and what is lacking is told to be unknown.
+    """
+    models, tokenizers = [], []
+    for name in ("target", "foreign"):
+        spec = _source(name).spec
+        models.append(AutoModelForCausalLM.from_pretrained(spec, dtype=torch.float32).eval())
+        tokenizers.append(AutoTokenizer.from_pretrained(spec))
+    cache = candidate_generator.AssistantVocabTranslatorCache
+    words = cache.get_translator(*tokenizers, models[0].config.vocab_size)
+    lacking = dict.fromkeys(range(1024, 2048), tokenizers[1].eos_token_id)
+    words.target_to_assistant_input_ids.update(lacking)
+    lengths, k, limit = [], 4, 60
+    generator = candidate_generator.UniversalSpeculativeDecodingGenerator
+    monkeypatch.setattr(
+        generator, "update_candidate_strategy", lambda self, ids, *_: lengths.append(ids.shape[1])
+    )
+    settings = models[1].generation_config
+    settings.num_assistant_tokens, settings.assistant_confidence_threshold = k, 0.0
+    settings.num_assistant_tokens_schedule = "constant"
+    compared = 0
+    for prompt in ("import os\nimport sys\n\n\ndef main(", "class A:\n    def b(self):\n        "):
+        ids = tokenizers[1](prompt)["input_ids"]
+        lengths.clear()
+        (written,) = models[0].generate(
+            torch.tensor([ids]),
+            attention_mask=torch.ones(1, len(ids), dtype=torch.long),
+            do_sample=True,  # greedy requests are not translated token by token; top-k 1 is greedy
+            top_k=1,
+            max_new_tokens=limit,
+            assistant_model=models[1],
+            tokenizer=tokenizers[0],
+            assistant_tokenizer=tokenizers[1],
+            pad_token_id=0,
+        )
+        tokens = written.tolist()
+        # It drafts the first token of a response too, so the last of the prompt begins it here.
+        response = make.unscored(tuple(tokens[len(ids) - 1 :]), tuple(ids[:-1]))
+        (record,) = replay_model(foreign, target, [response], FOREIGN, GREEDY)
+        at, rounds = 1, []
+        while at <= len(record.accept):
+            accepted = 0
+            most = min(k, len(record.accept) - at)
+            while accepted < most and record.accept[at - 1 + accepted] == 1:
+                accepted += 1
+            rounds.append(accepted)
+            at += accepted + 1
+        theirs = [b - a - 1 for a, b in pairwise([len(ids), *lengths])]
+        both = min(len(theirs), len(rounds)) - 1  # the last is cut by the limit
+        assert rounds[:both] == theirs[:both]
+        assert sum(rounds) > 0
+        compared += both
+    assert compared > 50

@@ -79,6 +79,17 @@ def test_every_broken_draft_is_recorded_and_the_others_are_measured(small):
     assert "cannot load the weights" in failures["truncated"].reason
 
 
+def test_a_repaired_draft_is_measured_by_the_same_command(small):
+    draft = small.copy("draft", "draft")
+    whole = (draft / "model.safetensors").read_bytes()
+    truncate(draft)
+    assert [f.candidate.draft for f in small.found(draft, "ngram").failures] == ["draft"]
+    (draft / "model.safetensors").write_bytes(whole)
+    again = small.found(draft, "ngram")
+    assert again.failures == ()
+    assert Candidate(draft="draft") in again.candidates
+
+
 def test_slabs_of_the_target_are_given_up_after_every_candidate(small, monkeypatch):
     """On a GPU they would be in the next draft's way."""
     given_up = []

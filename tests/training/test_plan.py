@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import pytest
+from scenes import EMBEDDED
 
+from draftbench.cli import main
 from draftbench.errors import ModelError, UsageError
 from draftbench.run_folder.folder import RunFolder
 from draftbench.run_folder.key import request_key
@@ -58,6 +60,16 @@ def test_a_head_that_is_named_as_a_model_is_refused_with_its_name(planned, embed
     with pytest.raises(UsageError, match="EAGLE-3 head") as refused:
         planned(str(embedded / "head"))
     assert f"eagle3:{embedded / 'head'}" in refused.value.hint
+
+
+def test_training_changes_no_model_that_a_draft_is_made_of(swept, spoiled, tmp_path, capsys):
+    (tmp_path / "link").symlink_to(spoiled)
+    before = sorted(spoiled.iterdir())
+    for folder in (spoiled, tmp_path / "link", EMBEDDED / "target"):
+        words = ["train", swept, "--draft", "spoiled", "--out", folder / "trained"]
+        assert main([*map(str, words), "--quiet"]) == 2
+        assert "which training never changes" in capsys.readouterr().err
+    assert sorted(spoiled.iterdir()) == before
 
 
 def test_other_token_ids_are_not_trained(planned, embedded):
