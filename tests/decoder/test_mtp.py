@@ -7,7 +7,7 @@ from operator import eq
 import pytest
 import random_mtp
 import torch
-from transformers import AutoModelForCausalLM
+from transformers import AutoModelForCausalLM, Glm4MoeForCausalLM
 from transformers.generation import candidate_generator
 from transformers.modeling_layers import MtpModel
 
@@ -99,11 +99,17 @@ def test_every_round_is_that_of_transformers_use_of_the_same_layers(
 
 
 @pytest.mark.slow
-def test_the_layer_of_deepseek_v3_is_found_by_its_name_and_drafts_as_in_transformers(
-    monkeypatch, tmp_path
-):
-    """From its files, without a word to transformers about them."""
-    folder = str(random_mtp.write(tmp_path / "target", *random_mtp.deepseek(VOCABULARY)))
+@pytest.mark.parametrize(
+    "made",
+    [lambda: random_mtp.deepseek(VOCABULARY), lambda: random_mtp.target(1, VOCABULARY)],
+    ids=["DeepSeek-V3", "GLM-4-MoE"],
+)
+def test_a_layer_is_found_by_its_name_and_drafts_as_in_transformers(monkeypatch, tmp_path, made):
+    """From its files; of DeepSeek-V3 without a word to transformers about them."""
+    monkeypatch.setattr(
+        Glm4MoeForCausalLM, "_keys_to_ignore_on_load_unexpected", random_mtp.LEFT_OUT
+    )
+    folder = str(random_mtp.write(tmp_path / "target", *made()))
     model = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32).eval()
     theirs = written_by_transformers(model, monkeypatch)
     assert sum(map(sum, (accepted for _, accepted in theirs))) > 0
