@@ -171,13 +171,13 @@ def test_a_candidate_over_its_time_stops_and_resumes_with_more(small, models_rep
 
 def test_a_batch_over_its_time_ends_between_two_turns_and_leaves_nothing(small, monkeypatch):
     """On a clock of its own: every round is a turn of 10 s, and ten of them are not the batch."""
-    take_turn, now = decoding._take_turn, [0.0]
+    begin_turn, now = decoding.Batch.pause, [0.0]
 
-    def slow(concurrency):
+    def slow(batch):
         now[0] += 10.0
-        return take_turn(concurrency)
+        return begin_turn(batch)
 
-    monkeypatch.setattr(decoding, "_take_turn", slow)
+    monkeypatch.setattr(decoding.Batch, "pause", slow)
     monkeypatch.setattr(decoding, "SECONDS_A_TURN", 0.0)
     monkeypatch.setattr(worker, "time", SimpleNamespace(monotonic=lambda: now[0]))
     draft, concurrency = small.models / "draft", {"concurrency": (2,), "measure_requests": 2}
