@@ -73,7 +73,7 @@ def caveats(evaluator: Evaluator, decided: DecisionAt) -> tuple[Caveat, ...]:
         *_of_engine(evaluator, decided),
         *_of_sample(evaluator, decided),
         *(Caveat("borrowed-costs", text) for text in evaluator.source.caveats),
-        *(() if evaluator.foreign else _of_machine(run)),
+        *(_of_machine(timed) if (timed := evaluator.source.run) else ()),
         *_of_outputs(run),
         *_of_candidates(evaluator, decided),
         *(Caveat("model", f"target: {text}") for text in (target.caveats if target else ())),

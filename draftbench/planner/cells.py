@@ -298,7 +298,10 @@ class Cell(NamedTuple):
 
 
 def cells_of(
-    run: Run, blocks: Mapping[Candidate, Mapping[int, Block]], drawn: DrawnRequests
+    run: Run,
+    candidates: Sequence[Candidate],
+    blocks: Mapping[Candidate, Mapping[int, Block]],
+    drawn: DrawnRequests,
 ) -> list[Cell]:
     """Every cell with at least `FEW_DECODED` requests, next to as many without a draft. Processes
     that timed fewer requests of a configuration count as one.
@@ -317,7 +320,7 @@ def cells_of(
         groups[row.block, row.concurrency][row.k, name if of_engine else row.process].append(each)
     columns, plain_known = Columns(drawn), set[tuple[int, str]]()
     found = list[tuple[Cell, int, int]]()  # with the columns of its seconds: spent, and promised
-    for candidate in run.candidates:
+    for candidate in candidates:
         along = candidate_rounds(run, candidate)
         for (block_name, concurrency), by_cell in sorted(groups.items()):
             if block_name != str(candidate):

@@ -353,9 +353,11 @@ class Evaluator:
         self.on_engine = bool(self.source.served)  # whether costs are seconds of an engine's rounds
         self.by: Kind = "end_to_end" if options.objective == "latency" else "expected"
         self.ks = ks_of(run)
-        self.drawn = DrawnRequests(trajectory.request for trajectory in run.trajectories)
-        blocks, engine = self.source.blocks, self.on_engine
-        cells = [] if self.foreign else cells_of(run, blocks, self.drawn)
+        timed, blocks, engine = self.source.run, self.source.blocks, self.on_engine
+        # With the costs of another run, its requests are resampled too.
+        runs = filter(None, (run, timed))
+        self.drawn = DrawnRequests(row.request for each in runs for row in each.trajectories)
+        cells = cells_of(timed, run.candidates, blocks, self.drawn) if timed else []
         loads = {*chain(*blocks.values()), *(cell.configuration.concurrency for cell in cells)}
         every = sorted(loads)
         design = EngineDesign(cells, self.ks) if engine else BuiltInDesign(cells, every)
@@ -368,7 +370,7 @@ class Evaluator:
         ]
         self.effects = Effects(cells, design, known)
         self.cells: dict[Configuration, tuple[Cell, ...]] = {}
-        for cell in cells:
+        for cell in cells if not self.foreign else ():
             self.cells[cell.configuration] = (*self.cells.get(cell.configuration, ()), cell)
 
     def concurrencies(self) -> tuple[int, ...]:
