@@ -124,7 +124,7 @@ class TerminalWatcher:
         self._moved = time.monotonic() if units else self._moved
         self._units = max(self._units, self._done)
         late = not self._quiet and time.monotonic() > self._next_line
-        if self._stage and not self._live and (self._verbose or late):
+        if self._stage and not self._live and ((self._verbose and units) or late):
             words = [f"{self._stage}: {self._done} of {self._units}", *self._known_figures()]
             words += [self._left()] if late else []
             self._print("   ".join(filter(None, words)))
