@@ -67,7 +67,8 @@ def _begin(tokens, table, norm, sums, normed, squares, width, block: tl.constexp
     squares.
     """
     row, at = tl.program_id(0), tl.arange(0, block)
-    here, stored = at < width, sums.dtype.element_ty
+    here = at < width
+    stored = sums.dtype.element_ty  # Triton compiles no tuple that holds a type
     embedded = tl.load(table + tl.load(tokens + row) * width + at, mask=here, other=0.0).to(stored)
     exact = embedded.to(tl.float32)
     weights = tl.load(norm + at, mask=here, other=0.0).to(tl.float32)
