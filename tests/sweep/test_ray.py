@@ -68,6 +68,7 @@ def test_a_lost_connection_ends_the_sweep_with_an_error(monkeypatch):
     worker = OnRay.__new__(OnRay)
     worker._next = worker._actor = None
     monkeypatch.setattr(ray, "wait", without)
+    monkeypatch.setattr(ray, "kill", without)
     for ask in (worker.hear, lambda: OnRay.wait([worker], 0.0)):
         with pytest.raises(UsageError, match=r"^the connection to the Ray cluster was lost$"):
             ask()
