@@ -93,11 +93,12 @@ class TimedRun(NamedTuple):
         return (self.steady.output_tokens - 1) / max(self.row.output_tokens - 1, 1)
 
 
-def timed_runs(run: Run, rows: Iterable[Decode]) -> list[TimedRun]:
+@remembered
+def timed_runs(run: Run) -> list[TimedRun]:
     """The decoding runs that have steady rounds."""
     return [
         TimedRun(run.responses[row.key], row, part)
-        for row in rows
+        for row in run.decodes
         if (part := steady(row)) is not None
     ]
 
@@ -121,9 +122,10 @@ class Measurement:
 def measurements(run: Run, concurrency: int = 1) -> dict[tuple[Candidate, int], Measurement]:
     """Every candidate and k decoded at one concurrency, on requests that also have a baseline."""
     groups: dict[tuple[str, int], dict[Key, list[TimedRun]]] = {}
-    for each in timed_runs(run, run.decodes_by_concurrency.get(concurrency, ())):
-        of_group = groups.setdefault((each.row.block, each.row.k), {})
-        of_group.setdefault(each.row.key, []).append(each)
+    for each in timed_runs(run):
+        if each.row.concurrency == concurrency:
+            of_group = groups.setdefault((each.row.block, each.row.k), {})
+            of_group.setdefault(each.row.key, []).append(each)
     measured = {}
     for (block, k), by_key in groups.items():
         baseline = groups.get((block, 0), {})
@@ -312,8 +314,9 @@ def cells_of(
     places = {name: at for at, name in enumerate(in_order)}
     groups: dict[tuple[str, int], dict[tuple[int, str], list[TimedRun]]]
     groups = defaultdict(lambda: defaultdict(list))
-    for each in timed_runs(run, (row for row in run.decodes if row.output_tokens > 1)):
-        row = each.row
+    for each in timed_runs(run):
+        if (row := each.row).output_tokens < 2:
+            continue
         # All visits to a server that was already running belong to one start; otherwise each repeat
         # is a start.
         name = "running" if row.process in running else f"{row.process} {row.repeat}"
@@ -532,8 +535,8 @@ def _answered_prefills(
 ) -> dict[int, Floats]:
     """The prefill seconds of the decoded requests, scaled up to all of them, by k [requests]."""
     by_k, found = defaultdict[int, list[Decode]](list), {}
-    for row in run.decodes_by_concurrency.get(concurrency, ()):
-        if row.block == str(candidate):
+    for row in run.decodes:
+        if (row.block, row.concurrency) == (str(candidate), concurrency):
             by_k[row.k].append(row)
     total = candidate_rounds(run, candidate).weights.sum()
     for k, own in sorted(by_k.items()):

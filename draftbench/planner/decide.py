@@ -14,7 +14,7 @@ errors are shrunk together, those far apart hardly move (Gelman, Hill & Yajima 2
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import chain
@@ -34,7 +34,6 @@ from draftbench.acceptance.intervals import (
 )
 from draftbench.acceptance.rounds import Floats
 from draftbench.memory import Footprint, bytes_to_serve, format_size
-from draftbench.models.engine_rules import fewest_drafted, too_short
 from draftbench.planner.cells import (
     ROUND,
     Cell,
@@ -245,33 +244,40 @@ class Alternative:
         tokens = decoded.tokens.sum() / passes, replayed.tokens[rows].sum() / expected
         return float(tokens[0] / tokens[1] - 1)
 
-    def broken_limits(self) -> Iterator[str]:
+    @cached_property
+    def broken_limits(self) -> tuple[str, ...]:
         """The limits of user and engine that it breaks or cannot be shown to keep, in words."""
         run, limits, own = self.evaluator.run, self.evaluator.options, self.configuration
-        question = run.manifest.question
-        fewest = fewest_drafted(question.engine, own.draft, question.lookup_shortest)
-        if own.k < fewest:
-            yield too_short(fewest)
+        question, broken = run.manifest.question, list[str]()
+        if question.engine is not None:
+            from draftbench.models.engine_rules import fewest_drafted, too_short
+
+            fewest = fewest_drafted(question.engine, own.draft, question.lookup_shortest)
+            if own.k < fewest:
+                broken.append(too_short(fewest))
         if (most := limits.max_memory) is not None:
             at_once = question.max_concurrency or own.concurrency
             needed = memory_needed(run, self.candidate, at_once)
             if needed is None:
-                yield "its memory is unknown, so it cannot be shown to keep --max-memory"
+                broken.append("its memory is unknown, so it cannot be shown to keep --max-memory")
             elif needed > most:
-                yield (
+                broken.append(
                     f"it needs {format_size(needed)} with its target, {needed / most - 1:.0%} over "
                     f"--max-memory ({format_size(most)})"
                 )
         if (limit := limits.max_p99_ratio) is not None:
             tail = tail_ratio(self)
             if tail is None:
-                yield "its latency is unknown, so it cannot be shown to keep --max-p99-ratio"
+                broken.append(
+                    "its latency is unknown, so it cannot be shown to keep --max-p99-ratio"
+                )
             elif tail[0] > limit:
-                yield (
+                broken.append(
                     f"a request's time per output token grows to {tail[0]:.2f} times that of plain "
                     f"decoding ({tail[1]}), {tail[0] / limit - 1:.0%} over --max-p99-ratio "
                     f"({limit:g})"
                 )
+        return tuple(broken)
 
     @property
     def why_unknown(self) -> str:
@@ -419,6 +425,8 @@ class Evaluator:
         found = []
         for candidate in self.run.candidates:
             along, measured = candidate_rounds(self.run, candidate), self.measured(concurrency)
+            block, memory = self._block(candidate, concurrency), draft_memory(self.run, candidate)
+            note = self.source.note(candidate, concurrency)
             for k in self.ks:
                 if not (along.reaches(k) or (candidate, k) in measured):
                     continue
@@ -430,11 +438,11 @@ class Evaluator:
                         configuration=configuration,
                         candidate=candidate,
                         along=along,
-                        block=self._block(candidate, concurrency),
+                        block=block,
                         measured=measured.get((candidate, k)),
                         cells=self.cells.get(configuration, ()),
-                        note=self.source.note(candidate, concurrency),
-                        memory_bytes=draft_memory(self.run, candidate),
+                        note=note,
+                        memory_bytes=memory,
                         requests=0 if at is None else int(here.requests[at]),
                         equal=0.0 if at is None else float(here.equal[at]),
                         parts=None if at is None else parts[at],
@@ -590,8 +598,8 @@ class DecisionAt:
         # The log speed-ups of plain decoding, 0, and of every competing one [draws, 1 + competing].
         logs = [np.zeros(RESAMPLES)]
         for each in sorted(alternatives, key=str):
-            if broken := tuple(each.broken_limits()):
-                self.breaks[each.configuration] = broken
+            if each.broken_limits:
+                self.breaks[each.configuration] = each.broken_limits
             elif each.candidate.draft != SELF and (log := each.log(self.by)) is not None:
                 self.competing.append(each)
                 logs.append(log[1:])
