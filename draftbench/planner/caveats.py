@@ -117,12 +117,13 @@ def _of_leader(evaluator: Evaluator, decided: DecisionAt) -> Iterator[Caveat]:
         text = f"the interval of {leader} is {requests} from the requests and {runs} from the noise"
         text += " of decoding runs"
         if parts.undecoded:
-            load = f"concurrency {decided.concurrency} was not timed"
-            text += (
-                f", and {undecoded} since {load if leader.note else f'{leader} was not decoded'}"
-            )
+            why = f"{leader} was not decoded{' with these costs' * evaluator.foreign}"
+            if leader.note:
+                why = f"concurrency {decided.concurrency} was not timed"
+            text += f", and {undecoded} since {why}"
         short = f"{leader} was not measured: treat its speed-up as a prediction"
-        yield Caveat("interval", text, short="" if leader.cells else short)
+        # With costs from elsewhere another caveat says that every speed-up is a prediction.
+        yield Caveat("interval", text, short="" if leader.cells or evaluator.foreign else short)
     if found is None:
         few = ""
         if leader.requests >= MIN_REQUESTS:
@@ -197,8 +198,8 @@ def _of_engine(evaluator: Evaluator, decided: DecisionAt) -> Iterator[Caveat]:
         short = f"requests came at {answers * scale / rows:.0%} of the log's load"
         yield Caveat(
             "thinned-log",
-            f"{short}: {answers} answers for its {rows} rows, {scale:g} times as fast; "
-            f"--time-scale {rows / answers:.3g} would make up for it",
+            f"{short}: {answers} answers for its {rows} rows, at --time-scale {scale:g}; "
+            f"--time-scale {rows / answers:.3g} would send as many a second as the log",
             decisive=True,
             short=short,
         )
@@ -349,7 +350,8 @@ def _of_machine(run: Run) -> Iterator[Caveat]:
         short = f"{stalled} {word}{'s' * (stalled > 1)} stalled"
         yield Caveat(
             "stalled",
-            f"{short}: {how} (a suspended process, another job), so its speed is too low",
+            f"{short}: {how}, as when the process is suspended or another job runs; measured "
+            "speeds are too low",
             decisive=stalled > _STALLED * len(stalls),
             short=short,
         )
@@ -358,7 +360,7 @@ def _of_machine(run: Run) -> Iterator[Caveat]:
         decodes = tuple(row for row in decodes if row.block == decodes[0].block)
     drift = baseline_drift(decodes, by_start=bool(run.served))
     if drift is not None and abs(drift.change) > max(_DRIFT, drift.doubt):
-        change = f"{'slowed down' if drift.change > 0 else 'sped up'} by {abs(drift.change):.0%}"
+        change = f"{abs(drift.change):.0%} {'longer' if drift.change > 0 else 'less time'}"
         turns = defaultdict[tuple[Candidate | None, int], set[int]](set)
         for answer in run.served:
             turns[answer.candidate, answer.k].add(answer.repeat)
@@ -372,9 +374,9 @@ def _of_machine(run: Run) -> Iterator[Caveat]:
         )
         yield Caveat(
             "drift",
-            f"plain decoding {change} during the run{effect}",
+            f"plain decoding took {change} at the end of the run than at its start{effect}",
             decisive=not in_turns,
-            short=f"the machine {change} during the run",
+            short=f"plain decoding took {change} at the end of the run",
         )
 
 

@@ -276,8 +276,8 @@ def why_not(alternative: Alternative, decided: DecisionAt) -> str:
         return f"about as good, {both}; {name} {why}"
     if speed > best:
         return (
-            f"less certain: {speed:.2f}× is expected, but it would lose {lost:.1%} of the best "
-            f"speed on average, {leader} {of_leader:.1%}"
+            f"less certain: {speed:.2f}× is expected, but on average it would lose {lost:.1%} of "
+            f"the best speed, {leader} only {of_leader:.1%}"
         )
     chance = decided.chance(alternative, leader)
     how = "slower" if chance < TOSS_UP else f"{chance:.0%} likely to be the faster one"
