@@ -479,6 +479,7 @@ def promised(
         along, passes = candidate_rounds(run, candidate), block or ROUND
         weights = along.weights
         rows = drawn.rows(t.request for t in along.trajectories)
+        own_requests = len(set(rows.tolist()))
         longest = math.inf if block is None or block.longest is None else block.longest - 1
         known = [k for k in ks if k <= longest and along.knows(k)]
         if not known:
@@ -500,7 +501,7 @@ def promised(
             nearest = min(filter(None, answered), key=lambda n: (abs(n - k), n), default=0)
             prefill, both = answered.get(0, nowhere), answered.get(nearest, nowhere)
             passed, often = float(weights @ at_k.target_passes), float(weights.sum())
-            tokens, sizes = float(weights @ at_k.tokens), (equal_requests(column), len({*rows}))
+            tokens, sizes = float(weights @ at_k.tokens), (equal_requests(column), own_requests)
             sides = plain, columns.add(column, factor), prefill, both
             table.append((*sides, tokens, passed, often, *sizes))
             configurations.append(Configuration.of(candidate, k, concurrency))

@@ -24,6 +24,7 @@ from draftbench.planner.decide import DecisionAt, Evaluator
 from draftbench.planner.output_check import texts_at
 from draftbench.planner.recommendation import AtConcurrency, Configuration, ScheduleEntry
 from draftbench.records import Candidate
+from draftbench.remembered import remembered
 
 _SECONDS_AN_HOUR = 3600
 
@@ -137,6 +138,7 @@ def _passes(evaluator: Evaluator, concurrency: int) -> dict[Candidate, float]:
     }
 
 
+@remembered
 def _steps(evaluator: Evaluator, concurrency: int) -> tuple[float, ...]:
     """Seconds of a step next to each candidate; if any were decoded, next to those alone."""
     passes, effects = _passes(evaluator, concurrency), evaluator.effects

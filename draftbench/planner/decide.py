@@ -211,7 +211,7 @@ class Alternative:
         log = np.log(sides[0] / sides[1]) + np.append(0.0, requests)
         return log if np.isfinite(log).all() else None
 
-    @property
+    @cached_property
     def prediction_error(self) -> float | None:
         """Predicted over measured speed-up minus 1, on the measured requests."""
         predicted = self.extra_log_time_predicted

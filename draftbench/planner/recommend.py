@@ -350,8 +350,9 @@ def headroom(
         if speed and tokens:
             most = max(most, tokens)
             rates = (alphas.get(each.candidate), ceiling or 1.0)
+            alike = (alpha_of(tokens, each.k), alpha_of(most, each.k))
             scales.setdefault(each.candidate, []).append(
-                _Scale(each.k, speed, tokens, most, *rates)
+                _Scale(each.k, speed, tokens, most, *rates, *alike)
             )
     fastest = {of: max(at.speedup for at in every) for of, every in scales.items()}
     found = []
@@ -375,7 +376,9 @@ def headroom(
 
 
 class _Scale(NamedTuple):
-    """A draft at one k: its speed-up now, and its tokens per round and α, now and at most."""
+    """A draft at one k: its speed-up now, and its tokens per round and α, now and at most; and the
+    acceptance that gives these tokens if all positions are alike.
+    """
 
     k: int
     speedup: float
@@ -383,13 +386,15 @@ class _Scale(NamedTuple):
     most: float
     alpha: float | None
     most_alpha: float
+    alike: float
+    most_alike: float
 
     def share(self, tokens: float) -> float:
         """The share of now rejected tokens that must be accepted to reach `tokens` per round, as if
         all positions were alike.
         """
-        now, needed, most = (alpha_of(each, self.k) for each in (self.tokens, tokens, self.most))
-        return (needed - now) / (most - now) if most > now else 0.0
+        gap = self.most_alike - self.alike
+        return (alpha_of(tokens, self.k) - self.alike) / gap if gap > 0 else 0.0
 
     def with_tokens(self, tokens: float) -> Reach:
         rate = self.alpha
