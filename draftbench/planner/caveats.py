@@ -408,7 +408,7 @@ def _of_candidates(evaluator: Evaluator, decided: DecisionAt) -> Iterator[Caveat
     for candidate in dict.fromkeys(each.candidate for each in decided.alternatives):
         at_every_k = [each for each in decided.alternatives if each.candidate == candidate]
         one = at_every_k[0]
-        costs[candidate] = one.block.draft_cost_ratio(one.along.context) if one.block else None
+        costs[candidate] = one.block.draft_cost_ratio(one.rounds.context) if one.block else None
         for caveat in dict.fromkeys(_of_candidate(evaluator, at_every_k, costs[candidate])):
             names[caveat].append(candidate)
     for caveat, candidates in names.items():
@@ -419,7 +419,7 @@ def _of_candidates(evaluator: Evaluator, decided: DecisionAt) -> Iterator[Caveat
     contradicted = {
         each.candidate: fault
         for each in decided.alternatives
-        if (fault := each.along.contradiction)
+        if (fault := each.rounds.contradiction)
     }
     for candidate, fault in contradicted.items():
         yield Caveat(
@@ -445,7 +445,7 @@ def _of_candidate(
 ) -> Iterator[Caveat]:
     """Caveats of one candidate without its name; `c` is its draft cost ratio, if known."""
     run, one = evaluator.run, alternatives[0]
-    candidate, along = one.candidate, one.along
+    candidate, rounds = one.candidate, one.rounds
     facts = run.facts_of(candidate)
     if facts is not None:
         for text in facts.caveats:
@@ -462,7 +462,7 @@ def _of_candidate(
                 short=short if decisive else "",
             )
     replayable = sum(t.output_tokens > 1 for t in run.trajectories)
-    replays = along.replays
+    replays = rounds.replays
     if replays and len(replays) < replayable:
         short = f"replayed on only {len(replays)} of {replayable} responses"
         text = f"{short}, so its figures do not cover the same requests as the others'"
@@ -486,10 +486,10 @@ def _of_candidate(
             short=short,
         )
     largest = max(each.k for each in alternatives)
-    for text in beyond_timed(along, one.block, largest) if one.block else ():
+    for text in beyond_timed(rounds, one.block, largest) if one.block else ():
         yield Caveat("outside-timed-range", text)
-    rounds = [along.at(each.k) for each in alternatives]
-    for fault in suspected_faults(candidate, replays, rounds, near_tie(run)):
+    at_each_k = [rounds.at(each.k) for each in alternatives]
+    for fault in suspected_faults(candidate, replays, at_each_k, near_tie(run)):
         failed = fault.kind == CONTROL_FAILED
         yield Caveat(
             "control-failed" if failed else "suspected-fault",

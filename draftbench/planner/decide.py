@@ -102,7 +102,7 @@ class Alternative:
     evaluator: Evaluator
     configuration: Configuration
     candidate: Candidate
-    along: CandidateRounds  # the rounds of its responses
+    rounds: CandidateRounds  # the rounds of its responses
     block: Block | None
     measured: Measurement | None
     cells: tuple[Cell, ...]  # its decoding, where enough requests were decoded
@@ -153,33 +153,33 @@ class Alternative:
     @cached_property
     def tokens_per_round(self) -> float | None:
         """As replayed, over all requests; None where rounds are unknown."""
-        along = self.along
-        if not along.knows(self.k):
+        rounds = self.rounds
+        if not rounds.knows(self.k):
             return None
-        return tokens_per_round(along.trajectories, along.at(self.k)).value
+        return tokens_per_round(rounds.trajectories, rounds.at(self.k)).value
 
     @cached_property
     def measured_rows(self) -> list[int]:
         """The rows of its decoded responses among all of them."""
-        at, keys = self.along.row_of, self.measured.keys if self.measured else ()
+        at, keys = self.rounds.row_of, self.measured.keys if self.measured else ()
         return sorted(at[key] for key in keys if key in at)
 
     @property
-    def promised(self) -> tuple[Floats, Floats, Floats, Floats] | None:
+    def promised_by_response(self) -> tuple[Floats, Floats, Floats, Floats] | None:
         """For every response: the seconds that passes promise without a draft and with it, its
         tokens, and its weight; None where rounds or costs are unknown.
         """
-        if self.log() is None or not self.along.knows(self.k):
+        if self.log() is None or not self.rounds.knows(self.k):
             return None
-        at = self.along, self.block or ROUND, self.configuration.concurrency
+        at = self.rounds, self.block or ROUND, self.configuration.concurrency
         plain, rounds = in_seconds(*at, None)[0], in_seconds(*at, self.k)[0]
-        return plain, rounds, self.along.at(self.k).tokens, self.along.weights
+        return plain, rounds, self.rounds.at(self.k).tokens, self.rounds.weights
 
     @property
     def timing(self) -> Floats:
         """The promised log speed-up by resampled passes [draws]."""
         assert self.block is not None
-        at = self.along, self.block, self.configuration.concurrency
+        at = self.rounds, self.block, self.configuration.concurrency
         return np.log(in_seconds(*at, None)[1] / in_seconds(*at, self.k)[1])[1:]
 
     @cached_property
@@ -219,7 +219,10 @@ class Alternative:
 
     def error_with(self, extra_log_time: float) -> float | None:
         """The prediction error if rounds take longer than promised by this logarithm."""
-        measured, promised = self.measured and self.measured.speedup.value, self.promised
+        measured, promised = (
+            self.measured and self.measured.speedup.value,
+            self.promised_by_response,
+        )
         if not measured or promised is None:
             return None
         *sides, _, weights = promised
@@ -234,9 +237,9 @@ class Alternative:
 
         It differs from 0 where decoded outputs differ from the replayed ones or drafts are sampled.
         """
-        if self.measured is None or not self.along.replays:
+        if self.measured is None or not self.rounds.replays:
             return None
-        (_, decoded), replayed = self.measured.counted, self.along.at(self.k)
+        (_, decoded), replayed = self.measured.counted, self.rounds.at(self.k)
         rows, passes = self.measured_rows, decoded.target_passes.sum()
         expected = replayed.target_passes[rows].sum()
         if not (passes > 0 and expected > 0):
@@ -424,11 +427,11 @@ class Evaluator:
         column_of = {each: column for column, each in enumerate(here.configurations)}
         found = []
         for candidate in self.run.candidates:
-            along, measured = candidate_rounds(self.run, candidate), self.measured(concurrency)
+            rounds, measured = candidate_rounds(self.run, candidate), self.measured(concurrency)
             block, memory = self._block(candidate, concurrency), draft_memory(self.run, candidate)
             note = self.source.note(candidate, concurrency)
             for k in self.ks:
-                if not (along.reaches(k) or (candidate, k) in measured):
+                if not (rounds.reaches(k) or (candidate, k) in measured):
                     continue
                 configuration = Configuration.of(candidate, k, concurrency)
                 at = column_of.get(configuration)
@@ -437,7 +440,7 @@ class Evaluator:
                         evaluator=self,
                         configuration=configuration,
                         candidate=candidate,
-                        along=along,
+                        rounds=rounds,
                         block=block,
                         measured=measured.get((candidate, k)),
                         cells=self.cells.get(configuration, ()),
@@ -761,7 +764,7 @@ class DecisionAt:
             return "sample"
         if leader.note:
             return "load"
-        enough = len(to_decode(leader.along.trajectories, FEW_DECODED)) >= FEW_DECODED
+        enough = len(to_decode(leader.rounds.trajectories, FEW_DECODED)) >= FEW_DECODED
         return "decoding" if enough else "sample"
 
     @cached_property

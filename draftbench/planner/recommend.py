@@ -13,7 +13,7 @@ from typing import NamedTuple
 import msgspec
 import numpy as np
 
-from draftbench.acceptance.candidate_rounds import counted_along, runs_at
+from draftbench.acceptance.candidate_rounds import counted_in, runs_at
 from draftbench.acceptance.definitions import (
     Sample,
     accepted_per_drafted,
@@ -139,18 +139,18 @@ def evaluations(run: Run, decided: DecisionAt) -> tuple[Evaluation, ...]:
         # Because of memory, another k may lead among all candidates than within one draft.
         led = decided.leader is not None and decided.leader.candidate == candidate
         bests.add(decided.leader if led else evaluator.at(concurrency, candidate).best_of_draft)
-        rate = alpha(at_every_k[0].along.replays)
+        rate = alpha(at_every_k[0].rounds.replays)
         for each in at_every_k:
-            measured, along = each.measured, each.along
+            measured, rounds = each.measured, each.rounds
             # A serving engine's answers, whether there is a baseline or not.
             answers = runs_at(run, candidate, each.k, concurrency) if run.served else []
             answered[each] = len({row.request for _, row in answers})
-            counted = counted_along(answers) if answers else None
+            counted = counted_in(answers) if answers else None
             counted = measured.counted if measured else counted
             # A draft that cannot be replayed has the engine's τ at k's that were started, and at
             # others the τ that follows from the positions that the engine counted.
-            expected = along.trajectories, along.at(each.k)
-            replayed = expected if along.replays else counted or expected
+            expected = rounds.trajectories, rounds.at(each.k)
+            replayed = expected if rounds.replays else counted or expected
             samples[each] = {
                 "alpha": rate,
                 "mean_accepted_length": mean_accepted_length(*replayed),
@@ -167,7 +167,7 @@ def evaluations(run: Run, decided: DecisionAt) -> tuple[Evaluation, ...]:
     for each, of in samples.items():
         figures = {name: next(intervals) for name in of}
         alone = {name: sample.value for name, sample in of.items() if sample and not figures[name]}
-        along, block, measured, own = each.along, each.block, each.measured, each.configuration
+        rounds, block, measured, own = each.rounds, each.block, each.measured, each.configuration
         sure = decided.deciding and each in decided.competing
         experts, experts_at_most = _experts_read(each)
         found.append(
@@ -175,8 +175,8 @@ def evaluations(run: Run, decided: DecisionAt) -> tuple[Evaluation, ...]:
                 draft=own.draft,
                 quant=own.quant,
                 k=own.k,
-                draft_cost_ratio=block.draft_cost_ratio(along.context) if block else None,
-                verify_ratio=block.verify_ratio(own.k + 1, along.context) if block else None,
+                draft_cost_ratio=block.draft_cost_ratio(rounds.context) if block else None,
+                verify_ratio=block.verify_ratio(own.k + 1, rounds.context) if block else None,
                 speedup_predicted=each.estimate(each.predicted()),
                 best=each in bests,
                 speedup_expected=each.expected,
@@ -344,7 +344,7 @@ def headroom(
         own = of_self.get(each.k)
         most = own.tokens_per_round if own else None
         if most is None:  # every drafted token is accepted; the last round of a response is shorter
-            lengths, weights = each.along.tokens, each.along.weights
+            lengths, weights = each.rounds.tokens, each.rounds.weights
             passes = weights @ np.ceil(lengths / (each.k + 1))
             most = float(weights @ lengths) / max(float(passes), 1.0)
         if speed and tokens:
