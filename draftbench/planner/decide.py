@@ -219,10 +219,8 @@ class Alternative:
 
     def error_with(self, extra_log_time: float) -> float | None:
         """The prediction error if rounds take longer than promised by this logarithm."""
-        measured, promised = (
-            self.measured and self.measured.speedup.value,
-            self.promised_by_response,
-        )
+        measured = self.measured and self.measured.speedup.value
+        promised = self.promised_by_response
         if not measured or promised is None:
             return None
         *sides, _, weights = promised
