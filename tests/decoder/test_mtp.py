@@ -2,7 +2,7 @@
 and one pass against decoding.
 """
 
-from functools import cache
+from functools import cache, partial
 from operator import eq
 
 import pytest
@@ -15,7 +15,7 @@ from transformers.modeling_layers import MtpModel
 from draftbench.decoder.any_transformer import TransformersRunner
 from draftbench.decoder.mtp import MtpHead, head_drafter
 from draftbench.decoder.runner import HiddenStates, HostClock, Task
-from draftbench.decoder.sampling import Uniforms
+from draftbench.decoder.sampling import Uniforms, top_two_margin
 from draftbench.decoder.speculate import decode, decode_all
 from draftbench.models.mtp import build_mtp, check_mtp
 from draftbench.models.quantize import Build, build_runner
@@ -33,8 +33,11 @@ def task(prompt):
     return Task(prompt, LIMIT, Sampling(), Uniforms("r", 0, LIMIT + 1), lambda output: False)
 
 
-def runners(layers, **order):
-    model, drafting = random_mtp.target(layers, VOCABULARY, **order)
+def runners(layers):
+    return run_here(*random_mtp.target(layers, VOCABULARY))
+
+
+def run_here(model, drafting):
     runner = TransformersRunner(model, "none")
     return runner, MtpHead(drafting, random_mtp.LAYERS, "none", random_mtp.CONTEXT)
 
@@ -51,12 +54,17 @@ def alone(layers, k):
     return [decode(task(prompt), runner, head_drafter(head), k, HostClock()) for prompt in PROMPTS]
 
 
-def passes_along(runner, head, text, first, depths):
-    """What every round that starts in a text drafts, by one pass along it."""
+def states_along(runner, head, text):
+    """The target's states that a head reads along a text."""
     hidden = HiddenStates(head.reads)
     cache = runner.new_cache(len(text))
     runner.forward(torch.tensor(text[:-1]), cache, every=False, hidden=hidden)
-    parts = list(head.along(text, hidden.joined(), first, depths))
+    return hidden.joined()
+
+
+def passes_along(runner, head, text, first, depths):
+    """What every round that starts in a text drafts, by one pass along it."""
+    parts = list(head.along(text, states_along(runner, head, text), first, depths))
     assert all((part.margins > 0).all() for part in parts)
     return [proposal for part in parts for proposal in part.tokens.tolist()]
 
@@ -93,20 +101,21 @@ def compared(runner, head, theirs, layers):
 
 
 @pytest.mark.parametrize(
-    ("layers", "states_first"),
+    ("layers", "made"),
     [
-        (1, True),
-        (2, False),
-        *(pytest.param(*each, marks=pytest.mark.slow) for each in ((1, False), (3, True))),
+        pytest.param(1, partial(random_mtp.target, 1), marks=pytest.mark.slow),
+        (1, partial(random_mtp.target, 1, states_first=True)),
+        (1, random_mtp.mellum),
+        (2, partial(random_mtp.target, 2)),
+        pytest.param(3, partial(random_mtp.target, 3, states_first=True), marks=pytest.mark.slow),
     ],
+    ids=["one", "states first", "Mellum", "two", "three, states first"],
 )
-def test_every_round_is_that_of_transformers_use_of_the_same_layers(
-    monkeypatch, layers, states_first
-):
-    model, drafting = random_mtp.target(layers, VOCABULARY, states_first=states_first)
+def test_every_round_is_that_of_transformers_use_of_the_same_layers(monkeypatch, layers, made):
+    model, drafting = made(vocabulary=VOCABULARY)
     monkeypatch.setattr(MtpModel, "from_pretrained", lambda model, **how: drafting)
     theirs = written_by_transformers(model, monkeypatch)
-    rounds = compared(*runners(layers, states_first=states_first), theirs, layers)
+    rounds = compared(*run_here(*made(vocabulary=VOCABULARY)), theirs, layers)
     assert rounds > 60 / layers
 
 
@@ -157,6 +166,24 @@ def test_every_decoded_round_is_the_one_that_a_pass_along_the_text_says(layers, 
             assert rounds_apart(found, prompt, runner, head, max(ks)) == 0
             accepted += sum(found.accepted)
     assert accepted > 20
+
+
+@torch.inference_mode()
+def test_a_pass_turns_later_depths_as_far_as_stepping_does():
+    """Their margins show it, where the tokens do not, since the layer leans on an embedding. Of
+    several layers no position shows: each turns its queries as far as its own keys.
+    """
+    runner, head = runners(1)
+    text, first, depths = PROMPTS[0] + PROMPTS[1], 3, 4
+    states = states_along(runner, head, text)
+    along = torch.cat([part.margins for part in head.along(text, states, first, depths)])
+    for row in range(first, len(text) - depths - 1):
+        cache, left, stepped = head.new_cache(len(text)), states[: row + 1], []
+        read = torch.tensor(text[1 : row + 1 + depths])
+        for tokens in (read[: row + 1], *read[row + 1 :].split(1)):
+            _, left = head.step(tokens, left, cache, [len(tokens)])
+            stepped.append(top_two_margin(head._logits(left)))
+        torch.testing.assert_close(along[row - first], torch.cat(stepped), atol=1e-4, rtol=1e-4)
 
 
 @pytest.mark.parametrize("layers", [1, 3])

@@ -428,8 +428,8 @@ def test_another_template_is_not_called_another_model(run):
         for print, template in (("aa", "x"), ("bb", "y"))
     )
     assert judge(old, new).notes[0] == (
-        "the target's chat template changed, and perhaps its weights: target fingerprint was aa, "
-        "is bb"
+        "the target's chat template changed, and perhaps its weights: target fingerprint was `aa`, "
+        "is `bb`"
     )
 
 

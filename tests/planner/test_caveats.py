@@ -223,10 +223,11 @@ def test_what_could_change_the_decision_is_decisive(clean, changes, kind):
 @pytest.mark.parametrize(
     # 90 baseline runs, 60 from the first of a request to its last: to the power of 89 / 60.
     ("slower", "words"),
-    [(1.1, "slowed down by 15%"), (2.0, "slowed down by 180%"), (0.9, "sped up by 14%")],
+    [(1.1, "15% longer"), (2.0, "180% longer"), (0.9, "14% less time")],
 )
 def test_a_drift_is_a_percentage(clean, slower, words):
-    assert says(recommend(clean(slower=slower)), f"plain decoding {words} during the run")
+    answer = recommend(clean(slower=slower))
+    assert says(answer, f"plain decoding took {words} at the end of the run than at its start")
 
 
 def test_only_differences_that_were_found_are_named(clean):
@@ -401,7 +402,7 @@ def test_a_machine_that_became_slower_decides_where_a_server_was_started_once(tu
         place += 12 // max(turns)
         rows += started(None, 0, place, turn + 1)
     found = caveat_of(run(*rows), "drift")
-    assert "plain decoding slowed down by 13%" in found.text
+    assert "plain decoding took 13% longer" in found.text
     assert found.decisive is decisive
     assert ("taken out" in found.text) is not decisive
 
@@ -447,8 +448,8 @@ def test_a_part_of_a_log_at_its_times_is_a_lighter_load(rows, scale, said):
     found = caveat_of(replace(made, manifest=manifest), "thinned-log")
     assert (found and found.text) == (
         said
-        and f"requests came at {said} of the log's load: 5 answers for its 20 rows, {scale:g} "
-        "times as fast; --time-scale 4 would make up for it"
+        and f"requests came at {said} of the log's load: 5 answers for its 20 rows, at "
+        f"--time-scale {scale:g}; --time-scale 4 would send as many a second as the log"
     )
 
 

@@ -26,7 +26,7 @@ def alternative(scene, k, candidate=SMALL, concurrency=1):
 
 
 def speedup(scene, k, candidate=SMALL, concurrency=1):
-    plain, rounds, _, weights = alternative(scene, k, candidate, concurrency).promised
+    plain, rounds, _, weights = alternative(scene, k, candidate, concurrency).promised_by_response
     return weights @ plain / (weights @ rounds)
 
 
@@ -76,7 +76,7 @@ def test_each_request_pays_at_its_own_context(scene):
         scene.replay(name, [0.0])
     for context in (0, 100):
         scene.times(dict.fromkeys((1, 2, 3), context / 100), {1: 0.1, 2: 0.1}, contexts=(context,))
-    plain, rounds, *_ = alternative(scene, 1).promised
+    plain, rounds, *_ = alternative(scene, 1).promised_by_response
     assert plain == pytest.approx([0.11, 0.91])
     assert rounds == pytest.approx([0.21, 1.01])
 
@@ -102,7 +102,7 @@ def test_end_to_end_adds_both_prefills(timed):
 def test_costs_asked_beyond_the_timed_points_are_named(scene):
     def beyond(largest_k):
         found = alternative(scene, 2)
-        return beyond_timed(found.along, found.block, largest_k)
+        return beyond_timed(found.rounds, found.block, largest_k)
 
     scene.requests(2, ALL)
     scene.times(TARGET, CHEAP, contexts=(0, 14))

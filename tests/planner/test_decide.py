@@ -367,7 +367,7 @@ def test_the_draws_of_few_requests_are_as_wide_as_students_t(scene):
         scene.replay(f"r{at}", ALL if at % 2 else [*ALL[:6], 0.0, 1.0])
     scene.times(TARGET, DRAFT)
     evaluator = Evaluator(scene.observed(1), DecisionOptions())
-    seconds = evaluator.at(1).alternatives[0].promised[1]
+    seconds = evaluator.at(1).alternatives[0].promised_by_response[1]
     low, high = np.quantile(evaluator.log_parts(1, "expected").requests[:, 0], (0.025, 0.975))
     reach = 2.776 * seconds.std(ddof=1) / seconds.mean() / 5**0.5
     assert (high - low) / 2 == pytest.approx(reach, rel=0.06)

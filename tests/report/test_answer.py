@@ -142,6 +142,9 @@ def test_what_was_not_decoded_is_marked_and_the_control_explained(reference):
     assert [row[3][1] for row in table.rows] == [" ", "*", " ", " ", "*"]
     assert table.notes[0].endswith("self: the target drafts, α < 1 at temperature > 0")
     assert "temperature" not in candidates(replace(answer, ceiling_alpha=None)).notes[0]
+    without_it = candidates(answer, most=4)
+    assert len(without_it.rows) == 4
+    assert "self" not in without_it.notes[0]
 
 
 def test_each_speed_up_has_its_name_and_what_it_covers():
