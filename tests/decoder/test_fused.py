@@ -6,12 +6,13 @@ import os
 import re
 import subprocess
 import sys
+from dataclasses import replace
 
 import pytest
 import torch
 from torch.nn import functional
 
-from draftbench.decoder import llama
+from draftbench.decoder import llama, quantized_linear
 from draftbench.decoder.attention import EvenRows
 from draftbench.decoder.linear import Matrix
 from draftbench.decoder.llama import swiglu
@@ -218,6 +219,23 @@ def test_a_recorded_pass_of_these_kernels_gives_the_logits_of_transformers(fused
     for few_or_many in (3, 4):
         assert_takes_down_what_enters_layers(runner, model, few_or_many)
     assert runner.name == "draftbench (float32, cpu, fused kernels)"
+
+
+@pytest.mark.slow
+@on_a_cpu
+@pytest.mark.parametrize("level", ["int8", "fp8"])
+def test_steps_by_weights_of_8_bits_are_the_passes_that_round_tokens_before(
+    fused_kernels, monkeypatch, level
+):
+    """One row, whose token each product rounds, and two."""
+    kernel = quantized_linear.KERNELS["cuda", level]
+    monkeypatch.setitem(quantized_linear.KERNELS, ("cpu", level), replace(kernel, least=(0, 0)))
+    monkeypatch.setattr(quantized_linear, "has_triton", lambda device: True)
+    runner = llama.LlamaRunner(random_model(LLAMA["qwen3"]), level)
+    assert runner.record_with(Traced) is None
+    for rows in (1, 2):
+        cache = runner.new_cache(8, rows, widths=(1,))
+        assert min(cache.graphs.cosines.values()) > 0.9999
 
 
 def backwards(*given):
