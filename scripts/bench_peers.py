@@ -38,8 +38,9 @@ class Transformers:
             self.extra |= zip(("tokenizer", "assistant_tokenizer"), tokenizers, strict=True)
             self.draws = {"do_sample": True, "top_k": 1}
             # Made here, it leaves the draft's output layer as it is; pruning that fails in 5.24.
+            ours, other = tokenizers
             self._words = AssistantVocabTranslatorCache.get_translator(
-                *tokenizers, target.config.vocab_size
+                ours, other, target.config.vocab_size
             )
         config = draft.generation_config
         config.num_assistant_tokens, config.num_assistant_tokens_schedule = k, "constant"

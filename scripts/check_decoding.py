@@ -61,7 +61,10 @@ def main() -> None:
             recommend(run).by_concurrency, recommend(now).by_concurrency, strict=True
         ):
             concurrency = before.concurrency
-            spent, less = (seconds(each.decodes_by_concurrency[concurrency]) for each in (run, now))
+            spent, less = (
+                seconds([row for row in each.decodes if row.concurrency == concurrency])
+                for each in (run, now)
+            )
             shares = (f"{spent:.0f} s", f"{less:.0f} s, {less / spent - 1:+.0%}")
             for level, share in zip((before, after), shares, strict=True):
                 speed = level.speedup_deciding

@@ -336,7 +336,8 @@ def verdict(run: Run, drop: float) -> str:
         manifest = msgspec.structs.replace(run.manifest, run=chosen[0])
         side = replace(run, manifest=manifest, decodes=tuple(late))
         sides.append(make_baseline(side, run.candidates[0], 4))
-    return judge(*sides, [parse_limit("speedup:5%")]).verdict.value
+    old, new = sides
+    return judge(old, new, [parse_limit("speedup:5%")]).verdict.value
 
 
 def figures(world: World, found: Recommendation) -> Iterator[Covered]:

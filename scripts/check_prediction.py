@@ -20,7 +20,10 @@ from pathlib import Path
 from statistics import fmean, median
 from typing import NamedTuple
 
+import numpy as np
+
 from draftbench.planner.decide import Evaluator
+from draftbench.planner.effects import Effects
 from draftbench.planner.options import DecisionOptions
 from draftbench.planner.recommendation import Configuration
 from draftbench.run_folder.folder import RunFolder
@@ -60,9 +63,11 @@ def misses(
                 plain = own.at(0)
                 measured.append(log - logs[plain, process][0])
                 steps.append(step)
-        left = effects.without(lambda other, own=own: without(own, other))
-        slower, sd = left.slower(own, fmean(steps))
-        stated = math.hypot(sd, left.noise * math.sqrt(2))
+        rest = [cell for cell in effects.cells if not without(own, cell.configuration)]
+        left = Effects(rest, effects.design, [own])
+        estimate, _, drawn = left.longer([own], np.array([fmean(steps)]))
+        slower, noise = np.diff(estimate[0]).item(), left.grid[left.chances.argmax()].noise
+        stated = math.hypot(np.diff(drawn[:, 0]).std(), noise * math.sqrt(2))
         yield own, Miss(slower - fmean(measured), stated, -fmean(measured))
 
 

@@ -11,6 +11,8 @@ from transformers import (
     DeepseekV3ForCausalLM,
     Glm4MoeConfig,
     Glm4MoeForCausalLM,
+    MellumConfig,
+    MellumForCausalLM,
 )
 from transformers.modeling_layers import MtpModel
 
@@ -75,6 +77,26 @@ def deepseek(vocabulary: int) -> tuple[Any, Any]:
         num_nextn_predict_layers=1,
     )
     return leaning(DeepseekV3ForCausalLM(config).eval(), 1)
+
+
+def mellum(vocabulary: int) -> tuple[Any, Any]:
+    """As `target`, with the layers of Mellum, which rotate by their kind."""
+    torch.manual_seed(0)
+    config = MellumConfig(
+        **SMALL,
+        vocab_size=vocabulary,
+        num_hidden_layers=LAYERS,
+        intermediate_size=96,
+        num_key_value_heads=2,
+        head_dim=16,
+        num_experts=4,
+        layer_types=["full_attention", "sliding_attention", "full_attention"],
+        sliding_window=16,
+        mtp_layer_types=["full_attention"],
+        num_nextn_predict_layers=1,
+        initializer_range=0.1,
+    )
+    return leaning(MellumForCausalLM(config).eval(), 1)
 
 
 def leaning(model: Any, layers: int, *, states_first: bool = False) -> tuple[Any, Any]:

@@ -36,7 +36,7 @@ from draftbench.remembered import remembered
 from draftbench.run_folder.run import Run
 
 # Responses, and the rounds along them.
-Along = tuple[ByRequest, Rounds]
+ResponseRounds = tuple[ByRequest, Rounds]
 # Half the difference in hazards over which a derivative is taken.
 _STEP = 1e-4
 
@@ -45,7 +45,7 @@ _STEP = 1e-4
 class ServedRounds:
     """What an engine showed of a draft while it served some responses."""
 
-    along: tuple[Trajectory, ...]  # the responses
+    responses: tuple[Trajectory, ...]
     hazards: Floats  # by draft position; NaN if the engine does not report its rounds
     influence: Floats  # how much each response shifts the hazards [responses, positions]
 
@@ -54,7 +54,7 @@ class ServedRounds:
         return self._laws_with(self.hazards)
 
     def _laws_with(self, hazards: Floats) -> tuple[HazardLaw, ...]:
-        return tuple(HazardLaw(t.output_tokens, t.limit, hazards) for t in self.along)
+        return tuple(HazardLaw(t.output_tokens, t.limit, hazards) for t in self.responses)
 
     def rounds(self, k: int) -> Rounds:
         """The expected rounds of every response, with its influence on the hazards; NaN if the
@@ -68,9 +68,9 @@ class ServedRounds:
             counts = {name: np.full_like(value, np.nan) for name, value in shapes.counts.items()}
             return Rounds(**counts | {"tokens": shapes.tokens}, k=k)
         counts = expected_rounds(self.laws(), k).counts
-        responses = Counter(t.request for t in self.along)
+        often = Counter(t.request for t in self.responses)
         # A request is the mean of its responses, and counts as often as it occurs in the traffic.
-        weights = np.array([t.weight / responses[t.request] for t in self.along])
+        weights = np.array([t.weight / often[t.request] for t in self.responses])
         for position in range(k):
             step = np.zeros(len(self.hazards))
             step[position] = _STEP
@@ -93,13 +93,13 @@ def served_rounds(run: Run, candidate: Candidate) -> ServedRounds | None:
     if not largest:
         return None
     served = {row.key for row in rows}
-    along = tuple(t for t in run.trajectories if t.key in served)
+    responses = tuple(t for t in run.trajectories if t.key in served)
     counted = [row for row in rows if row.k == largest]
     by_round = [row for row in counted if not row.summed]
     rounds = counted_rounds(by_round or counted)
-    influence = np.zeros((len(along), largest))
+    influence = np.zeros((len(responses), largest))
     if not rounds.target_passes.any():
-        return ServedRounds(along, np.full(largest, np.nan), influence)
+        return ServedRounds(responses, np.full(largest, np.nan), influence)
     if not by_round:  # of sums alone: every position has the hazard that accepts as many tokens
         accepted, drafted = rounds.accepted.sum(), max(rounds.with_draft.sum(), 1.0)
         shares = alpha_of(1 + accepted / drafted, largest) ** np.arange(1, largest + 1)
@@ -111,11 +111,11 @@ def served_rounds(run: Run, candidate: Candidate) -> ServedRounds | None:
         rounds = replace(rounds, reached=reached)
     reached, survived = rounds.reached.sum(axis=0), rounds.survived.sum(axis=0)
     hazards = np.divide(survived, reached, out=np.zeros(largest), where=reached > 0)
-    at = {t.key: row for row, t in enumerate(along)}
+    at = {t.key: row for row, t in enumerate(responses)}
     shifts = rounds.survived - hazards * rounds.reached
     np.add.at(influence, [at[row.key] for row in by_round or counted], shifts)
     influence = np.divide(influence, reached, out=np.zeros_like(influence), where=reached > 0)
-    return ServedRounds(along, hazards, influence)
+    return ServedRounds(responses, hazards, influence)
 
 
 @dataclass(frozen=True, eq=False)
@@ -139,7 +139,7 @@ class CandidateRounds:
     @cached_property
     def trajectories(self) -> ByRequest:
         """The responses that were replayed or served."""
-        return ByRequest(self.served.along if self.served else (t for t, _ in self.replays))
+        return ByRequest(self.served.responses if self.served else (t for t, _ in self.replays))
 
     @cached_property
     def row_of(self) -> dict[Key, int]:
@@ -225,8 +225,8 @@ def candidate_rounds(run: Run, candidate: Candidate, ks: tuple[int, ...] = ()) -
     """The rounds of a candidate along the run's responses on which it did not fail, computed
     together at `ks` (default: the run's).
     """
-    along = {replay.key: replay for replay in run.replays if replay.candidate == candidate}
-    replays = [(t, along[key]) for key, t in run.responses.items() if key in along]
+    by_key = {replay.key: replay for replay in run.replays if replay.candidate == candidate}
+    replays = [(t, by_key[key]) for key, t in run.responses.items() if key in by_key]
     decodes = [row for row in run.decodes if row.candidate == candidate]
     contradicted = contradiction(
         replays,
@@ -267,6 +267,6 @@ def runs_at(
     return [(run.responses[row.key], row) for row in rows]
 
 
-def counted_along(runs: Sequence[tuple[Trajectory, Decode]]) -> Along:
+def counted_in(runs: Sequence[tuple[Trajectory, Decode]]) -> ResponseRounds:
     """The responses of decoding runs at one k, and the rounds counted in them."""
     return ByRequest(response for response, _ in runs), counted_rounds([row for _, row in runs])

@@ -32,7 +32,7 @@ class RunningFigures:
 
     def __init__(self, ks: Sequence[int]) -> None:
         self.k = usual_k(ks)
-        self.rows = 1  # side by side, of what was decoded last
+        self.concurrency = 1  # of what was decoded last
         self._responses: dict[Key, Trajectory] = {}
         self._rates: dict[str, list[Sample]] = {}
         self._lengths: dict[str, list[Sample]] = {}
@@ -54,8 +54,8 @@ class RunningFigures:
                     if response is not None:
                         replayed.setdefault(str(record.candidate), []).append((response, record))
                 case Decode(block=block, concurrency=concurrency, process=process, k=k):
-                    # Of several rows only what its last process decoded is comparable.
-                    key, self.rows = (block, concurrency), concurrency
+                    # Of concurrent requests only what its last process decoded is comparable.
+                    key, self.concurrency = (block, concurrency), concurrency
                     last, sums = self._decoded.get(key, (process, {}))
                     if concurrency > 1 and last != process:
                         sums = {}
@@ -80,8 +80,8 @@ class RunningFigures:
         return _pooled(self._lengths.get(candidate))
 
     def tokens_per_second(self, candidate: str) -> dict[int, float]:
-        """By k, 0 without a draft: of one row of those that were decoded last."""
-        _, sums = self._decoded.get((candidate, self.rows), ("", {}))
+        """By k, 0 without a draft: of one request, at the concurrency that was decoded last."""
+        _, sums = self._decoded.get((candidate, self.concurrency), ("", {}))
         return {k: tokens / seconds for k, (tokens, seconds) in sorted(sums.items()) if seconds > 0}
 
 

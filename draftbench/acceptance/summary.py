@@ -8,7 +8,12 @@ import msgspec
 
 from draftbench.acceptance import definitions
 from draftbench.acceptance.breakdown import Breakdown, GroupRounds, breakdown, rounds_by_group
-from draftbench.acceptance.candidate_rounds import Along, candidate_rounds, counted_along, runs_at
+from draftbench.acceptance.candidate_rounds import (
+    ResponseRounds,
+    candidate_rounds,
+    counted_in,
+    runs_at,
+)
 from draftbench.acceptance.definitions import Sample
 from draftbench.acceptance.faults import (
     SuspectedFault,
@@ -160,11 +165,11 @@ def groups_at(
     holds: those of others are known at few k's.
     """
     replayed = {
-        each: along for each in candidates if (along := candidate_rounds(run, each)).replays
+        each: rounds for each in candidates if (rounds := candidate_rounds(run, each)).replays
     }
     return {
-        candidate: rounds_by_group(along.trajectories, {k: along.at(k)})
-        for candidate, along in replayed.items()
+        candidate: rounds_by_group(rounds.trajectories, {k: rounds.at(k)})
+        for candidate, rounds in replayed.items()
     }
 
 
@@ -174,14 +179,14 @@ def _figures(
     """All figures of one candidate; and those that are compared with another's, α (None) and tokens
     per round by k.
     """
-    along = candidate_rounds(run, candidate, tuple(ks))
-    pairs, known = along.replays, [k for k in ks if along.reaches(k)]
-    rounds = {k: (along.trajectories, along.at(k)) for k in known}
-    predicted: dict[int, Along] = {}
-    if along.served:  # counted at its smallest load with a k
+    own = candidate_rounds(run, candidate, tuple(ks))
+    pairs, known = own.replays, [k for k in ks if own.reaches(k)]
+    rounds = {k: (own.trajectories, own.at(k)) for k in known}
+    predicted: dict[int, ResponseRounds] = {}
+    if own.served:  # counted at its smallest load with a k
         loads = {(row.k, row.concurrency) for row in run.decodes if row.candidate == candidate}
         smallest = dict(sorted(loads, reverse=True))
-        counted = {k: counted_along(runs_at(run, candidate, k, smallest[k])) for k in smallest}
+        counted = {k: counted_in(runs_at(run, candidate, k, smallest[k])) for k in smallest}
         predicted = {k: at_k for k, at_k in rounds.items() if k not in counted}
         rounds = dict(sorted(counted.items()))
         rate: Sample | None = definitions.alpha_of_rounds(*rounds[max(rounds)])
@@ -238,7 +243,7 @@ def _figures(
         survivals=figures["survivals"],
         breakdown=breakdown(pairs, templated=template_may_differ(run, candidate)),
         trees=best_trees(pairs, longest) if everything and pairs and longest else (),
-        faults=((along.contradiction, *faults) if along.contradiction else faults),
+        faults=((own.contradiction, *faults) if own.contradiction else faults),
         rounds_by_group=groups,
         counted=bool(rounds) and not pairs,
         predicted=figures["predicted"],

@@ -185,8 +185,8 @@ def _of_grammars(report: AcceptanceReport) -> list[str]:
         return []
     held = counted(report.constrained, "request")
     return [
-        f"{', '.join(replayed)}: {held} with structured output counted here as if without it, "
-        "since replay knows no grammar; the figures hold for the others"
+        f"{', '.join(replayed)}: {held} with structured output replayed without the grammar, so "
+        "the figures hold only for the others"
     ]
 
 

@@ -61,10 +61,7 @@ def demo(
     other = BETTER if served.draft == WORSE else WORSE
     run, name = read(out), str(out)
     kept, new = (baseline_of(run, draft, served.k) for draft in (served.draft, other))
-    chosen = (
-        "recommended above" if served.configuration == answer.choice else "the best model draft"
-    )
-    title = f"Now the gate, on `{served.draft}` at k = {served.k}, {chosen}:"
+    title = f"Now the gate, on the two draft models `{WORSE}` and `{BETTER}` at k = {served.k}:"
     write_result("\n".join(["", title, *_judged(kept, new), *_judged(new, kept)]))
     next_commands(
         watcher,

@@ -190,8 +190,8 @@ class TerminalWatcher:
             f"{rate:.3g} {f'at k = {k}' if k else 'without a draft'}"
             for k, rate in figures.tokens_per_second(candidate).items()
         )
-        rows = "" if figures.rows == 1 else f", each of {figures.rows} rows"
-        speed = f"tokens/s{rows}: {rates}" if rates else ""
+        load = f" of each of {figures.concurrency} requests" if figures.concurrency > 1 else ""
+        speed = f"tokens/s{load}: {rates}" if rates else ""
         return [line for line in ("   ".join(acceptance), speed) if line]
 
     def _left(self) -> str:

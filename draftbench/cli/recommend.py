@@ -164,19 +164,18 @@ def _screen(answer: Recommendation, top: list[str], width: int, commands: Sequen
     """The first lines, the first rows of the table, as many notes as fit, and what to run next."""
     # Memory and c, which --all shows, are left out before names become hard to tell apart.
     for without in ((), ("memory",), ("memory", "c")):
-        table = candidates(answer, LONGEST_NAME, without)
-        rows = table.rows[:_MOST_ROWS]
-        over = max(map(len, columns(table.head, rows).split("\n"))) - width
-        longest = max((len(str(row[1])) for row in rows), default=0) - max(over, 0)
+        table = candidates(answer, LONGEST_NAME, without, _MOST_ROWS)
+        over = max(map(len, columns(table.head, table.rows).split("\n"))) - width
+        longest = max((len(str(row[1])) for row in table.rows), default=0) - max(over, 0)
         if over <= 0 or longest >= _TELLING_NAME:
             break
     if over > 0:
-        table = candidates(answer, max(longest, _SHORTEST_NAME), without)
-    shown = [columns(table.head, table.rows[:_MOST_ROWS])]
-    if (left_out := len(table.rows) - _MOST_ROWS) > 0:
+        table = candidates(answer, max(longest, _SHORTEST_NAME), without, _MOST_ROWS)
+    shown = [columns(table.head, table.rows)]
+    if (left_out := len(answer.by_candidate) - _MOST_ROWS) > 0:
         shown.append(f"   and {left_out} more: --all")
     legend = [_HALF, *table.notes]
-    if narrow := [name for name in candidates(answer).head if name in without]:
+    if narrow := [name for name in candidates(answer, most=_MOST_ROWS).head if name in without]:
         legend.append(f"left out: {' and '.join(narrow)} (--all)")
     notes = [paragraph(text, width) for text in _below(answer)]
     for caveat in _urgent(answer):

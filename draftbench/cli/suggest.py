@@ -45,7 +45,7 @@ def suggest(
     output: TextOutput,
 ) -> int:
     """List heads and drafts that are known to be used with a target. Reads configurations and
-    tokenizers, no weights.
+    tokenizers, no weights. Exits 1 if nothing is known.
 
     draftbench suggest --target meta-llama/Llama-3.3-70B-Instruct
     draftbench suggest --target ./Qwen2.5-72B-Instruct --format json
@@ -60,7 +60,7 @@ def suggest(
         )
     answer = _checked(target, pairings_of(target))
     output.show(answer, sections(answer))
-    return 0
+    return 0 if answer.proposals or answer.heads or answer.own_draft else 1
 
 
 def _checked(target: str, rows: tuple[KnownPairing, ...]) -> Suggestion:

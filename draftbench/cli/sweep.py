@@ -202,10 +202,11 @@ def _settled(observed: Run, answer: Recommendation, options: SweepOptions) -> st
         why = few if every <= WAVE else "no fewer settled the answer"
         needed = f"all {every} requests were measured: {why}"
         return needed if options.until == "settled" else None
-    inconclusive = answer.decision == "inconclusive"
     rest = "the others were left out" if ended else "--until settled leaves the others out"
-    settled = "open, and not to be settled by the others," if inconclusive else "settled"
-    return f"{settled} after {after} of {every} requests; {rest}"
+    settled = f"settled after {after} of {every} requests"
+    if answer.decision == "inconclusive":
+        settled = f"inconclusive after {after} of {every} requests, as it would be after all"
+    return f"{settled}; {rest}"
 
 
 def _audited(checked: Audit | None) -> str:

@@ -66,10 +66,10 @@ def traffic_lines(summary: TrafficSummary) -> list[str]:
         f"{requests} from {counted(summary.rows, 'row')}; format{'s' * (len(forms) > 1)}: {named}"
     ]
     if summary.merged:
-        lines.append(f"{counted(summary.merged, 'row')} repeated: such a request counts as often")
+        lines.append(f"{counted(summary.merged, 'row')} repeated: a request counts once per row")
     if summary.several:
         rows = counted(summary.several, "row")
-        lines.append(f"{rows} with several answers asked for (n): such a request counts as often")
+        lines.append(f"{rows} with several answers asked for (n): the request counts n times")
     if summary.layout not in ((), ORDINARY):
         lines.append(f"the file is read as {', '.join(summary.layout)}")
     if summary.unread:

@@ -40,6 +40,8 @@ class MtpHead:
     ) -> None:
         self.model, self.reads, self.context_length = model, (states,), context_length
         self.layers = len(model.layers)
+        # The kind of layer to rotate for, where a model's kinds rotate differently.
+        self._rotates = {"layer_type": "full_attention"} if model.has_per_layer_rope else {}
         for layer in model.layers:
             replace_linears(layer, level, embedding=model.embed_tokens.weight, **layouts)
         weight = model.layers[0].enorm.weight
@@ -134,7 +136,9 @@ class MtpHead:
         mask = mask.masked_fill_(~seen, torch.finfo(self.dtype).min)
         model, positions = self.model, (at + depth + 1)[None]
         embedded = model.embed_tokens(tokens)[None]
-        turned = None if model.rotary_emb is None else model.rotary_emb(embedded, positions)
+        turned = None
+        if model.rotary_emb is not None:
+            turned = model.rotary_emb(embedded, positions, **self._rotates)
         left: Tensor = model.layers[min(depth, self.layers - 1)](
             embedded,
             entering[None],

@@ -52,6 +52,11 @@ def write(plan: ServePlan, version: Version) -> WriterResult:
             )
         if len(sizes) == 2:
             lines.append(f"draft_tokenizer = AutoTokenizer.from_pretrained({draft})")
+            if plan.sampling.temperature == 0:
+                to_do.append(
+                    "measure acceptance there: at temperature 0 transformers encodes the draft's "
+                    "text again, and does not translate token by token"
+                )
     sampling = plan.sampling
     settings: dict[str, object] = {"do_sample": sampling.temperature > 0}
     if sampling.temperature > 0:

@@ -164,8 +164,8 @@ def serve_plan(
     if not synthetic:
         return plan
     # The shares of rounds whose first 1, 2, … draft tokens were all accepted.
-    along, k = candidate_rounds(run, pick.candidate), plan.longest
-    counted = [survival(along.trajectories, along.at(k), at).value for at in range(1, k + 1)]
+    rounds, k = candidate_rounds(run, pick.candidate), plan.longest
+    counted = [survival(rounds.trajectories, rounds.at(k), at).value for at in range(1, k + 1)]
     shares = tuple(round(share or 0.0, 4) for share in counted)
     return replace(plan, differences=(*differences, _FOR_TIMING), survival=shares)
 

@@ -27,9 +27,11 @@ from draftbench.planner.recommend import recommend
 from draftbench.planner.recommendation import Decision
 from draftbench.records import Candidate, CostPoint, Decode, Key, Record, Replay
 from draftbench.run_folder.manifest import (
+    Differences,
     difference_lines,
     differing_environment,
     differing_question,
+    differing_settings,
     flag_of,
 )
 from draftbench.run_folder.run import Run
@@ -176,10 +178,7 @@ def compare_runs(names: tuple[str, str], a: Run, b: Run) -> Comparison:
         requests_b=len(in_b),
         common_requests=len(in_a & in_b) if a.manifest.key_id == b.manifest.key_id else None,
         caveats=tuple(caveats),
-        question=tuple(
-            Difference(name, *values)
-            for name, values in differing_question(a.manifest, b.manifest).items()
-        ),
+        question=tuple(Difference(name, *values) for name, values in _settings(a, b).items()),
         environment=tuple(difference_lines(differing_environment(a.manifest, b.manifest))),
         models=tuple(models),
         only_a=tuple(str(c) for c in a.candidates if c not in both),
@@ -305,6 +304,17 @@ def _figures(
         yield replace(change, processes=_fewest_processes(timed))
 
 
+def _settings(a: Run, b: Run) -> Differences:
+    """The settings in which two runs differ. One target may be called by two paths: what tells it
+    is the fingerprint of its files, if both runs have that.
+    """
+    found = differing_settings(a.manifest, b.manifest)
+    one, other = (facts.fingerprint if (facts := run.facts_of(None)) else "" for run in (a, b))
+    if one and one == other:
+        found.pop("target", None)
+    return found
+
+
 def _fewest_processes(sides: Iterable[Sequence[CostPoint | Decode]]) -> int:
     return min(len({row.process for row in rows}) for rows in sides)
 
@@ -423,7 +433,7 @@ def side_by_side(names: Sequence[str], runs: Sequence[Run]) -> SideBySide:
             )
             answers.append(found)
     # By name, the values of each setting in which the runs differ from the first.
-    changes = [differing_question(runs[0].manifest, run.manifest) for run in runs]
+    changes = [_settings(runs[0], run) for run in runs]
     before = {fact: value for changed in changes for fact, (value, _) in changed.items()}
     return SideBySide(
         runs=tuple(names),

@@ -16,7 +16,7 @@ import numpy as np
 from draftbench.acceptance.candidate_rounds import (
     CandidateRounds,
     candidate_rounds,
-    counted_along,
+    counted_in,
     runs_at,
 )
 from draftbench.acceptance.definitions import (
@@ -106,8 +106,8 @@ def make_baseline(
             max_concurrency=question.max_concurrency,
         )
     else:
-        along = _replayed(run, candidate, k)
-        pairs, trajectories, rounds = along.replays, along.trajectories, along.at(k)
+        own = _replayed(run, candidate, k)
+        pairs, trajectories, rounds = own.replays, own.trajectories, own.at(k)
         rate = alpha(pairs)
         # Of requests whose every response is one token, which nothing drafts.
         drafted = {trajectory.request for trajectory in trajectories}
@@ -169,7 +169,7 @@ def _counted_by_engine(
             f"the server with {candidate} at k = {k} answered no request: {', '.join(reasons)}",
             hint="look at its log; the same command asks again",
         )
-    trajectories, rounds = counted_along(answered)
+    trajectories, rounds = counted_in(answered)
     if rounds.tokens.any() and not rounds.target_passes.any():
         raise UsageError(
             "the server reports nothing about its drafting, so its acceptance cannot be judged",
@@ -186,13 +186,13 @@ def _replayed(run: Run, candidate: Candidate, k: int) -> CandidateRounds:
         RunFolderError: there is no replay, or decoding contradicts it.
         UsageError: the candidate was not replayed for this k.
     """
-    along = candidate_rounds(run, candidate)
-    if along.contradiction:
+    rounds = candidate_rounds(run, candidate)
+    if rounds.contradiction:
         raise RunFolderError(
-            f"{candidate} cannot be judged: {along.contradiction.message}",
-            hint=along.contradiction.advice,
+            f"{candidate} cannot be judged: {rounds.contradiction.message}",
+            hint=rounds.contradiction.advice,
         )
-    if along.served:
+    if rounds.served:
         served = sorted({row.k for row in run.decodes if row.candidate == candidate and row.k})
         raise UsageError(
             f"k = {k} cannot be judged: {candidate} was served with "
@@ -200,18 +200,18 @@ def _replayed(run: Run, candidate: Candidate, k: int) -> CandidateRounds:
             hint=f"name a k that was served, e.g. --k {served[-1]}, or start the engine with "
             f"k = {k} (a sweep with --measure all)",
         )
-    if not along.replays:
+    if not rounds.replays:
         measured = ", ".join(map(str, run.candidates)) or "nothing"
         raise RunFolderError(
             f"the run holds no replay of `{candidate}`; it measured {measured}",
             hint="choose one of these with --candidate, or sweep with that draft",
         )
-    if not along.reaches(k):
+    if not rounds.reaches(k):
         raise UsageError(
-            f"k = {k} cannot be judged: {candidate} was replayed for k = 1 to {along.longest}",
+            f"k = {k} cannot be judged: {candidate} was replayed for k = 1 to {rounds.longest}",
             hint="sweep again with that k among --k",
         )
-    return along
+    return rounds
 
 
 def request_counts(

@@ -192,7 +192,7 @@ def target_changed(old: Baseline, new: Baseline) -> str | None:
     what = "the target is another model"
     if fact == "target fingerprint" and parts:
         what = f"the target's {' and '.join(parts)} changed, and perhaps its weights"
-    return f"{what}: {fact} was {old.tested[fact]}, is {new.tested[fact]}"
+    return f"{what}: {fact} was `{old.tested[fact]}`, is `{new.tested[fact]}`"
 
 
 def _inconclusive(check: Check, engine: str | None) -> str:

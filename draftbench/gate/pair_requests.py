@@ -58,7 +58,7 @@ def refusal(
         "purpose"
     )
     found += [
-        (f"{fact} was {old.tested[fact]}, is {new.tested[fact]}", hint, fact in held)
+        (f"{fact} was `{old.tested[fact]}`, is `{new.tested[fact]}`", hint, fact in held)
         for fact in facts
         if old.tested[fact] != new.tested[fact]
     ]

@@ -117,12 +117,13 @@ def _of_leader(evaluator: Evaluator, decided: DecisionAt) -> Iterator[Caveat]:
         text = f"the interval of {leader} is {requests} from the requests and {runs} from the noise"
         text += " of decoding runs"
         if parts.undecoded:
-            load = f"concurrency {decided.concurrency} was not timed"
-            text += (
-                f", and {undecoded} since {load if leader.note else f'{leader} was not decoded'}"
-            )
+            why = f"{leader} was not decoded{' with these costs' * evaluator.foreign}"
+            if leader.note:
+                why = f"concurrency {decided.concurrency} was not timed"
+            text += f", and {undecoded} since {why}"
         short = f"{leader} was not measured: treat its speed-up as a prediction"
-        yield Caveat("interval", text, short="" if leader.cells else short)
+        # With costs from elsewhere another caveat says that every speed-up is a prediction.
+        yield Caveat("interval", text, short="" if leader.cells or evaluator.foreign else short)
     if found is None:
         few = ""
         if leader.requests >= MIN_REQUESTS:
@@ -197,8 +198,8 @@ def _of_engine(evaluator: Evaluator, decided: DecisionAt) -> Iterator[Caveat]:
         short = f"requests came at {answers * scale / rows:.0%} of the log's load"
         yield Caveat(
             "thinned-log",
-            f"{short}: {answers} answers for its {rows} rows, {scale:g} times as fast; "
-            f"--time-scale {rows / answers:.3g} would make up for it",
+            f"{short}: {answers} answers for its {rows} rows, at --time-scale {scale:g}; "
+            f"--time-scale {rows / answers:.3g} would send as many a second as the log",
             decisive=True,
             short=short,
         )
@@ -349,7 +350,8 @@ def _of_machine(run: Run) -> Iterator[Caveat]:
         short = f"{stalled} {word}{'s' * (stalled > 1)} stalled"
         yield Caveat(
             "stalled",
-            f"{short}: {how} (a suspended process, another job), so its speed is too low",
+            f"{short}: {how}, as when the process is suspended or another job runs; measured "
+            "speeds are too low",
             decisive=stalled > _STALLED * len(stalls),
             short=short,
         )
@@ -358,7 +360,7 @@ def _of_machine(run: Run) -> Iterator[Caveat]:
         decodes = tuple(row for row in decodes if row.block == decodes[0].block)
     drift = baseline_drift(decodes, by_start=bool(run.served))
     if drift is not None and abs(drift.change) > max(_DRIFT, drift.doubt):
-        change = f"{'slowed down' if drift.change > 0 else 'sped up'} by {abs(drift.change):.0%}"
+        change = f"{abs(drift.change):.0%} {'longer' if drift.change > 0 else 'less time'}"
         turns = defaultdict[tuple[Candidate | None, int], set[int]](set)
         for answer in run.served:
             turns[answer.candidate, answer.k].add(answer.repeat)
@@ -372,9 +374,9 @@ def _of_machine(run: Run) -> Iterator[Caveat]:
         )
         yield Caveat(
             "drift",
-            f"plain decoding {change} during the run{effect}",
+            f"plain decoding took {change} at the end of the run than at its start{effect}",
             decisive=not in_turns,
-            short=f"the machine {change} during the run",
+            short=f"plain decoding took {change} at the end of the run",
         )
 
 
@@ -406,7 +408,7 @@ def _of_candidates(evaluator: Evaluator, decided: DecisionAt) -> Iterator[Caveat
     for candidate in dict.fromkeys(each.candidate for each in decided.alternatives):
         at_every_k = [each for each in decided.alternatives if each.candidate == candidate]
         one = at_every_k[0]
-        costs[candidate] = one.block.draft_cost_ratio(one.along.context) if one.block else None
+        costs[candidate] = one.block.draft_cost_ratio(one.rounds.context) if one.block else None
         for caveat in dict.fromkeys(_of_candidate(evaluator, at_every_k, costs[candidate])):
             names[caveat].append(candidate)
     for caveat, candidates in names.items():
@@ -417,7 +419,7 @@ def _of_candidates(evaluator: Evaluator, decided: DecisionAt) -> Iterator[Caveat
     contradicted = {
         each.candidate: fault
         for each in decided.alternatives
-        if (fault := each.along.contradiction)
+        if (fault := each.rounds.contradiction)
     }
     for candidate, fault in contradicted.items():
         yield Caveat(
@@ -443,7 +445,7 @@ def _of_candidate(
 ) -> Iterator[Caveat]:
     """Caveats of one candidate without its name; `c` is its draft cost ratio, if known."""
     run, one = evaluator.run, alternatives[0]
-    candidate, along = one.candidate, one.along
+    candidate, rounds = one.candidate, one.rounds
     facts = run.facts_of(candidate)
     if facts is not None:
         for text in facts.caveats:
@@ -460,7 +462,7 @@ def _of_candidate(
                 short=short if decisive else "",
             )
     replayable = sum(t.output_tokens > 1 for t in run.trajectories)
-    replays = along.replays
+    replays = rounds.replays
     if replays and len(replays) < replayable:
         short = f"replayed on only {len(replays)} of {replayable} responses"
         text = f"{short}, so its figures do not cover the same requests as the others'"
@@ -484,10 +486,10 @@ def _of_candidate(
             short=short,
         )
     largest = max(each.k for each in alternatives)
-    for text in beyond_timed(along, one.block, largest) if one.block else ():
+    for text in beyond_timed(rounds, one.block, largest) if one.block else ():
         yield Caveat("outside-timed-range", text)
-    rounds = [along.at(each.k) for each in alternatives]
-    for fault in suspected_faults(candidate, replays, rounds, near_tie(run)):
+    at_each_k = [rounds.at(each.k) for each in alternatives]
+    for fault in suspected_faults(candidate, replays, at_each_k, near_tie(run)):
         failed = fault.kind == CONTROL_FAILED
         yield Caveat(
             "control-failed" if failed else "suspected-fault",

@@ -34,11 +34,11 @@ import msgspec
 import numpy as np
 
 from draftbench.acceptance.candidate_rounds import (
-    Along,
     CandidateRounds,
+    ResponseRounds,
     candidate_rounds,
     context_of,
-    counted_along,
+    counted_in,
 )
 from draftbench.acceptance.definitions import Figure, Sample, equal_requests, pooled, quotient
 from draftbench.acceptance.intervals import RESAMPLES, generator_of
@@ -93,11 +93,12 @@ class TimedRun(NamedTuple):
         return (self.steady.output_tokens - 1) / max(self.row.output_tokens - 1, 1)
 
 
-def timed_runs(run: Run, rows: Iterable[Decode]) -> list[TimedRun]:
+@remembered
+def timed_runs(run: Run) -> list[TimedRun]:
     """The decoding runs that have steady rounds."""
     return [
         TimedRun(run.responses[row.key], row, part)
-        for row in rows
+        for row in run.decodes
         if (part := steady(row)) is not None
     ]
 
@@ -113,17 +114,18 @@ class Measurement:
     baseline: tuple[TimedRun, ...] = ()
 
     @cached_property
-    def counted(self) -> Along:
+    def counted(self) -> ResponseRounds:
         """The responses of the runs, and the rounds counted while decoding them."""
-        return counted_along([(each.response, each.row) for each in self.runs])
+        return counted_in([(each.response, each.row) for each in self.runs])
 
 
 def measurements(run: Run, concurrency: int = 1) -> dict[tuple[Candidate, int], Measurement]:
     """Every candidate and k decoded at one concurrency, on requests that also have a baseline."""
     groups: dict[tuple[str, int], dict[Key, list[TimedRun]]] = {}
-    for each in timed_runs(run, run.decodes_by_concurrency.get(concurrency, ())):
-        of_group = groups.setdefault((each.row.block, each.row.k), {})
-        of_group.setdefault(each.row.key, []).append(each)
+    for each in timed_runs(run):
+        if each.row.concurrency == concurrency:
+            of_group = groups.setdefault((each.row.block, each.row.k), {})
+            of_group.setdefault(each.row.key, []).append(each)
     measured = {}
     for (block, k), by_key in groups.items():
         baseline = groups.get((block, 0), {})
@@ -312,8 +314,9 @@ def cells_of(
     places = {name: at for at, name in enumerate(in_order)}
     groups: dict[tuple[str, int], dict[tuple[int, str], list[TimedRun]]]
     groups = defaultdict(lambda: defaultdict(list))
-    for each in timed_runs(run, (row for row in run.decodes if row.output_tokens > 1)):
-        row = each.row
+    for each in timed_runs(run):
+        if (row := each.row).output_tokens < 2:
+            continue
         # All visits to a server that was already running belong to one start; otherwise each repeat
         # is a start.
         name = "running" if row.process in running else f"{row.process} {row.repeat}"
@@ -321,7 +324,7 @@ def cells_of(
     columns, plain_known = Columns(drawn), set[tuple[int, str]]()
     found = list[tuple[Cell, int, int]]()  # with the columns of its seconds: spent, and promised
     for candidate in candidates:
-        along = candidate_rounds(run, candidate)
+        of_draft = candidate_rounds(run, candidate)
         for (block_name, concurrency), by_cell in sorted(groups.items()):
             if block_name != str(candidate):
                 continue
@@ -347,9 +350,9 @@ def cells_of(
                     passes = plain = block.steps(steps, contexts)
                     if k:
                         rounds = counted_rounds(parts)
-                        if along.knows(k) and (expected := along.at(k)).reads is not None:
+                        if of_draft.knows(k) and (expected := of_draft.at(k)).reads is not None:
                             # A stack's: shared between lookup and draft as replay expects.
-                            rows = [along.row_of[each.row.key] for each in runs]
+                            rows = [of_draft.row_of[each.row.key] for each in runs]
                             often = (rounds.target_passes / expected.target_passes[rows])[:, None]
                             by_draft = cast(Floats, expected.by_draft)[rows] * often
                             reads = expected.reads[rows] * often
@@ -439,15 +442,15 @@ class Promised:
 
 @remembered
 def in_seconds(
-    along: CandidateRounds, block: Block, concurrency: int, k: int | None
+    rounds: CandidateRounds, block: Block, concurrency: int, k: int | None
 ) -> tuple[Floats, Floats]:
     """The seconds that passes promise for every response at a k (None: without a draft), and the
     factor by which drawn passes change their sum [1 + draws].
     """
-    contexts, weights = along.contexts, along.weights
+    contexts, weights = rounds.contexts, rounds.weights
     if k is None:
-        return _seconds(block.steps(along.tokens, contexts), weights)
-    return _seconds(block.rounds(along.at(k), contexts, concurrency, weights), weights)
+        return _seconds(block.steps(rounds.tokens, contexts), weights)
+    return _seconds(block.rounds(rounds.at(k), contexts, concurrency, weights), weights)
 
 
 def promised(
@@ -473,15 +476,16 @@ def promised(
     table = list[tuple[float, ...]]()
     nowhere = columns.add(np.full(len(drawn.names), np.nan))
     for candidate, block in every.items():
-        along, passes = candidate_rounds(run, candidate), block or ROUND
-        weights = along.weights
-        rows = drawn.rows(t.request for t in along.trajectories)
+        rounds, passes = candidate_rounds(run, candidate), block or ROUND
+        weights = rounds.weights
+        rows = drawn.rows(t.request for t in rounds.trajectories)
+        own_requests = len(set(rows.tolist()))
         longest = math.inf if block is None or block.longest is None else block.longest - 1
-        known = [k for k in ks if k <= longest and along.knows(k)]
+        known = [k for k in ks if k <= longest and rounds.knows(k)]
         if not known:
             continue
         answered: Mapping[int, int] = {}
-        if block and (prefills := block.prefills(along.prompts)) is not None:
+        if block and (prefills := block.prefills(rounds.prompts)) is not None:
             answered = {
                 k: columns.add(drawn.column(rows, weights * side))
                 for k, side in enumerate(prefills.T)
@@ -489,15 +493,15 @@ def promised(
         elif not foreign:
             of_answers = _answered_prefills(run, candidate, concurrency, drawn)
             answered = {k: columns.add(column) for k, column in of_answers.items()}
-        seconds, factor = in_seconds(along, passes, concurrency, None)
+        seconds, factor = in_seconds(rounds, passes, concurrency, None)
         plain = columns.add(drawn.column(rows, weights * seconds), factor)
         for k in known:
-            seconds, factor = in_seconds(along, passes, concurrency, k)
-            column, at_k = drawn.column(rows, weights * seconds), along.at(k)
+            seconds, factor = in_seconds(rounds, passes, concurrency, k)
+            column, at_k = drawn.column(rows, weights * seconds), rounds.at(k)
             nearest = min(filter(None, answered), key=lambda n: (abs(n - k), n), default=0)
             prefill, both = answered.get(0, nowhere), answered.get(nearest, nowhere)
             passed, often = float(weights @ at_k.target_passes), float(weights.sum())
-            tokens, sizes = float(weights @ at_k.tokens), (equal_requests(column), len({*rows}))
+            tokens, sizes = float(weights @ at_k.tokens), (equal_requests(column), own_requests)
             sides = plain, columns.add(column, factor), prefill, both
             table.append((*sides, tokens, passed, often, *sizes))
             configurations.append(Configuration.of(candidate, k, concurrency))
@@ -532,8 +536,8 @@ def _answered_prefills(
 ) -> dict[int, Floats]:
     """The prefill seconds of the decoded requests, scaled up to all of them, by k [requests]."""
     by_k, found = defaultdict[int, list[Decode]](list), {}
-    for row in run.decodes_by_concurrency.get(concurrency, ()):
-        if row.block == str(candidate):
+    for row in run.decodes:
+        if (row.block, row.concurrency) == (str(candidate), concurrency):
             by_k[row.k].append(row)
     total = candidate_rounds(run, candidate).weights.sum()
     for k, own in sorted(by_k.items()):
@@ -549,9 +553,9 @@ def ks_of(run: Run) -> tuple[int, ...]:
     return tuple(sorted(set(run.manifest.question.ks)))
 
 
-def beyond_timed(along: CandidateRounds, block: Block, largest_k: int) -> tuple[str, ...]:
+def beyond_timed(rounds: CandidateRounds, block: Block, largest_k: int) -> tuple[str, ...]:
     """Sentences on costs that predictions take from outside the timed range."""
-    contexts, prompts = along.contexts, along.prompts
+    contexts, prompts = rounds.contexts, rounds.prompts
     longest = min(largest_k + 1, block.longest or largest_k + 1)
     used = (
         ("target passes", block.target, longest, contexts),

@@ -24,6 +24,7 @@ from draftbench.planner.decide import DecisionAt, Evaluator
 from draftbench.planner.output_check import texts_at
 from draftbench.planner.recommendation import AtConcurrency, Configuration, ScheduleEntry
 from draftbench.records import Candidate
+from draftbench.remembered import remembered
 
 _SECONDS_AN_HOUR = 3600
 
@@ -112,8 +113,8 @@ def plain_decoding(evaluator: Evaluator, concurrency: int) -> PlainDecoding | No
     if low is None or high is None:
         return None
 
-    def slowest_up_to(rows: int) -> float:  # more rows never take less time
-        return max(geometric_mean(steps) for at, steps in by_concurrency.items() if at <= rows)
+    def slowest_up_to(most: int) -> float:  # more rows never take less time
+        return max(geometric_mean(steps) for at, steps in by_concurrency.items() if at <= most)
 
     step, above = slowest_up_to(low), slowest_up_to(high)
     if low < high:
@@ -137,6 +138,7 @@ def _passes(evaluator: Evaluator, concurrency: int) -> dict[Candidate, float]:
     }
 
 
+@remembered
 def _steps(evaluator: Evaluator, concurrency: int) -> tuple[float, ...]:
     """Seconds of a step next to each candidate; if any were decoded, next to those alone."""
     passes, effects = _passes(evaluator, concurrency), evaluator.effects
@@ -183,11 +185,12 @@ def _answer_with(evaluator: Evaluator, candidate: Candidate, concurrency: int) -
     """The decision on this draft alone, except where the overall answer is to use this draft, or
     not to speculate although this draft alone would pay.
     """
-    answer, alone = evaluator.at(concurrency), evaluator.at(concurrency, candidate)
-    leads = answer.leader is not None and answer.leader.candidate == candidate
-    if leads or (alone.decision == "speculate" and answer.decision != "speculate"):
+    answer = evaluator.at(concurrency)
+    if answer.leader is not None and answer.leader.candidate == candidate:
         return answer
-    return alone
+    alone = evaluator.at(concurrency, candidate)
+    pays_alone = alone.decision == "speculate" and answer.decision != "speculate"
+    return answer if pays_alone else alone
 
 
 def _known_concurrencies(evaluator: Evaluator, candidate: Candidate) -> Sequence[int]:

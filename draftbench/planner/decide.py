@@ -14,7 +14,7 @@ errors are shrunk together, those far apart hardly move (Gelman, Hill & Yajima 2
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import chain
@@ -34,7 +34,6 @@ from draftbench.acceptance.intervals import (
 )
 from draftbench.acceptance.rounds import Floats
 from draftbench.memory import Footprint, bytes_to_serve, format_size
-from draftbench.models.engine_rules import fewest_drafted, too_short
 from draftbench.planner.cells import (
     ROUND,
     Cell,
@@ -103,7 +102,7 @@ class Alternative:
     evaluator: Evaluator
     configuration: Configuration
     candidate: Candidate
-    along: CandidateRounds  # the rounds of its responses
+    rounds: CandidateRounds  # the rounds of its responses
     block: Block | None
     measured: Measurement | None
     cells: tuple[Cell, ...]  # its decoding, where enough requests were decoded
@@ -154,33 +153,33 @@ class Alternative:
     @cached_property
     def tokens_per_round(self) -> float | None:
         """As replayed, over all requests; None where rounds are unknown."""
-        along = self.along
-        if not along.knows(self.k):
+        rounds = self.rounds
+        if not rounds.knows(self.k):
             return None
-        return tokens_per_round(along.trajectories, along.at(self.k)).value
+        return tokens_per_round(rounds.trajectories, rounds.at(self.k)).value
 
     @cached_property
     def measured_rows(self) -> list[int]:
         """The rows of its decoded responses among all of them."""
-        at, keys = self.along.row_of, self.measured.keys if self.measured else ()
+        at, keys = self.rounds.row_of, self.measured.keys if self.measured else ()
         return sorted(at[key] for key in keys if key in at)
 
     @property
-    def promised(self) -> tuple[Floats, Floats, Floats, Floats] | None:
+    def promised_by_response(self) -> tuple[Floats, Floats, Floats, Floats] | None:
         """For every response: the seconds that passes promise without a draft and with it, its
         tokens, and its weight; None where rounds or costs are unknown.
         """
-        if self.log() is None or not self.along.knows(self.k):
+        if self.log() is None or not self.rounds.knows(self.k):
             return None
-        at = self.along, self.block or ROUND, self.configuration.concurrency
+        at = self.rounds, self.block or ROUND, self.configuration.concurrency
         plain, rounds = in_seconds(*at, None)[0], in_seconds(*at, self.k)[0]
-        return plain, rounds, self.along.at(self.k).tokens, self.along.weights
+        return plain, rounds, self.rounds.at(self.k).tokens, self.rounds.weights
 
     @property
     def timing(self) -> Floats:
         """The promised log speed-up by resampled passes [draws]."""
         assert self.block is not None
-        at = self.along, self.block, self.configuration.concurrency
+        at = self.rounds, self.block, self.configuration.concurrency
         return np.log(in_seconds(*at, None)[1] / in_seconds(*at, self.k)[1])[1:]
 
     @cached_property
@@ -212,7 +211,7 @@ class Alternative:
         log = np.log(sides[0] / sides[1]) + np.append(0.0, requests)
         return log if np.isfinite(log).all() else None
 
-    @property
+    @cached_property
     def prediction_error(self) -> float | None:
         """Predicted over measured speed-up minus 1, on the measured requests."""
         predicted = self.extra_log_time_predicted
@@ -220,7 +219,8 @@ class Alternative:
 
     def error_with(self, extra_log_time: float) -> float | None:
         """The prediction error if rounds take longer than promised by this logarithm."""
-        measured, promised = self.measured and self.measured.speedup.value, self.promised
+        measured = self.measured and self.measured.speedup.value
+        promised = self.promised_by_response
         if not measured or promised is None:
             return None
         *sides, _, weights = promised
@@ -235,9 +235,9 @@ class Alternative:
 
         It differs from 0 where decoded outputs differ from the replayed ones or drafts are sampled.
         """
-        if self.measured is None or not self.along.replays:
+        if self.measured is None or not self.rounds.replays:
             return None
-        (_, decoded), replayed = self.measured.counted, self.along.at(self.k)
+        (_, decoded), replayed = self.measured.counted, self.rounds.at(self.k)
         rows, passes = self.measured_rows, decoded.target_passes.sum()
         expected = replayed.target_passes[rows].sum()
         if not (passes > 0 and expected > 0):
@@ -245,33 +245,40 @@ class Alternative:
         tokens = decoded.tokens.sum() / passes, replayed.tokens[rows].sum() / expected
         return float(tokens[0] / tokens[1] - 1)
 
-    def broken_limits(self) -> Iterator[str]:
+    @cached_property
+    def broken_limits(self) -> tuple[str, ...]:
         """The limits of user and engine that it breaks or cannot be shown to keep, in words."""
         run, limits, own = self.evaluator.run, self.evaluator.options, self.configuration
-        question = run.manifest.question
-        fewest = fewest_drafted(question.engine, own.draft, question.lookup_shortest)
-        if own.k < fewest:
-            yield too_short(fewest)
+        question, broken = run.manifest.question, list[str]()
+        if question.engine is not None:
+            from draftbench.models.engine_rules import fewest_drafted, too_short
+
+            fewest = fewest_drafted(question.engine, own.draft, question.lookup_shortest)
+            if own.k < fewest:
+                broken.append(too_short(fewest))
         if (most := limits.max_memory) is not None:
             at_once = question.max_concurrency or own.concurrency
             needed = memory_needed(run, self.candidate, at_once)
             if needed is None:
-                yield "its memory is unknown, so it cannot be shown to keep --max-memory"
+                broken.append("its memory is unknown, so it cannot be shown to keep --max-memory")
             elif needed > most:
-                yield (
+                broken.append(
                     f"it needs {format_size(needed)} with its target, {needed / most - 1:.0%} over "
                     f"--max-memory ({format_size(most)})"
                 )
         if (limit := limits.max_p99_ratio) is not None:
             tail = tail_ratio(self)
             if tail is None:
-                yield "its latency is unknown, so it cannot be shown to keep --max-p99-ratio"
+                broken.append(
+                    "its latency is unknown, so it cannot be shown to keep --max-p99-ratio"
+                )
             elif tail[0] > limit:
-                yield (
+                broken.append(
                     f"a request's time per output token grows to {tail[0]:.2f} times that of plain "
                     f"decoding ({tail[1]}), {tail[0] / limit - 1:.0%} over --max-p99-ratio "
                     f"({limit:g})"
                 )
+        return tuple(broken)
 
     @property
     def why_unknown(self) -> str:
@@ -418,9 +425,11 @@ class Evaluator:
         column_of = {each: column for column, each in enumerate(here.configurations)}
         found = []
         for candidate in self.run.candidates:
-            along, measured = candidate_rounds(self.run, candidate), self.measured(concurrency)
+            rounds, measured = candidate_rounds(self.run, candidate), self.measured(concurrency)
+            block, memory = self._block(candidate, concurrency), draft_memory(self.run, candidate)
+            note = self.source.note(candidate, concurrency)
             for k in self.ks:
-                if not (along.reaches(k) or (candidate, k) in measured):
+                if not (rounds.reaches(k) or (candidate, k) in measured):
                     continue
                 configuration = Configuration.of(candidate, k, concurrency)
                 at = column_of.get(configuration)
@@ -429,12 +438,12 @@ class Evaluator:
                         evaluator=self,
                         configuration=configuration,
                         candidate=candidate,
-                        along=along,
-                        block=self._block(candidate, concurrency),
+                        rounds=rounds,
+                        block=block,
                         measured=measured.get((candidate, k)),
                         cells=self.cells.get(configuration, ()),
-                        note=self.source.note(candidate, concurrency),
-                        memory_bytes=draft_memory(self.run, candidate),
+                        note=note,
+                        memory_bytes=memory,
                         requests=0 if at is None else int(here.requests[at]),
                         equal=0.0 if at is None else float(here.equal[at]),
                         parts=None if at is None else parts[at],
@@ -590,8 +599,8 @@ class DecisionAt:
         # The log speed-ups of plain decoding, 0, and of every competing one [draws, 1 + competing].
         logs = [np.zeros(RESAMPLES)]
         for each in sorted(alternatives, key=str):
-            if broken := tuple(each.broken_limits()):
-                self.breaks[each.configuration] = broken
+            if each.broken_limits:
+                self.breaks[each.configuration] = each.broken_limits
             elif each.candidate.draft != SELF and (log := each.log(self.by)) is not None:
                 self.competing.append(each)
                 logs.append(log[1:])
@@ -753,7 +762,7 @@ class DecisionAt:
             return "sample"
         if leader.note:
             return "load"
-        enough = len(to_decode(leader.along.trajectories, FEW_DECODED)) >= FEW_DECODED
+        enough = len(to_decode(leader.rounds.trajectories, FEW_DECODED)) >= FEW_DECODED
         return "decoding" if enough else "sample"
 
     @cached_property

@@ -84,12 +84,12 @@ def tail_ratio(alternative: Alternative) -> tuple[float, str] | None:
         if plain and speculative:
             ratio, compared = _tail(_distribution(plain), _distribution(speculative))
             return ratio, f"{compared}, measured"
-    promised, expected = alternative.promised, alternative.value("expected")
+    promised, expected = alternative.promised_by_response, alternative.value("expected")
     if promised is None or expected is None:
         return None
     without, rounds, tokens, weights = promised
     decoded = alternative.evaluator.decoded(alternative.candidate)
-    trajectories = alternative.along.trajectories
+    trajectories = alternative.rounds.trajectories
     own = (tokens > 0) & [not decoded or each.key in decoded for each in trajectories]
     if not own.any():
         return None

@@ -369,24 +369,24 @@ def blocks_of(run: Run, candidate: Candidate) -> dict[int, Block]:
     return blocks
 
 
-def between(timed: Mapping[int, Block], rows: int) -> Block | None:
-    """The passes at a number of rows that was timed or lies between two that were; None elsewhere.
+def between(timed: Mapping[int, Block], concurrency: int) -> Block | None:
+    """The passes at a concurrency that was timed or lies between two that were; None elsewhere.
 
-    From one timed load to the next, seconds rise as they do over the tokens of a pass, rows × new
-    tokens, taken over all timed loads: flat as long as reading the weights takes longest, then
-    rising, whichever rows the tokens belong to. Between two points of that curve seconds may follow
-    the line through both, or the slope before the first or after the second; how far from the line
-    is drawn, once for all passes.
+    From one timed load to the next, seconds rise as they do over the tokens of a pass, concurrency
+    × new tokens, taken over all timed loads: flat as long as reading the weights takes longest,
+    then rising, whichever rows the tokens belong to. Between two points of that curve seconds may
+    follow the line through both, or the slope before the first or after the second; how far from
+    the line is drawn, once for all passes.
     """
-    if rows in timed:
-        return timed[rows]
-    around = next(((a, b) for a, b in pairwise(timed) if a < rows < b), None)
+    if concurrency in timed:
+        return timed[concurrency]
+    around = next(((a, b) for a, b in pairwise(timed) if a < concurrency < b), None)
     if around is None:
         return None
     first, every = timed[around[0]], tuple(timed.items())
     names = "target", "draft", "proposal", "catch_up"
     along = [_along(first, name, around, every) for name in names]
-    target, draft, proposal, catch_up = (each and each(rows) for each in along)
+    target, draft, proposal, catch_up = (each and each(concurrency) for each in along)
     if target is None or (draft is None and proposal is None):
         return None
     longest = min((block.longest for block in timed.values() if block.longest), default=None)
@@ -397,14 +397,14 @@ def between(timed: Mapping[int, Block], rows: int) -> Block | None:
 def _along(
     _: Block, name: str, around: tuple[int, int], timed: tuple[tuple[int, Block], ...]
 ) -> Callable[[int], Passes] | None:
-    """One model's passes as a function of rows, between the load of a block and the next timed one;
-    None if some load lacks such passes, or the two loads share no size and context.
+    """One model's passes by concurrency, between the load of a block and the next timed one; None
+    if some load lacks such passes, or the two loads share no size and context.
     """
     every: dict[int, Passes | None] = {n: getattr(block, name) for n, block in timed}
-    by_rows = {n: each for n, each in every.items() if each}
-    if len(by_rows) < len(every):
+    by_load = {n: each for n, each in every.items() if each}
+    if len(by_load) < len(every):
         return None
-    low, high = (by_rows[end] for end in around)
+    low, high = (by_load[end] for end in around)
     sizes, contexts = _common(low.sizes, high.sizes), _common(low.contexts, high.contexts)
     if not (len(sizes) and len(contexts)):
         return None
@@ -413,10 +413,10 @@ def _along(
     fewer, more = (each.at(*grid).reshape(shape) for each in (low, high))
     # The tokens of passes at all loads, and seconds over these [1 + draws, tokens, contexts].
     # Not np.unique, which imports masked arrays.
-    loads = {n * size for n, each in by_rows.items() for size in each.sizes.tolist()}
+    loads = {n * size for n, each in by_load.items() for size in each.sizes.tolist()}
     tokens = np.array(sorted(loads))
     total, often = np.zeros((PASS_DRAWS + 1, len(tokens), len(contexts))), np.zeros(len(tokens))
-    for n, each in by_rows.items():
+    for n, each in by_load.items():
         places = np.searchsorted(tokens, n * each.sizes)
         total[:, places] += each.seconds @ _shares(each.contexts, contexts).T
         often[places] += 1
@@ -424,9 +424,9 @@ def _along(
     below, above = (_bent(tokens, curve, end * sizes) for end in around)
     slow = low.slow_step or high.slow_step
 
-    def at(rows: int) -> Passes:
-        share = np.full_like(below, (rows - around[0]) / (around[1] - around[0]))
-        risen = _bent(tokens, curve, rows * sizes) - below
+    def at(concurrency: int) -> Passes:
+        share = np.full_like(below, (concurrency - around[0]) / (around[1] - around[0]))
+        risen = _bent(tokens, curve, concurrency * sizes) - below
         np.divide(risen, above - below, out=share, where=above > below)
         return Passes(sizes, contexts, _monotone(fewer + share * (more - fewer), slow), slow)
 

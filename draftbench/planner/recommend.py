@@ -13,7 +13,7 @@ from typing import NamedTuple
 import msgspec
 import numpy as np
 
-from draftbench.acceptance.candidate_rounds import counted_along, runs_at
+from draftbench.acceptance.candidate_rounds import counted_in, runs_at
 from draftbench.acceptance.definitions import (
     Sample,
     accepted_per_drafted,
@@ -139,18 +139,18 @@ def evaluations(run: Run, decided: DecisionAt) -> tuple[Evaluation, ...]:
         # Because of memory, another k may lead among all candidates than within one draft.
         led = decided.leader is not None and decided.leader.candidate == candidate
         bests.add(decided.leader if led else evaluator.at(concurrency, candidate).best_of_draft)
-        rate = alpha(at_every_k[0].along.replays)
+        rate = alpha(at_every_k[0].rounds.replays)
         for each in at_every_k:
-            measured, along = each.measured, each.along
+            measured, rounds = each.measured, each.rounds
             # A serving engine's answers, whether there is a baseline or not.
             answers = runs_at(run, candidate, each.k, concurrency) if run.served else []
             answered[each] = len({row.request for _, row in answers})
-            counted = counted_along(answers) if answers else None
+            counted = counted_in(answers) if answers else None
             counted = measured.counted if measured else counted
             # A draft that cannot be replayed has the engine's τ at k's that were started, and at
             # others the τ that follows from the positions that the engine counted.
-            expected = along.trajectories, along.at(each.k)
-            replayed = expected if along.replays else counted or expected
+            expected = rounds.trajectories, rounds.at(each.k)
+            replayed = expected if rounds.replays else counted or expected
             samples[each] = {
                 "alpha": rate,
                 "mean_accepted_length": mean_accepted_length(*replayed),
@@ -167,7 +167,7 @@ def evaluations(run: Run, decided: DecisionAt) -> tuple[Evaluation, ...]:
     for each, of in samples.items():
         figures = {name: next(intervals) for name in of}
         alone = {name: sample.value for name, sample in of.items() if sample and not figures[name]}
-        along, block, measured, own = each.along, each.block, each.measured, each.configuration
+        rounds, block, measured, own = each.rounds, each.block, each.measured, each.configuration
         sure = decided.deciding and each in decided.competing
         experts, experts_at_most = _experts_read(each)
         found.append(
@@ -175,8 +175,8 @@ def evaluations(run: Run, decided: DecisionAt) -> tuple[Evaluation, ...]:
                 draft=own.draft,
                 quant=own.quant,
                 k=own.k,
-                draft_cost_ratio=block.draft_cost_ratio(along.context) if block else None,
-                verify_ratio=block.verify_ratio(own.k + 1, along.context) if block else None,
+                draft_cost_ratio=block.draft_cost_ratio(rounds.context) if block else None,
+                verify_ratio=block.verify_ratio(own.k + 1, rounds.context) if block else None,
                 speedup_predicted=each.estimate(each.predicted()),
                 best=each in bests,
                 speedup_expected=each.expected,
@@ -276,8 +276,8 @@ def why_not(alternative: Alternative, decided: DecisionAt) -> str:
         return f"about as good, {both}; {name} {why}"
     if speed > best:
         return (
-            f"less certain: {speed:.2f}× is expected, but it would lose {lost:.1%} of the best "
-            f"speed on average, {leader} {of_leader:.1%}"
+            f"less certain: {speed:.2f}× is expected, but on average it would lose {lost:.1%} of "
+            f"the best speed, {leader} only {of_leader:.1%}"
         )
     chance = decided.chance(alternative, leader)
     how = "slower" if chance < TOSS_UP else f"{chance:.0%} likely to be the faster one"
@@ -344,14 +344,15 @@ def headroom(
         own = of_self.get(each.k)
         most = own.tokens_per_round if own else None
         if most is None:  # every drafted token is accepted; the last round of a response is shorter
-            lengths, weights = each.along.tokens, each.along.weights
+            lengths, weights = each.rounds.tokens, each.rounds.weights
             passes = weights @ np.ceil(lengths / (each.k + 1))
             most = float(weights @ lengths) / max(float(passes), 1.0)
         if speed and tokens:
             most = max(most, tokens)
             rates = (alphas.get(each.candidate), ceiling or 1.0)
+            alike = (alpha_of(tokens, each.k), alpha_of(most, each.k))
             scales.setdefault(each.candidate, []).append(
-                _Scale(each.k, speed, tokens, most, *rates)
+                _Scale(each.k, speed, tokens, most, *rates, *alike)
             )
     fastest = {of: max(at.speedup for at in every) for of, every in scales.items()}
     found = []
@@ -375,7 +376,9 @@ def headroom(
 
 
 class _Scale(NamedTuple):
-    """A draft at one k: its speed-up now, and its tokens per round and α, now and at most."""
+    """A draft at one k: its speed-up now, and its tokens per round and α, now and at most; and the
+    acceptance that gives these tokens if all positions are alike.
+    """
 
     k: int
     speedup: float
@@ -383,13 +386,15 @@ class _Scale(NamedTuple):
     most: float
     alpha: float | None
     most_alpha: float
+    alike: float
+    most_alike: float
 
     def share(self, tokens: float) -> float:
         """The share of now rejected tokens that must be accepted to reach `tokens` per round, as if
         all positions were alike.
         """
-        now, needed, most = (alpha_of(each, self.k) for each in (self.tokens, tokens, self.most))
-        return (needed - now) / (most - now) if most > now else 0.0
+        gap = self.most_alike - self.alike
+        return (alpha_of(tokens, self.k) - self.alike) / gap if gap > 0 else 0.0
 
     def with_tokens(self, tokens: float) -> Reach:
         rate = self.alpha

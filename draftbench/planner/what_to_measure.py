@@ -133,7 +133,7 @@ def timed_enough(
         samples = 1 if of_prompt else SAMPLES_PER_VISIT
         spent += (len(point.seconds) // samples + (not of_prompt)) * (samples + 1) * middle
     speed = best.value("expected") or 1.0
-    step = float(best.block.target.at(1, best.along.context)[0, 0])
+    step = float(best.block.target.at(1, best.rounds.context)[0, 0])
     tokens = sum(t.output_tokens for t in decoded)
     decoding = tokens * step / concurrency * (1 + (cells - 1) / speed)
     if spent > SHARE_OF_DECODING * decoding:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import shlex
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 from itertools import groupby, pairwise
 from operator import attrgetter
@@ -273,12 +273,16 @@ def limits_kept(answer: Recommendation) -> list[str]:
 
 
 def candidates(
-    answer: Recommendation, longest: int = 200, without: Collection[str] = ()
+    answer: Recommendation,
+    longest: int = 200,
+    without: Collection[str] = (),
+    most: int | None = None,
 ) -> Section:
-    """The table of the first screen: each candidate at its best k. Names are cut at `longest`
-    characters, and the columns named in `without` are left out.
+    """The table of the first screen: each candidate at its best k, at `most` that many. Names are
+    cut at `longest` characters, and the columns named in `without` are left out.
     """
-    starred = any(answer.ranked_by(e) and not e.corrected for e in answer.by_candidate)
+    evaluations = answer.by_candidate[:most]
+    starred = any(answer.ranked_by(each) and not each.corrected for each in evaluations)
 
     def speed(each: Evaluation) -> Cell:
         ranked = answer.ranked_by(each)
@@ -295,6 +299,7 @@ def candidates(
 
     head, rows = _best_of_each(
         answer,
+        evaluations,
         {
             "speed-up ×": speed,
             "α": or_alone("alpha"),
@@ -304,7 +309,7 @@ def candidates(
         longest,
         without,
     )
-    alone = any(e.tokens_per_round_without_interval is not None for e in answer.by_candidate)
+    alone = any(each.tokens_per_round_without_interval is not None for each in evaluations)
     grammars = any(caveat.kind == "structured-output" for caveat in answer.caveats)
     meanings = {
         "α": "α acceptance rate" + ", replayed without grammars" * grammars,
@@ -312,9 +317,9 @@ def candidates(
         "c": "c draft step / target step",
     }
     legend = [words for column, words in meanings.items() if column in head]
-    legend += ["* not decoded"] if starred else []
+    legend += ["* predicted" if answer.costs_from else "* not decoded"] if starred else []
     legend += ["without ±: too few requests"] if alone else []
-    alphas = [each.alpha.value for each in answer.by_candidate if each.draft == SELF and each.alpha]
+    alphas = [each.alpha.value for each in evaluations if each.draft == SELF and each.alpha]
     if alphas:  # what `self` is and, if known, why its α is not 1
         why = ", α < 1 at near ties" if NEAR_TIES <= alphas[0] < 0.995 else ""
         why = ", α < 1 at temperature > 0" if answer.ceiling_alpha is not None else why
@@ -324,6 +329,7 @@ def candidates(
 
 def _best_of_each(
     answer: Recommendation,
+    evaluations: Sequence[Evaluation],
     figures: Mapping[str, Callable[[Evaluation], Cell]],
     longest: int = 200,
     without: Collection[str] = (),
@@ -334,7 +340,7 @@ def _best_of_each(
     """
     figures = {name: of for name, of in figures.items() if name not in without}
     rows: list[list[Cell]] = []
-    for each in answer.by_candidate:
+    for each in evaluations:
         arrow = "→" if each.configuration == answer.choice else ""
         name, any_k = shortened(str(each.candidate), longest), each.k_is_a_placeholder
         k = "–" if any_k else str(each.k)
@@ -364,7 +370,7 @@ def every_section(answer: Recommendation) -> list[Section]:
         "measured ×": attrgetter("speedup_measured"),
         "expected ×": attrgetter("speedup_expected"),
     }
-    head, rows = _best_of_each(answer, figures)
+    head, rows = _best_of_each(answer, answer.by_candidate, figures)
     legend = " ".join(
         _PREDICTED_ONLY if column == "expected ×" and answer.costs_from else meaning
         for column, meaning in _LEGEND.items()
@@ -495,7 +501,10 @@ def headroom(answer: Recommendation) -> Section:
     most = "every drafted token were accepted"
     if answer.ceiling_alpha is not None:
         most = f"its α were that of the target's own greedy draft, {answer.ceiling_alpha:.2f}"
-    note = f"For a draft of the same cost, at its best measured k. Ceiling: if {most}."
+    note = (
+        "For a draft of the same cost at its fastest k; the other tables show the smallest k that "
+        f"is about as fast. Ceiling: if {most}."
+    )
     return Section("What a better draft would bring", head, known, [note] if known else [])
 
 

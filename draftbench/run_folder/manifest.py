@@ -41,6 +41,8 @@ ReplayedBy = Annotated[str, Meta(pattern="^(local|engine)$")]
 # What users call a field that is not the flag of the same name.
 _NAMES = {
     "ks": "--k",
+    "controls": "controls",
+    "settled_after": "requests of --until settled",
     "quants": "--quant",
     "lookup_longest": "--ngram, longest",
     "lookup_shortest": "--ngram, shortest",
@@ -185,6 +187,12 @@ def differing_question(before: Manifest, after: Manifest) -> Differences:
     return _differences(one, other)
 
 
+def differing_settings(before: Manifest, after: Manifest) -> Differences:
+    """What `differing_question` finds, then how much each sweep measured, where that differs."""
+    one, other = (msgspec.structs.asdict(manifest.effort) for manifest in (before, after))
+    return differing_question(before, after) | _differences(one, other)
+
+
 def differing_environment(before: Manifest, after: Manifest) -> Differences:
     """The facts in which the environments of two runs differ, draftbench among them."""
     one, other = (
@@ -218,7 +226,7 @@ def _differences(before: dict[str, object], after: dict[str, object]) -> Differe
 
 
 def flag_of(name: str) -> str:
-    """What users call a field of a question: the flag that sets it, where there is one."""
+    """What users call a field of a question or an effort: its flag, if it has one."""
     return _NAMES.get(name, f"--{name.replace('_', '-')}")
 
 

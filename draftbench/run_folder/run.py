@@ -88,14 +88,6 @@ class Run:
         )
 
     @cached_property
-    def decodes_by_concurrency(self) -> Mapping[int, Sequence[Decode]]:
-        """The decoding runs by how many rows were decoded at once."""
-        by_concurrency: dict[int, list[Decode]] = {}
-        for row in self.decodes:
-            by_concurrency.setdefault(row.concurrency, []).append(row)
-        return by_concurrency
-
-    @cached_property
     def responses(self) -> Mapping[Key, Trajectory]:
         """The trajectories by request and sample."""
         return {trajectory.key: trajectory for trajectory in self.trajectories}

@@ -168,13 +168,13 @@ class Pool:
                     jobs = [Replaying([group]) for group in groups]
                 case Timing(grid):
                     # It may take more turns or fewer, until times are known well enough.
-                    self.watcher.stage(f"step times{_of_rows(grid.concurrency)}", TURNS, candidate)
+                    self.watcher.stage(f"step times{_at(grid.concurrency)}", TURNS, candidate)
                 case Decoding(concurrency, ks, responses, done):
                     units = sum(response.key not in done for response in responses)
                     if concurrency > 1:
                         repeats = repeats_of(len(responses), concurrency)
                         units = (1 + len(ks)) * len(responses) * repeats
-                    at = f"decoding at k = {', '.join(map(str, ks))}{_of_rows(concurrency)}"
+                    at = f"decoding at k = {', '.join(map(str, ks))}{_at(concurrency)}"
                     longer = (1 + len(ks)) / (1 + self.options.expected_ks)
                     self.watcher.stage(at, units, candidate, longer)
             if failed := self._share({candidate: jobs}).get(candidate):
@@ -440,5 +440,5 @@ class Pool:
         self.state.add(new, [text for text in private if isinstance(text, PrivateText)])
 
 
-def _of_rows(concurrency: int) -> str:
-    return "" if concurrency == 1 else f", {concurrency} rows"
+def _at(concurrency: int) -> str:
+    return "" if concurrency == 1 else f", concurrency {concurrency}"

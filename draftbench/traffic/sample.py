@@ -189,7 +189,7 @@ def load(query: TrafficQuery) -> Traffic:
         raise _unusable(bad_rows, dropped[_BAD], rows, layout, misnamed)
     if not rows:
         raise TrafficError(
-            f"`{name}` holds no rows", hint="give a source with at least one request"
+            f"`{name}` holds no rows", hint=misnamed or "give a source with at least one request"
         )
     if not entries:
         counts = ", ".join(f"{reason} ({count})" for reason, count in dropped.items())

@@ -90,7 +90,7 @@ def first_parts(plan: Plan, work: Path, progress: Progress) -> FirstParts:
         raise UsageError(
             f"{len(train)} responses to train on, {settings.batch} a step, are too few to forecast "
             "from",
-            hint=(f"`--batch {fits}` makes enough steps; or " if fits else "")
+            hint=(f"train in smaller steps (`--batch {fits}`), or " if fits else "")
             + "sweep more of the traffic; `--anyway` trains without a forecast",
         )
     read = stop[: max(len(stop) // 3, LEAST_READ)]

@@ -64,7 +64,7 @@ def test_a_row_of_a_batch_has_its_share_of_the_last_process(running):
         running.add([decode(SMALL, k, 16.0, output_tokens=9, concurrency=4, process="before")])
     running.add([decode(SMALL, 0, 8.0, output_tokens=9, concurrency=4, process="after")])
     # Eight tokens in 8 s; k = 2 is not decoded in that process yet.
-    assert (running.rows, running.tokens_per_second("small")) == (4, {0: 1.0})
+    assert (running.concurrency, running.tokens_per_second("small")) == (4, {0: 1.0})
 
 
 def test_a_request_alone_counts_from_every_process(running):

@@ -267,7 +267,7 @@ def test_of_too_few_requests_for_an_interval_the_values_stand_alone(command, mak
 def test_where_alpha_stands_it_is_said_which_requests_had_a_grammar(command, make_run, words):
     outcome = command("acceptance", make_run(constrained=2), *words)
     said = " ".join(outcome.out.split())
-    assert "small, big: 2 requests with structured output counted here as if without it" in said
+    assert "small, big: 2 requests with structured output replayed without the grammar" in said
 
 
 def test_mistakes_are_named(failing, make_run):

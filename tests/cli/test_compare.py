@@ -317,6 +317,28 @@ def test_what_was_asked_and_loaded_otherwise_is_listed_on_one_screen_by_name(cha
     assert "1, 2, 3" not in shown
 
 
+def test_how_much_each_sweep_measured_is_listed_after_what_it_asked(run_a):
+    effort = {"measure": "replay", "processes": 3}
+    more = replaced(run_a.manifest, effort=replaced(run_a.manifest.effort, **effort))
+    found = compared(run_a, replace(run_a, manifest=more))
+    assert [c.fact for c in found.question] == ["measure", "processes"]
+    assert "  Settings that differ: --measure, --processes\n" in render(found)
+
+
+@pytest.mark.parametrize(
+    ("fingerprint", "listed"), [("f", []), ("", ["target"])], ids=["same files", "unknown"]
+)
+def test_one_target_under_two_paths_is_no_difference(run_a, fingerprint, listed):
+    facts = tuple(
+        replaced(each, fingerprint=fingerprint if each.candidate is None else each.fingerprint)
+        for each in run_a.facts
+    )
+    one = replace(run_a, facts=facts)
+    question = replaced(one.manifest.question, target="/models/target")
+    other = replace(one, manifest=replaced(one.manifest, question=question))
+    assert [c.fact for c in compared(one, other).question] == listed
+
+
 def test_candidates_of_one_run_are_named(made, run_a):
     both = compared(run_a, hand.run([*made(), *made(draft="tiny")]))
     assert (both.only_a, both.only_b) == ((), ("tiny",))

@@ -1,7 +1,5 @@
 """`draftbench demo`: what it runs is tested where it lives; here what it adds."""
 
-from __future__ import annotations
-
 import pytest
 
 from draftbench import notebook
@@ -27,4 +25,4 @@ def test_the_tour_is_short_and_shows_a_gate_that_passes_and_one_that_fails(comma
     assert outcome.err.rstrip().endswith(own)
     answer = notebook.recommend(notebook.read(tmp_path / "run"))
     best = next(each for each in answer.by_candidate if each.draft in (demo.WORSE, demo.BETTER))
-    assert f"Now the gate, on `{best.candidate}` at k = {best.k}" in outcome.out
+    assert f"`draft` and `distilled` at k = {best.k}:" in outcome.out

@@ -1,7 +1,5 @@
 """What a running server accepts, judged against a baseline of the same server."""
 
-from __future__ import annotations
-
 import json
 from functools import cache
 
@@ -262,4 +260,4 @@ def test_a_target_that_is_served_in_another_number_type_is_refused(command, tmp_
         server.ftype = "Q4_K - Medium"
         outcome = measure_and_judge(command, file, tmp_path, server)
     assert (outcome.code, outcome.out) == (4, "")
-    assert "target ftype was Q8_0, is Q4_K - Medium" in outcome.err
+    assert "target ftype was `Q8_0`, is `Q4_K - Medium`" in outcome.err

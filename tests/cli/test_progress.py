@@ -126,7 +126,7 @@ def test_a_row_of_a_batch_is_shown_with_its_share_of_the_speed(console):
         watcher.recorded([hand.decode("r1", 0, 8.0, concurrency=4)])
         watcher.stage("decode", 2, Candidate(draft="small"))
     # Eight tokens in 8 s.
-    assert "tokens/s, each of 4 rows: 1 without a draft\n" in text()
+    assert "tokens/s of each of 4 requests: 1 without a draft\n" in text()
 
 
 A, B = Candidate(draft="a"), Candidate(draft="b")

@@ -1,7 +1,5 @@
 """What is read of a log, shown without any model."""
 
-from __future__ import annotations
-
 import json
 
 import pytest
@@ -81,8 +79,8 @@ def test_how_often_a_request_counts_is_said(command, tmp_path):
     log.write_text("".join(json.dumps(row) + "\n" for row in rows))
     assert command("traffic", log).out.splitlines()[:3] == [
         "1 request from 3 rows; format: prompt",
-        "2 rows repeated: such a request counts as often",
-        "1 row with several answers asked for (n): such a request counts as often",
+        "2 rows repeated: a request counts once per row",
+        "1 row with several answers asked for (n): the request counts n times",
     ]
 
 

@@ -1,7 +1,5 @@
 """Every engine's configuration, written out. How it drafts is in tests/engines/test_commands.py."""
 
-from __future__ import annotations
-
 import json
 import shlex
 
@@ -372,6 +370,7 @@ OTHERWISE = "acceptance will differ"
     [
         ("tensorrt-llm", None, SIZES, "the vocabularies differ, and TensorRT-LLM does not"),
         ("transformers", None, OTHER_IDS, "translates no token"),
+        ("transformers", None, SIZES, "encodes the draft's text again"),
         ("transformers", None, {"mixed": True}, "the most frequent is written"),
         ("vllm", None, SHORT, "cuts the server's context to the draft's, 2048 tokens"),
         ("sglang", None, SHORT, "beyond the draft's context of 2048 tokens"),

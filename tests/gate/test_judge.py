@@ -157,9 +157,11 @@ def segmented(baseline, counts):
 
 
 def test_one_broken_segment_fails_a_gate_that_passes_over_all(segmented):
-    result = judge(*segmented(EIGHT | {"c": 1.5}, 0.2))  # -6% of one eighth
+    # -6% of one eighth, +6% of another, which is no improvement to speak of.
+    result = judge(*segmented(EIGHT | {"c": 1.5, "d": -1.5}, 0.2))
     assert check(result, LENGTH).verdict is PASS
     assert {c.segment for c in result.segments if c.verdict is FAIL} == {"c"}
+    assert not any(c.improved for c in result.checks)
     assert {c.holm_p for c in result.pooled} == {None}
     assert result.exit_code == 1
     assert noted(result, "largest drop by segment: c")
@@ -211,7 +213,7 @@ def gated(run):
     def make(seconds, before=(2.0,) * 3, after=(2.0,) * 3, **fields):
         old, new = (
             run(
-                rows=lambda at, speeds=speeds: {"speed": speeds[at]},
+                rows=lambda at, speeds=speeds: {"speed": speeds[at], "segment": "ab"[at % 2]},
                 processes=processes(*each),
                 **fields,
             )
@@ -228,6 +230,7 @@ def test_speed_up_is_compared_on_one_machine(gated, seconds, verdict):
     speedup = check(result, "speedup")
     assert (speedup.old.value, speedup.new.value) == pytest.approx((2.0, 2.0 / seconds))
     assert speedup.verdict is verdict
+    assert result.segments == ()  # whose times are too few
     assert not noted(result, "restarts")
     # Acceptance is the same: nothing says that the draft changed.
     assert not noted(result, "the draft is what changed")
@@ -425,8 +428,8 @@ def test_another_template_is_not_called_another_model(run):
         for print, template in (("aa", "x"), ("bb", "y"))
     )
     assert judge(old, new).notes[0] == (
-        "the target's chat template changed, and perhaps its weights: target fingerprint was aa, "
-        "is bb"
+        "the target's chat template changed, and perhaps its weights: target fingerprint was `aa`, "
+        "is `bb`"
     )
 
 
@@ -452,6 +455,7 @@ def test_clearly_more_requests_without_an_answer_than_in_the_baseline_fail(answe
     assert judge(answering(), answering(5)).verdict is OPEN
     assert judge(answering(6), answering(6)).answers.verdict is OPEN
     assert judge(answering(6), answering()).answers is None
+    assert judge(answering(), answering(0, ["new"])).answers is None  # nobody asked it before
 
 
 def test_a_request_without_an_answer_is_neither_missing_nor_other_traffic(answering, run):

@@ -56,7 +56,7 @@ def others(count):
             "the same traffic",
         ),
         *[
-            (held(fact, "Q8_0"), held(fact, "Q4_K"), f"target {fact} was Q8_0, is Q4_K", TARGET)
+            (held(fact, "Q8_0"), held(fact, "Q4_K"), f"target {fact} was `Q8_0`, is `Q4_K`", TARGET)
             for fact in ("quant", "dtype", "quantization", "ftype")
         ],
         # Another load of an engine.
@@ -79,7 +79,7 @@ def others(count):
         (
             {"tested": {"target": "a"}},
             {"tested": {"target": "b"}, "max_new_tokens": 64},
-            "target was a, is b; --max-new-tokens was 128, is 64",
+            "target was `a`, is `b`; --max-new-tokens was 128, is 64",
             TARGET,
         ),
         (
@@ -92,8 +92,8 @@ def others(count):
         (
             held("quant", "Q8"),
             held("quant", "Q4") | warm(40) | {"samples": 2},
-            "target quant was Q8, is Q4; the sampling of 40 of 40 requests differs (one was greedy,"
-            " is temperature=0.7); --samples was 1, is 2",
+            "target quant was `Q8`, is `Q4`; the sampling of 40 of 40 requests differs (one was "
+            "greedy, is temperature=0.7); --samples was 1, is 2",
             TARGET,
         ),
     ],

@@ -6,9 +6,19 @@ import math
 
 import numpy as np
 import pytest
-from scenes import ALL, CHEAP, INT4, NGRAM, NONE, SMALL, TARGET
+from msgspec import structs
+from planner.engine_run import answers, run
+from scenes import ALL, BIG, CHEAP, INT4, NGRAM, NONE, SMALL, TARGET, engine_facts
 
-from draftbench.planner.cells import Drift, baseline_drift, beyond_timed, measurements, steady
+from draftbench.planner.cells import (
+    DrawnRequests,
+    Drift,
+    baseline_drift,
+    beyond_timed,
+    cells_of,
+    measurements,
+    steady,
+)
 from draftbench.planner.decide import Evaluator
 from draftbench.planner.options import DecisionOptions
 from draftbench.records import Decode
@@ -26,7 +36,7 @@ def alternative(scene, k, candidate=SMALL, concurrency=1):
 
 
 def speedup(scene, k, candidate=SMALL, concurrency=1):
-    plain, rounds, _, weights = alternative(scene, k, candidate, concurrency).promised
+    plain, rounds, _, weights = alternative(scene, k, candidate, concurrency).promised_by_response
     return weights @ plain / (weights @ rounds)
 
 
@@ -76,7 +86,7 @@ def test_each_request_pays_at_its_own_context(scene):
         scene.replay(name, [0.0])
     for context in (0, 100):
         scene.times(dict.fromkeys((1, 2, 3), context / 100), {1: 0.1, 2: 0.1}, contexts=(context,))
-    plain, rounds, *_ = alternative(scene, 1).promised
+    plain, rounds, *_ = alternative(scene, 1).promised_by_response
     assert plain == pytest.approx([0.11, 0.91])
     assert rounds == pytest.approx([0.21, 1.01])
 
@@ -102,7 +112,7 @@ def test_end_to_end_adds_both_prefills(timed):
 def test_costs_asked_beyond_the_timed_points_are_named(scene):
     def beyond(largest_k):
         found = alternative(scene, 2)
-        return beyond_timed(found.along, found.block, largest_k)
+        return beyond_timed(found.rounds, found.block, largest_k)
 
     scene.requests(2, ALL)
     scene.times(TARGET, CHEAP, contexts=(0, 14))
@@ -261,6 +271,25 @@ def test_only_rounds_without_an_empty_row_are_steady(scene, accepted, cut, activ
 def test_a_run_alone_is_all_steady(scene):
     scene.decode("r", 2, 4.0, concurrency=1)
     assert steady(scene.records[-1]) is scene.records[-1]
+
+
+@pytest.mark.parametrize(("started", "starts"), [(True, 2), (False, 1)])
+def test_a_server_that_was_running_was_started_once_and_its_baseline_serves_every_draft(
+    started, starts
+):
+    """Asked in two turns, without a draft and with each of two."""
+    rows = [
+        structs.replace(row, candidate=candidate, server=f"{candidate} {repeat}")
+        for repeat in (0, 1)
+        for candidate in (None, SMALL, BIG)
+        for row in answers(int(candidate is not None), repeat=repeat)
+    ]
+    made = run(*rows, engine_facts(None, 0, started=started))
+    cells = cells_of(made, (SMALL, BIG), {}, DrawnRequests("abcde"))
+    assert sorted(cell.configuration.k for cell in cells) == [0] * starts + [1] * 2 * starts
+    # Nor does what is asked twice of one start drift from itself.
+    plain = [row for row in made.decodes if not row.k and row.block == "small"]
+    assert baseline_drift(plain, by_start=True) is None
 
 
 def drift(scene, *paces):

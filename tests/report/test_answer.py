@@ -142,6 +142,9 @@ def test_what_was_not_decoded_is_marked_and_the_control_explained(reference):
     assert [row[3][1] for row in table.rows] == [" ", "*", " ", " ", "*"]
     assert table.notes[0].endswith("self: the target drafts, α < 1 at temperature > 0")
     assert "temperature" not in candidates(replace(answer, ceiling_alpha=None)).notes[0]
+    without_it = candidates(answer, most=4)
+    assert len(without_it.rows) == 4
+    assert "self" not in without_it.notes[0]
 
 
 def test_each_speed_up_has_its_name_and_what_it_covers():
@@ -268,6 +271,20 @@ def test_the_headline_names_a_sweep_that_settles_it(processes, said):
 
 
 @pytest.mark.parametrize(
+    ("requests", "few"),
+    [
+        (1, "one request is"),
+        (4, "4 requests are"),
+        (5, "5 requests of such unequal length are"),
+    ],
+)
+def test_the_headline_says_why_requests_are_too_few(requests, few):
+    alone = {"speedup_without_interval": 1.5, "requests": requests}
+    bare = replace(hand.answer(hand.perfect()), decision="inconclusive", choice=None, **alone)
+    assert headline(bare) == f"Inconclusive: {few} too few to decide by"
+
+
+@pytest.mark.parametrize(
     ("settled_by", "larger", "rows", "engine", "said", "words"),
     [
         ("sample", (60, 3, 0.9), 60, None,
@@ -297,10 +314,10 @@ def test_the_headline_names_a_sweep_that_settles_it(processes, said):
         ("sample", None, 29, None,  # the traffic has no 30
          "Next: the same sweep with --sample 30, in another --out.", None),
         ("load", None, 42, None, "Next: a sweep that measures concurrency 1.",
-         "--target ./big --sample 9 --concurrency 1"),
+         "--target ./big --sample=9 --concurrency 1"),
         ("decoding", None, 42, None,
          "Next: decode it, by the same sweep with --measure best --measure-requests 10.",
-         "--target ./big --sample 9 --out 'a run' --measure best --measure-requests 10"),
+         "--target ./big --sample=9 --out 'a run' --measure best --measure-requests 10"),
         ("baseline", None, 42, None,  # a server that only its user knows
          "Next: the same sweep with --baseline-server URL, in another --out.", None),
     ],
@@ -316,7 +333,7 @@ def test_an_open_decision_says_what_would_settle_it_and_gives_the_command(
         engine=engine,
     )
     assert reasons(answer)[-1] == said
-    command = "draftbench sweep --target ./big --sample 9 --out 'a run'"
+    command = "draftbench sweep --target ./big --sample=9 --out 'a run'"
     found = next_sweep(answer, hand.manifest(command=command, rows=rows, merged=0), "a run")
     assert found == (words and f"sweep {words}")
 

@@ -250,3 +250,10 @@ def test_the_hint_for_rows_that_are_no_json_says_what_the_file_is(tmp_path, data
     with pytest.raises(TrafficError) as raised:
         load(query(tmp_path / "log.jsonl"))
     assert raised.value.hint == hint
+
+
+def test_the_hint_for_a_table_without_rows_says_what_the_file_is(tmp_path):
+    (tmp_path / "log.csv").write_bytes(b"\0" * 300)
+    with pytest.raises(TrafficError, match="holds no rows") as raised:
+        load(query(tmp_path / "log.csv"))
+    assert raised.value.hint == "it is binary: a log is text"

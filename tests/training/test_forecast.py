@@ -46,7 +46,7 @@ def test_every_part_takes_more_steps_than_the_one_before(responses, batch, epoch
 @pytest.mark.parametrize(
     ("responses", "batch", "hint"),
     [
-        (40, 8, "`--batch 6` makes enough steps; or sweep more of the traffic; "),
+        (40, 8, "train in smaller steps (`--batch 6`), or sweep more of the traffic; "),
         (5, 1, "sweep more of the traffic; "),
     ],
 )
