@@ -391,7 +391,7 @@ class Evaluator:
 
     @remembered
     def measured(self, concurrency: int) -> dict[tuple[Candidate, int], Measurement]:
-        """What the runner that costs come from has decoded."""
+        """The run's measured speed-ups; none with costs from elsewhere."""
         return {} if self.foreign else measurements(self.run, concurrency)
 
     @remembered

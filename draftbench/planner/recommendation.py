@@ -231,7 +231,7 @@ class AtConcurrency(Record, frozen=True):
 
 
 class ScheduleEntry(Record, frozen=True):
-    """From `concurrency` rows on, draft `k` tokens; 0: do not speculate, None: open."""
+    """From this concurrency on, draft `k` tokens; 0: do not speculate, None: open."""
 
     concurrency: int
     k: int | None
@@ -262,7 +262,7 @@ class Reach(Record, frozen=True):
 
 class Headroom(Record, frozen=True):
     """What a better draft at this one's cost would bring, at the measured draft lengths. If the
-    draft pays off or wins already, its needs are below what it has.
+    draft pays off or wins already, `to_pay` or `to_win` is less than it has.
     """
 
     draft: str

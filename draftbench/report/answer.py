@@ -278,8 +278,8 @@ def candidates(
     without: Collection[str] = (),
     most: int | None = None,
 ) -> Section:
-    """The table of the first screen: each candidate at its best k, at `most` that many. Names are
-    cut at `longest` characters, and the columns named in `without` are left out.
+    """The table of the first screen: each candidate at its best k, the first `most` of them. Names
+    are cut at `longest` characters, and the columns named in `without` are left out.
     """
     evaluations = answer.by_candidate[:most]
     starred = any(answer.ranked_by(each) and not each.corrected for each in evaluations)

@@ -326,15 +326,20 @@ def test_how_much_each_sweep_measured_is_listed_after_what_it_asked(run_a):
 
 
 @pytest.mark.parametrize(
-    ("fingerprint", "listed"), [("f", []), ("", ["target"])], ids=["same files", "unknown"]
+    ("target", "draft", "listed"),
+    [
+        ("f", "g", []),
+        ("", "g", ["target"]),  # a server tells nothing of its files
+        ("f", "", ["drafts"]),
+    ],
 )
-def test_one_target_under_two_paths_is_no_difference(run_a, fingerprint, listed):
+def test_one_model_under_two_paths_is_no_difference(run_a, target, draft, listed):
     facts = tuple(
-        replaced(each, fingerprint=fingerprint if each.candidate is None else each.fingerprint)
-        for each in run_a.facts
+        replaced(each, fingerprint=draft if each.candidate else target) for each in run_a.facts
     )
     one = replace(run_a, facts=facts)
-    question = replaced(one.manifest.question, target="/models/target")
+    paths = {"target": "/models/target", "drafts": ("/models/small",)}
+    question = replaced(one.manifest.question, **paths)
     other = replace(one, manifest=replaced(one.manifest, question=question))
     assert [c.fact for c in compared(one, other).question] == listed
 
