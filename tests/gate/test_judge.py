@@ -88,7 +88,18 @@ def test_noise_wider_than_the_limit_is_inconclusive_and_says_what_would_settle_i
     # 40 · (3.24 · 2.72 / 2)² = 776
     assert length.requests_needed == pytest.approx(776, abs=2)
     assert length.smallest_detectable_drop == pytest.approx(0.02 + 3.2415 * 0.02717, rel=1e-3)
-    assert noted(result, f"about {length.requests_needed} would settle")
+    assert noted(
+        result,
+        f"{LENGTH} is inconclusive over 40 requests, which is enough to detect drops of 11% or "
+        f"more; about {length.requests_needed} would settle it",
+    )
+    assert length.amount(1.08) == "110%"  # and not 1.1e+02%
+
+
+def test_of_a_drop_at_the_limit_no_number_of_requests_is_promised_to_settle_it(arm):
+    result = judge(arm(), arm(0.5, 1.0), [parse_limit(f"{LENGTH}:2%")])  # 2.5 → 2.45
+    assert (result.verdict, check(result, LENGTH).requests_needed) == (OPEN, None)
+    assert noted(result, "no reasonable sample size would settle it: the drop is close to the")
 
 
 def test_one_failing_metric_fails_the_gate(arm):

@@ -220,6 +220,16 @@ def test_what_could_change_the_decision_is_decisive(clean, changes, kind):
     assert decisive(recommend(clean(**changes))) == kind
 
 
+def test_many_requests_of_very_unequal_length_count_as_few(scene):
+    """(30 · 8 + 400)² tokens over 30 · 8² + 400²."""
+    scene.timed(30)
+    scene.request("long", 401)
+    scene.replay("long", [1.0] * 400)
+    found = caveat_of(scene.observed(1), "few-requests")
+    assert found.decisive
+    assert found.short == "only 31 requests, so unequal in length that they count as 3"
+
+
 @pytest.mark.parametrize(
     # 90 baseline runs, 60 from the first of a request to its last: to the power of 89 / 60.
     ("slower", "words"),
