@@ -759,8 +759,8 @@ class DecisionAt:
         if self.decision != "inconclusive" or self.impossible:
             return None
         if leader is None:
-            built_in = run.manifest.question.engine is None
-            return "timing" if built_in and run.manifest.effort.measure == "replay" else None
+            alone = run.manifest.question.engine is None and run.manifest.effort.measure == "replay"
+            return "timing" if alone and not run.failures else None
         if leader.cells or self.evaluator.on_engine or self.evaluator.foreign:
             return "sample"
         if leader.note:
