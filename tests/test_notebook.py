@@ -1,7 +1,5 @@
 """The commands as functions: their answers as records, and frames that hold what the files hold."""
 
-from __future__ import annotations
-
 import json
 import subprocess
 import sys

@@ -2,8 +2,6 @@
 pull requests and job pages.
 """
 
-from __future__ import annotations
-
 import os
 import re
 import threading

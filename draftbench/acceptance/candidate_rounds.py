@@ -195,7 +195,7 @@ class CandidateRounds:
     @cached_property
     def contexts(self) -> Floats:
         """Tokens in the cache half-way through every response [responses]."""
-        return np.asarray(self._sizes[0] + self._sizes[1] / 2)
+        return np.array([context_of(each) for each in self.trajectories])
 
     @cached_property
     def tokens(self) -> Floats:

@@ -112,8 +112,8 @@ def check(
 
 
 def sections(answer: CheckResult, *, everything: bool = False) -> Iterator[Section]:
-    """The verdict on every draft, with each engine's; with `everything` also what of the models
-    does not differ, sizes, memory and levels.
+    """The verdict on every draft, with each engine's; with `everything` also the facts in which the
+    models agree, sizes, memory and levels.
     """
     yield from own_draft_section(answer.target.name, answer.own_draft)
     for head in answer.heads:
@@ -226,7 +226,7 @@ def _of_pair(answer: CheckResult, pair: PairSheet, *, everything: bool) -> Itera
 
 
 def _several(answer: CheckResult) -> Section:
-    """A row for each draft, and below it whose obstacles and caveats there are."""
+    """A row for each draft; below them each obstacle and caveat, with the drafts that have it."""
     rows, of_text, optional = [], defaultdict[str, list[str]](list), False
     for pair in answer.pairs:
         name = shortened(pair.draft.name, _NAME)

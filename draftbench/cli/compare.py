@@ -83,9 +83,8 @@ def compare(
 
 
 def changes(comparison: Comparison, *, everything: bool = False) -> list[Section]:
-    """What changed between two runs: every figure and setting, or on one screen of each candidate
-    the figures that are paired by request (so not c), at the k where they were largest in A, and
-    the names of the settings.
+    """What changed between two runs, on one screen: of each candidate the figures that are paired
+    by request (so not c), at the k where A's is largest, and the settings by name; or everything.
     """
     rows: list[list[Cell]] = []
     obstacles: dict[str, dict[str, None]] = {}
@@ -134,7 +133,7 @@ def changes(comparison: Comparison, *, everything: bool = False) -> list[Section
 
 
 def _top(runs: Sequence[str], compared: Comparison | SideBySide, sizes: str = "") -> list[Section]:
-    """The runs by letter with how many requests they share, then all caveats but that of keys."""
+    """The runs by letter, how many requests they share or that keys differ, and the caveats."""
     common = sentence(OTHER_KEYS)
     if compared.common_requests is not None:
         common = f"{counted(compared.common_requests, 'request')} in common{sizes}"

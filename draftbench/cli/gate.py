@@ -236,8 +236,8 @@ def baseline_of(
 
 
 def _successor(run: Run, name: str | None, first: Baseline) -> Baseline:
-    """What the named candidate, or else the baseline's, did in the run to judge: at the baseline's
-    k and load, or at the nearest that was served.
+    """What the run to judge measured of the named candidate (default: the baseline's), at the
+    baseline's k and load; if no server drafted at that k, at the largest that one did.
 
     Raises:
         IncomparableError: the run did not measure the baseline's candidate.

@@ -163,8 +163,10 @@ def render(
 def _screen(answer: Recommendation, top: list[str], width: int, commands: Sequence[str]) -> str:
     """The first lines, the first rows of the table, as many notes as fit, and what to run next."""
     # Memory and c, which --all shows, are left out before names become hard to tell apart.
+    every_column: Sequence[str] = ()
     for without in ((), ("memory",), ("memory", "c")):
         table = candidates(answer, LONGEST_NAME, without, _MOST_ROWS)
+        every_column = every_column or table.head
         over = max(map(len, columns(table.head, table.rows).split("\n"))) - width
         longest = max((len(str(row[1])) for row in table.rows), default=0) - max(over, 0)
         if over <= 0 or longest >= _TELLING_NAME:
@@ -175,7 +177,7 @@ def _screen(answer: Recommendation, top: list[str], width: int, commands: Sequen
     if (left_out := len(answer.by_candidate) - _MOST_ROWS) > 0:
         shown.append(f"   and {left_out} more: --all")
     legend = [_HALF, *table.notes]
-    if narrow := [name for name in candidates(answer, most=_MOST_ROWS).head if name in without]:
+    if narrow := [name for name in every_column if name in without]:
         legend.append(f"left out: {' and '.join(narrow)} (--all)")
     notes = [paragraph(text, width) for text in _below(answer)]
     for caveat in _urgent(answer):

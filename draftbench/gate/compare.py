@@ -305,13 +305,19 @@ def _figures(
 
 
 def _settings(a: Run, b: Run) -> Differences:
-    """The settings in which two runs differ. One target may be called by two paths: what tells it
-    is the fingerprint of its files, if both runs have that.
+    """The settings in which two runs differ. One model may be called by two paths: what tells it is
+    the fingerprint of its files, if both runs have that.
     """
     found = differing_settings(a.manifest, b.manifest)
-    one, other = (facts.fingerprint if (facts := run.facts_of(None)) else "" for run in (a, b))
-    if one and one == other:
+    one, other = (
+        {facts.candidate and facts.candidate.draft: facts.fingerprint for facts in run.facts}
+        for run in (a, b)
+    )
+    target, its = one.pop(None, ""), other.pop(None, "")
+    if target and target == its:
         found.pop("target", None)
+    if a.manifest.specs.keys() == b.manifest.specs.keys() and one == other and all(one.values()):
+        found.pop("drafts", None)
     return found
 
 

@@ -46,7 +46,8 @@ class Check(Record, frozen=True):
 
     def amount(self, value: float) -> str:
         """A change in the unit of the limit."""
-        return f"{100 * value:.2g}%" if self.limit.relative else f"{value:.2g}"
+        digits = float(f"{100 * value if self.limit.relative else value:.2g}")
+        return f"{digits:g}%" if self.limit.relative else f"{digits:g}"
 
 
 class TextCheck(Record, frozen=True):

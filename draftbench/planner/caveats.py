@@ -517,8 +517,8 @@ def checks(answer: Recommendation) -> tuple[str, ...]:
         )
     if luck := [e.acceptance_luck for e in every if e.acceptance_luck is not None]:
         found.append(
-            "Tokens of decoded rounds against those that replay expects for the same requests: "
-            f"{min(luck):+.1%} to {max(luck):+.1%}. The expected speed-up rests on replay."
+            f"Tokens per round while decoding differed by {min(luck):+.1%} to {max(luck):+.1%} "
+            "from what replay expects for the same requests. The expected speed-up rests on replay."
         )
     if outputs is not None:
         share = answer.near_tie_share
@@ -548,7 +548,7 @@ def checks(answer: Recommendation) -> tuple[str, ...]:
             )
         elif texts and texts.plain_answers:
             changed = f"{texts.plain_differ} of {texts.plain_answers}"
-            found.append(f"Asked again, the server {plainly} changed {changed} of its answers.")
+            found.append(f"Asked again, the server {plainly} changed {changed} answers.")
     if answer.ceiling_alpha is not None:
         found.append(
             "Upper bound: even a perfect greedy draft reaches only α = "

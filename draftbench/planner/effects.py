@@ -165,8 +165,8 @@ class Effects:
     def slower(
         self, configuration: Configuration, step: float, without: Configuration | None
     ) -> float:
-        """δ of a configuration as if the cells of one had not been timed, at the likeliest point of
-        the grid.
+        """δ of a configuration at the likeliest point of the grid, as if the cells of `without` had
+        not been timed.
         """
         design, mean = self.design, self._mean_without(without)
         both = design.plain(configuration), design.rounds(configuration, step)

@@ -236,7 +236,7 @@ class Spent:
 
 @dataclass(frozen=True, eq=False)
 class Block:
-    """The timed passes of one candidate and of the target beside it, at one number of rows.
+    """The timed passes of one candidate and of the target beside it, at one concurrency.
 
     `draft` holds passes of a draft model, or of a head after its `catch_up`; `proposal` those of
     prompt lookup, which costs the same per round at every k; a stack has both. If times come from a

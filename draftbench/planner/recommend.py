@@ -322,7 +322,7 @@ def headroom(
 ) -> tuple[Headroom, ...]:
     """What a better draft at the same cost would bring, before one is trained: how fast the best
     possible one would be, and how often a draft must be accepted to pay off or to win; for every
-    draft alone that training could improve and whose speed is known.
+    draft (stacks left out) that training could improve and whose speed is known.
 
     A round at one k takes the same time however much of it is accepted, so its speed-up grows with
     its tokens. At most these are the tokens of a draft that is always accepted or, where a greedy
@@ -390,8 +390,8 @@ class _Scale(NamedTuple):
     most_alike: float
 
     def share(self, tokens: float) -> float:
-        """The share of now rejected tokens that must be accepted to reach `tokens` per round, as if
-        all positions were alike.
+        """The share of the tokens rejected now that must be accepted to reach `tokens` per round,
+        as if all positions were alike.
         """
         gap = self.most_alike - self.alike
         return (alpha_of(tokens, self.k) - self.alike) / gap if gap > 0 else 0.0

@@ -52,9 +52,9 @@ CaveatKind = Literal[
 # Fewer decoded requests do not correct a prediction: one noisy request would decide it.
 FEW_DECODED = 5
 Objective = Literal["speedup", "latency", "throughput", "cost"]
-# What settles an open decision: timing a server without speculation, decoding the leader, timing
-# this load, or a larger sweep.
-Remedy = Literal["baseline", "decoding", "load", "sample"]
+# What settles an open decision: timing a server without speculation, timing drafts that were only
+# replayed, decoding the leader, timing this load, or a larger sweep.
+Remedy = Literal["baseline", "timing", "decoding", "load", "sample"]
 # A larger sweep is advised if it settles an open decision with this probability.
 SETTLES = 0.9
 # Above this α of `self`, near ties alone can explain why it is below 1.
@@ -231,7 +231,7 @@ class AtConcurrency(Record, frozen=True):
 
 
 class ScheduleEntry(Record, frozen=True):
-    """From `concurrency` rows on, draft `k` tokens; 0: do not speculate, None: open."""
+    """From this concurrency on, draft `k` tokens; 0: do not speculate, None: open."""
 
     concurrency: int
     k: int | None
@@ -262,7 +262,7 @@ class Reach(Record, frozen=True):
 
 class Headroom(Record, frozen=True):
     """What a better draft at this one's cost would bring, at the measured draft lengths. If the
-    draft pays off or wins already, its needs are below what it has.
+    draft pays off or wins already, `to_pay` or `to_win` is less than it has.
     """
 
     draft: str

@@ -120,6 +120,9 @@ def _next_sweep(answer: Recommendation) -> _Sweep | None:
         return _Sweep("Next: the same sweep on a quiet machine, in another --out.", {})
     if settled_by == "baseline":
         return _Sweep("Next: the same sweep with --baseline-server URL, in another --out.", None)
+    if settled_by == "timing":
+        sentence = "Next: time and decode the drafts, by the same sweep with --measure best."
+        return _Sweep(sentence, {"--measure": "best"}, resumes=True)
     if settled_by == "decoding":
         decoded = {"--measure": "best", "--measure-requests": str(answer.requests)}
         sentence = f"Next: decode it, by the same sweep with {_words(decoded)}."
@@ -278,8 +281,8 @@ def candidates(
     without: Collection[str] = (),
     most: int | None = None,
 ) -> Section:
-    """The table of the first screen: each candidate at its best k, at `most` that many. Names are
-    cut at `longest` characters, and the columns named in `without` are left out.
+    """The table of the first screen: each candidate at its best k, the first `most` of them. Names
+    are cut at `longest` characters, and the columns named in `without` are left out.
     """
     evaluations = answer.by_candidate[:most]
     starred = any(answer.ranked_by(each) and not each.corrected for each in evaluations)

@@ -140,11 +140,11 @@ class Plot:
         self.axes.plot(x, y, color=colour, linewidth=2)
 
     def point(self, x: float, y: Estimate, series: int, *, hollow: bool = False) -> None:
-        """A figure with its interval, upright."""
+        """A figure with its interval as a vertical line."""
         self._estimate((x, x, x), (y.low, y.value, y.high), series, hollow)
 
     def bar(self, x: Estimate, y: float, series: int, *, hollow: bool = False) -> None:
-        """A figure with its interval, lying."""
+        """A figure with its interval as a horizontal line."""
         self._estimate((x.low, x.value, x.high), (y, y, y), series, hollow)
 
     def _estimate(self, x: Sequence[float], y: Sequence[float], series: int, hollow: bool) -> None:

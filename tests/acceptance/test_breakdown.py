@@ -1,7 +1,5 @@
 """Groups and readings by hand."""
 
-from __future__ import annotations
-
 import pytest
 from scenes import lookup, replayed, trajectory
 

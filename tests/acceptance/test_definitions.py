@@ -1,7 +1,5 @@
 """Every figure against counters and vectors that serving engines published."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 from scenes import replayed, trajectory

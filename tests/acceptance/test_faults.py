@@ -97,36 +97,55 @@ def test_of_a_quantized_draft_differences_to_one_side_alone_contradict():
     assert found(replayed, swapped) is not None
 
 
-@pytest.mark.parametrize(("margin", "first_difference"), [((0.0,) * 8, None), ((5.0,) * 8, 1)])
+@pytest.mark.parametrize(
+    ("margin", "own", "contradicts"),
+    [
+        ((0.0,) * 8, {}, True),
+        ((5.0,) * 8, {"first_difference": 1}, True),
+        # After a near tie another text has its own luck.
+        ((5.0,) * 8, {"first_difference": 1, "tie": True}, False),
+    ],
+)
 def test_where_near_ties_or_other_texts_hide_positions_rounds_are_compared_in_expectation(
-    margin, first_difference
+    margin, own, contradicts
 ):
     names = [f"r{n}" for n in range(8)]
     pairs = [(trajectory(name, 9), replay(ALL, request=name, margin=margin)) for name in names]
     kept = (0,) * 8, (1, 0, 0, 0, 0, 0, 0)
-    own = {"first_difference": first_difference}
     rows = [rounds(*kept[n % 2], request=name, **own) for n, name in enumerate(names)]
     fault = contradiction(pairs, rows, 0.5, by_position=True)
-    assert "fewer tokens per round than replay" in fault.message
+    said = fault is not None and "fewer tokens per round than replay" in fault.message
+    assert said is contradicts
+
+
+@pytest.mark.parametrize(("window", "contradicts"), [(2, True), (1, False)])
+def test_rounds_that_drafted_further_than_was_looked_up_are_not_compared(window, contradicts):
+    """An engine that looks up in its own way accepted all of two tokens; the replay none."""
+    names, found = [f"r{n}" for n in range(8)], ((window,) * 8, (0,) * 8, window)
+    pairs = [(trajectory(name, 9), lookup(*found, name)) for name in names]
+    rows = [rounds(2, 2, 1, request=name) for name in names]
+    fault = contradiction(pairs, rows, 0.5, by_position=False)
+    assert (fault is not None) is contradicts
 
 
 @pytest.mark.parametrize(
-    ("accepted", "margin", "contradicts"),
+    ("k", "accepted", "margin", "contradicts"),
     [
-        ((2, 0, 0), (), False),
-        ((1, 0, 0), (), True),
+        (2, (2, 0, 0), (), False),
+        (2, (1, 0, 0), (), True),
+        (1, (1, 0, 0, 0), (), False),  # there was no room for the second
         # A head that was unsure might have drafted another token; a margin of .5 is a near tie.
-        ((1, 0, 0), [0.4] + [9.0] * 4, False),
-        ((1, 0, 0), [0.6] + [9.0] * 4, True),
+        (2, (1, 0, 0), [0.4] + [9.0] * 4, False),
+        (2, (1, 0, 0), [0.6] + [9.0] * 4, True),
     ],
 )
 def test_prompt_lookup_and_heads_are_compared_by_the_starts_of_rounds(
-    accepted, margin, contradicts
+    k, accepted, margin, contradicts
 ):
     """From the start it finds two tokens and both are right; then nothing."""
     looked_up = lookup((2, 2, 2, 0, 0), (2, 1, 0, 0, 0))
     looked_up = msgspec.structs.replace(looked_up, margin=margin)
-    row = rounds(*accepted, proposed=(2, 0, 0))
+    row = rounds(*accepted, k=k, proposed=(k, *(0,) * (len(accepted) - 1)))
     fault = contradiction([(trajectory("r", 6), looked_up)], [row], 0.5, by_position=True)
     assert (fault is not None) is contradicts
 
@@ -304,6 +323,7 @@ def test_a_draft_position_that_never_accepts_after_healthy_ones_is_suspected():
         ({"margin": (5.0, 0.02)}, 0.0, False),  # the replay's
         ({"argmax": (1, 1, 0)}, 0.0, False),  # a log holds another token than the target's best
         ({"sampling": Sampling(temperature=1.0)}, 0.0, False),
+        ({"draftable": 1}, 0.0, False),  # the limit leaves no room to draft it
     ],
 )
 def test_the_target_must_accept_its_own_greedy_draft(changes, accept, suspected):

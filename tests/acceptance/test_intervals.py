@@ -1,7 +1,5 @@
 """Intervals against a textbook example, a known population, and by hand."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import numpy as np

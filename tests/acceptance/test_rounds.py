@@ -1,7 +1,5 @@
 """Expected rounds against every accept/reject outcome, against a running sampler, and by hand."""
 
-from __future__ import annotations
-
 from dataclasses import fields
 
 import msgspec

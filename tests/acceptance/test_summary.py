@@ -1,7 +1,5 @@
 """Every figure of a run of six requests, by hand."""
 
-from __future__ import annotations
-
 import pytest
 from scenes import SMALL, lookup, manifest, replay, trajectory
 

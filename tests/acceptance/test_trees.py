@@ -1,7 +1,5 @@
 """Fixed trees against a round-by-round walk, chains, and every tree of a small size."""
 
-from __future__ import annotations
-
 from itertools import combinations, product
 
 import numpy as np

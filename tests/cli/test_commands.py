@@ -1,7 +1,5 @@
 """What `-h` shows: whole sentences, examples before flags, and fast."""
 
-from __future__ import annotations
-
 import os
 import re
 import statistics

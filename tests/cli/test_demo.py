@@ -1,7 +1,5 @@
 """`draftbench demo`: what it runs is tested where it lives; here what it adds."""
 
-from __future__ import annotations
-
 import pytest
 
 from draftbench import notebook

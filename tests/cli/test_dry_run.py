@@ -1,7 +1,5 @@
 """What a dry run says of models whose sizes are round numbers."""
 
-from __future__ import annotations
-
 import json
 from types import SimpleNamespace
 

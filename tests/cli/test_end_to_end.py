@@ -7,10 +7,13 @@ import io
 import json
 import os
 import re
+import shutil
 import subprocess
 import sys
 
 import pytest
+
+from draftbench.planner.recommendation import Audit
 
 CONTRACT = ("decision", "choice", "evaluations", "requests", "output_tokens", "prediction_error")
 FIGURES = (
@@ -158,3 +161,41 @@ def test_the_offline_commands_import_no_heavy_library(swept, pinned):
         code, _, modules = done.stderr.strip().splitlines()[-1].partition(" ")
         assert code == "0", done.stderr
         assert not HEAVY & {name.strip("' ") for name in modules[1:-1].split(",")}
+
+
+SEEN = (
+    "of 6 outputs at temperature 0, {} are identical to the target's, {} differ only at near ties"
+)
+
+
+@pytest.mark.parametrize(
+    ("audited", "fault", "said", "answered"),
+    [
+        (Audit(6, 5, 1, 0), None, f"audit: {SEEN.format(5, 1)}, 0 unexplained", True),
+        (
+            Audit(6, 3, 2, 1),
+            None,
+            f"error: speculation changes the output: {SEEN.format(3, 2)}, 1 unexplained hint: "
+            "suspect the decoder or a kernel",
+            True,
+        ),
+        (None, None, "audit: nothing was decoded at temperature 0; add `--temperature 0`", True),
+        (
+            None,
+            "too often",
+            "error: the decoder changes the distribution of the output: too",
+            False,
+        ),
+    ],
+)
+def test_an_audit_says_whether_speculation_changes_what_is_written(
+    command, swept, sweep_words, tmp_path, monkeypatch, audited, fault, said, answered
+):
+    """Of an ended sweep, which is not measured again."""
+    run = shutil.copytree(swept[0], tmp_path / "run")
+    monkeypatch.setattr("draftbench.sweep.grid.distribution_fault", lambda mode: fault)
+    monkeypatch.setattr("draftbench.planner.recommend.audit", lambda run: audited)
+    outcome = command(*sweep_words, "--out", run, "--audit")
+    assert said in " ".join(outcome.err.split())
+    assert outcome.code == 1  # also without a fault: a draft of that sweep was refused
+    assert bool(outcome.out) is answered

@@ -2,8 +2,6 @@
 and the words that the documentation prints.
 """
 
-from __future__ import annotations
-
 import importlib
 
 import pytest

@@ -1,7 +1,5 @@
 """Flags that commands share: one decision for all, values as text, and what TAB offers."""
 
-from __future__ import annotations
-
 import json
 import os
 import re

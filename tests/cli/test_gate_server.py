@@ -1,7 +1,5 @@
 """What a running server accepts, judged against a baseline of the same server."""
 
-from __future__ import annotations
-
 import json
 from functools import cache
 

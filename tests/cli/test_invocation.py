@@ -1,7 +1,5 @@
 """Commands as they are printed: they work where they are pasted."""
 
-from __future__ import annotations
-
 import shlex
 import shutil
 import sys

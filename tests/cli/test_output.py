@@ -2,8 +2,6 @@
 `safe_files`, what becomes of a full or closed stdout with the hostile input.
 """
 
-from __future__ import annotations
-
 import errno
 import os
 import shutil

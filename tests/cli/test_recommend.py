@@ -297,6 +297,7 @@ NO_TRAINING = "a perfect draft of these costs would reach 2.40×"
         ),
         ([], {}, None),  # the answer is a draft that could be trained
         ([better()], {"requests": 4}, None),
+        ([better(speedup=9.0)], {}, None),  # as fast already: something else led
     ],
 )
 def test_what_a_trained_draft_must_reach_is_one_line_where_it_could_change_the_answer(

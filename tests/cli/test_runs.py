@@ -1,7 +1,5 @@
 """Runs are listed, the newest first, and a broken one does not hide the others."""
 
-from __future__ import annotations
-
 import json
 import shutil
 from pathlib import Path

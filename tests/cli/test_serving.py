@@ -2,8 +2,6 @@
 their exit codes, and one whole run on servers of this process.
 """
 
-from __future__ import annotations
-
 import json
 import re
 import shlex

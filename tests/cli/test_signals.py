@@ -1,7 +1,5 @@
 """What stops a command says so in words: what is kept, how to go on, and by which signal."""
 
-from __future__ import annotations
-
 import errno
 import json
 import os

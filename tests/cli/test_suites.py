@@ -1,7 +1,5 @@
 """The built-in traffic as a list for people and for programs."""
 
-from __future__ import annotations
-
 import json
 
 from draftbench.traffic.suites import suites

@@ -1,7 +1,5 @@
 """What is read of a log, shown without any model."""
 
-from __future__ import annotations
-
 import json
 
 import pytest

@@ -47,10 +47,32 @@ def variant(request):
     return config, random_heads.tensors(config)
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def one():
     config = random_heads.config()
     return config, random_heads.tensors(config)
+
+
+@pytest.fixture(scope="module")
+def target():
+    return runner()
+
+
+@pytest.fixture(scope="module")
+def responses(target):
+    """The target's to each prompt."""
+    return [response_of(prompt, target) for prompt in PROMPTS]
+
+
+@pytest.fixture(scope="module")
+def text(responses):
+    return [*PROMPTS[0], *responses[0].tokens]
+
+
+@pytest.fixture(scope="module")
+def by_formulas(one, target, text):
+    """What `one` drafts from every start of the text."""
+    return expected(*one, target, text, 4)
 
 
 def task(prompt):
@@ -88,21 +110,17 @@ def expected(config, weights, target, text, first):
     ]
 
 
-def test_passes_along_a_text_draft_what_every_start_drafts_by_the_formulas(variant):
+def test_passes_along_a_text_draft_what_every_start_drafts_by_the_formulas(variant, target, text):
     config, weights = variant
-    target = runner()
-    text = [*PROMPTS[0], *response_of(PROMPTS[0], target).tokens]
     found = along(head_of(config, weights, target), target, text, 4)
     assert len(found) == LIMIT - 1
     assert found == expected(config, weights, target, text, 4)
 
 
 @pytest.mark.parametrize("length", [1, 38, 120])
-def test_rows_are_read_in_parts(one, monkeypatch, length):
+def test_rows_are_read_in_parts(one, target, text, by_formulas, monkeypatch, length):
     monkeypatch.setattr("draftbench.decoder.eagle.CHUNK", length)
-    target = runner()
-    text = [*PROMPTS[0], *response_of(PROMPTS[0], target).tokens]
-    assert along(head_of(*one, target), target, text, 4) == expected(*one, target, text, 4)
+    assert along(head_of(*one, target), target, text, 4) == by_formulas
 
 
 @pytest.mark.parametrize("kind", [LlamaRunner, TransformersRunner])
@@ -129,13 +147,10 @@ def test_a_runner_tells_what_enters_its_layers(kind):
 
 
 @pytest.mark.parametrize("k", [3, *(pytest.param(k, marks=pytest.mark.slow) for k in (1, 5))])
-def test_decoding_goes_through_the_rounds_that_replay_predicts(variant, k):
-    config, weights = variant
-    target = runner()
-    head = head_of(config, weights, target)
+def test_decoding_goes_through_the_rounds_that_replay_predicts(variant, target, responses, k):
+    head = head_of(*variant, target)
     more = 0
-    for prompt in PROMPTS:
-        response = response_of(prompt, target)
+    for prompt, response in zip(PROMPTS, responses, strict=True):
         record = replay_head(response, HEAD, head, target, DEPTHS)
         assert record.proposed == (DEPTHS,) * (LIMIT - 1)
         output = decode(task(prompt), target, HeadDrafter(head), k, HostClock())
@@ -149,8 +164,7 @@ def test_decoding_goes_through_the_rounds_that_replay_predicts(variant, k):
     assert more > 5
 
 
-def test_rows_side_by_side_draft_as_each_does_alone(one):
-    target = runner()
+def test_rows_side_by_side_draft_as_each_does_alone(one, target):
     head = head_of(*one, target)
     tasks = [task(prompt) for prompt in (*PROMPTS, PROMPTS[0])]
     alone = [decode(each, target, HeadDrafter(head), 3, HostClock()) for each in tasks]
@@ -165,10 +179,8 @@ def at_the_position_before(*given):
 
 
 @pytest.mark.parametrize("fault", ["none", "layers", "position", "d2t", "flag", "state"])
-def test_a_fault_drafts_otherwise(one, fault, monkeypatch):
+def test_a_fault_drafts_otherwise(one, target, text, by_formulas, fault, monkeypatch):
     config, weights = one
-    target = runner()
-    text = [*PROMPTS[0], *response_of(PROMPTS[0], target).tokens]
     head = head_of(config | {"norm_before_residual": fault == "flag"}, weights, target)
     states = states_of(target, text, (3, 1, 4) if fault == "layers" else head.reads)
     states = states[1:] if fault == "state" else states[:-1]
@@ -177,4 +189,4 @@ def test_a_fault_drafts_otherwise(one, fault, monkeypatch):
     elif fault == "d2t":
         head.target_ids = head.target_ids.roll(1)
     found = torch.cat([part.tokens for part in head.along(text, states, 4, DEPTHS)]).tolist()
-    assert (found == expected(config, weights, target, text, 4)) == (fault == "none")
+    assert (found == by_formulas) == (fault == "none")

@@ -1,7 +1,5 @@
 """What engines are to serve, and a small run folder made by hand."""
 
-from __future__ import annotations
-
 import random
 
 import pytest

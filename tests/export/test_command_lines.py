@@ -6,8 +6,6 @@ Runs only where an engine is named; last run with llama-server b11669 and SGLang
         pytest tests/export/test_command_lines.py
 """
 
-from __future__ import annotations
-
 import os
 import shlex
 import subprocess

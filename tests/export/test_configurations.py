@@ -1,7 +1,5 @@
 """Every engine's configuration, written out. How it drafts is in tests/engines/test_commands.py."""
 
-from __future__ import annotations
-
 import json
 import shlex
 

@@ -1,7 +1,5 @@
 """`draftbench export` on run folders made by hand."""
 
-from __future__ import annotations
-
 import json
 import subprocess
 

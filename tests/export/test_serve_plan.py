@@ -1,7 +1,5 @@
 """What is exported of a run: which candidate, by which names, with which draft lengths by load."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import msgspec

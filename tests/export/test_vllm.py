@@ -6,8 +6,6 @@ with vLLM 0.32.0, on a CPU. Elsewhere the schema test of `test_configurations` s
     DRAFTBENCH_VLLM_PYTHON=vllm/bin/python VLLM_CPU_KVCACHE_SPACE=1 pytest tests/export/test_vllm.py
 """
 
-from __future__ import annotations
-
 import json
 import os
 import shlex

@@ -1,7 +1,5 @@
 """The answers of runs on several runners, each with the load that it is of."""
 
-from __future__ import annotations
-
 import dataclasses
 
 import pytest

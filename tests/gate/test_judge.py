@@ -88,7 +88,18 @@ def test_noise_wider_than_the_limit_is_inconclusive_and_says_what_would_settle_i
     # 40 · (3.24 · 2.72 / 2)² = 776
     assert length.requests_needed == pytest.approx(776, abs=2)
     assert length.smallest_detectable_drop == pytest.approx(0.02 + 3.2415 * 0.02717, rel=1e-3)
-    assert noted(result, f"about {length.requests_needed} would settle")
+    assert noted(
+        result,
+        f"{LENGTH} is inconclusive over 40 requests, which is enough to detect drops of 11% or "
+        f"more; about {length.requests_needed} would settle it",
+    )
+    assert length.amount(1.08) == "110%"  # and not 1.1e+02%
+
+
+def test_of_a_drop_at_the_limit_no_number_of_requests_is_promised_to_settle_it(arm):
+    result = judge(arm(), arm(0.5, 1.0), [parse_limit(f"{LENGTH}:2%")])  # 2.5 → 2.45
+    assert (result.verdict, check(result, LENGTH).requests_needed) == (OPEN, None)
+    assert noted(result, "no reasonable sample size would settle it: the drop is close to the")
 
 
 def test_one_failing_metric_fails_the_gate(arm):
@@ -157,9 +168,11 @@ def segmented(baseline, counts):
 
 
 def test_one_broken_segment_fails_a_gate_that_passes_over_all(segmented):
-    result = judge(*segmented(EIGHT | {"c": 1.5}, 0.2))  # -6% of one eighth
+    # -6% of one eighth, +6% of another, which is no improvement to speak of.
+    result = judge(*segmented(EIGHT | {"c": 1.5, "d": -1.5}, 0.2))
     assert check(result, LENGTH).verdict is PASS
     assert {c.segment for c in result.segments if c.verdict is FAIL} == {"c"}
+    assert not any(c.improved for c in result.checks)
     assert {c.holm_p for c in result.pooled} == {None}
     assert result.exit_code == 1
     assert noted(result, "largest drop by segment: c")
@@ -211,7 +224,7 @@ def gated(run):
     def make(seconds, before=(2.0,) * 3, after=(2.0,) * 3, **fields):
         old, new = (
             run(
-                rows=lambda at, speeds=speeds: {"speed": speeds[at]},
+                rows=lambda at, speeds=speeds: {"speed": speeds[at], "segment": "ab"[at % 2]},
                 processes=processes(*each),
                 **fields,
             )
@@ -228,6 +241,7 @@ def test_speed_up_is_compared_on_one_machine(gated, seconds, verdict):
     speedup = check(result, "speedup")
     assert (speedup.old.value, speedup.new.value) == pytest.approx((2.0, 2.0 / seconds))
     assert speedup.verdict is verdict
+    assert result.segments == ()  # whose times are too few
     assert not noted(result, "restarts")
     # Acceptance is the same: nothing says that the draft changed.
     assert not noted(result, "the draft is what changed")
@@ -452,6 +466,7 @@ def test_clearly_more_requests_without_an_answer_than_in_the_baseline_fail(answe
     assert judge(answering(), answering(5)).verdict is OPEN
     assert judge(answering(6), answering(6)).answers.verdict is OPEN
     assert judge(answering(6), answering()).answers is None
+    assert judge(answering(), answering(0, ["new"])).answers is None  # nobody asked it before
 
 
 def test_a_request_without_an_answer_is_neither_missing_nor_other_traffic(answering, run):

@@ -12,6 +12,8 @@ COUNTED = {"concurrency": 1, "arrivals": "closed"}
 TRIED = COUNTED | {"alpha_definition": "acceptance rate (tried tokens)"}
 NO_ALPHA = {"rows": lambda at: {"alpha_sum": None}, "alpha_definition": None}
 
+LONG = {"rows": lambda at: {"tokens": 1000.0} if at == 0 else {}}
+
 
 def written(first, others="a", count=40):
     """Of 40 responses, the first are one text and the others another."""
@@ -27,6 +29,8 @@ def asked(size):
     [
         ("only 29 requests", {"requests": 29}, {"requests": 29}),
         ("only one request:", {"requests": 1}, {"requests": 1}),
+        # (1000 + 39 · 25)² tokens over 1000² + 39 · 25².
+        ("only 40 requests, of lengths so unequal that they say as much as 4:", LONG, LONG),
         (
             "lacks them: 5 of the baseline's requests",
             {},
@@ -57,6 +61,7 @@ def asked(size):
             asked(50),
             asked(53),
         ),
+        ("(+2 to +3 tokens)", asked(50), {"rows": lambda at: {"prompt_tokens": 52 + at % 2}}),
     ],
 )
 def test_a_caveat_is_noted_where_it_holds_and_not_where_it_does_not(run, words, old, new):

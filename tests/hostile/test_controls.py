@@ -1,7 +1,5 @@
 """Text that could move a cursor is harmless wherever it is read."""
 
-from __future__ import annotations
-
 import json
 
 import msgspec

@@ -1,7 +1,5 @@
 """A run on a file system of 128 KiB: nothing is lost when it fills, and with room it is resumed."""
 
-from __future__ import annotations
-
 import shutil
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """A run folder from a stranger, whose names try to write HTML, Markdown and terminal commands."""
 
-from __future__ import annotations
-
 import json
 import re
 import shutil

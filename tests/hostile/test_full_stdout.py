@@ -1,7 +1,5 @@
 """For every command that prints, a full stdout is a user's error and a closed pipe is none."""
 
-from __future__ import annotations
-
 import contextlib
 import os
 import subprocess

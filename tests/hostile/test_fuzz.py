@@ -2,8 +2,6 @@
 each of them thousands more.
 """
 
-from __future__ import annotations
-
 import warnings
 
 import pytest

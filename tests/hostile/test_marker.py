@@ -2,8 +2,6 @@
 every command prints, writes and draws, in clear, encoded, as token ids and as hashes without a key.
 """
 
-from __future__ import annotations
-
 import base64
 import contextlib
 import hashlib

@@ -1,7 +1,5 @@
 """Nothing in the package turns text into code, runs a shell or unpickles."""
 
-from __future__ import annotations
-
 import ast
 from pathlib import Path
 

@@ -62,12 +62,12 @@ def text():
 
 @pytest.mark.parametrize("name", ENDLESS)
 def test_a_template_that_never_ends_is_ended(text, monkeypatch, name):
-    monkeypatch.setattr(templates, "SECONDS", 1.0)
+    monkeypatch.setattr(templates, "SECONDS", 0.5)
     began = time.monotonic()
     with pytest.raises(ModelError) as caught:
         text(ENDLESS[name]).prompt(chat(), 64, 512)
     assert caught.value.message == (
-        "the chat template of `target` did not end within 1 s on log.jsonl:3"
+        "the chat template of `target` did not end within 0.5 s on log.jsonl:3"
     )
     assert "chat_template.jinja" in caught.value.hint
     assert time.monotonic() - began < 15
@@ -84,7 +84,7 @@ def test_a_template_that_wants_gigabytes_gets_them_nowhere(text, monkeypatch, na
 
 
 def test_after_a_chat_that_was_given_up_the_next_is_rendered(text, monkeypatch):
-    monkeypatch.setattr(templates, "SECONDS", 1.0)
+    monkeypatch.setattr(templates, "SECONDS", 0.5)
     side = text("{% if messages[0].content == 'a' %}" + LOOP + "{% endif %}b")
     with pytest.raises(ModelError, match="did not end"):
         side.prompt(chat("a"), 64, 512)
@@ -214,7 +214,7 @@ def test_the_process_writes_no_core_and_nothing_to_stdout_or_stderr(capfd):
 
 @pytest.mark.parametrize("command", ["sweep", "check"])
 def test_a_command_ends_in_one_error_and_leaves_nothing(tmp_path, monkeypatch, capsys, command):
-    monkeypatch.setattr(templates, "SECONDS", 1.0)
+    monkeypatch.setattr(templates, "SECONDS", 0.5)
     target, log = tmp_path / "mine", tmp_path / "log.jsonl"
     shutil.copytree(EMBEDDED / "target", target)
     (target / "chat_template.jinja").write_text(LOOP)
@@ -225,7 +225,7 @@ def test_a_command_ends_in_one_error_and_leaves_nothing(tmp_path, monkeypatch, c
     output = capsys.readouterr()
     assert output.out == ""
     assert (
-        "error: the chat template of `mine` did not end within 1 s on log.jsonl:1\n" in output.err
+        "error: the chat template of `mine` did not end within 0.5 s on log.jsonl:1\n" in output.err
     )
     assert "\nhint: " in output.err
     assert MARKER not in output.err

@@ -2,8 +2,6 @@
 transformers' own assistance across vocabularies.
 """
 
-from __future__ import annotations
-
 from itertools import pairwise
 
 import pytest

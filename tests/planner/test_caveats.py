@@ -8,7 +8,19 @@ from dataclasses import replace
 import pytest
 from msgspec import structs
 from planner.engine_run import answers, run
-from scenes import ALL, BIG, CHEAP, INT4, SELF_DRAFT, SMALL, TARGET, evaluation, replay, says
+from scenes import (
+    ALL,
+    BIG,
+    CHEAP,
+    INT4,
+    SELF_DRAFT,
+    SMALL,
+    TARGET,
+    evaluation,
+    replay,
+    says,
+    served,
+)
 
 from draftbench.cli.recommend import render
 from draftbench.planner.caveats import checks, predictions_off, unfinished
@@ -113,6 +125,7 @@ def test_a_level_is_called_slower_than_unquantized_only_beyond_the_noise_of_its_
 
 def test_doubts_are_listed_where_they_apply_and_not_elsewhere(scene):
     scene.request("r0", looping=4)
+    scene.request("at once", 1, origin="log")  # there is nothing to draft
     scene.requests(2, ALL)
     scene.requests(1, ALL, BIG)
     head = "the head was not quantized"
@@ -127,11 +140,12 @@ def test_doubts_are_listed_where_they_apply_and_not_elsewhere(scene):
     found = recommend(scene.observed(1))
     assert (found.decision, found.larger_sweep) == ("inconclusive", None)
     for words in (
-        ("only 2 requests", "under 30"),
+        ("only 3 requests", "under 30"),
         ("only one request was decoded", "under 5, they do not correct"),
         ("small at k = 1: too few requests to decide by",),
         ("1 of 1 answers differ", "suspect another model, the decoder"),
-        ("in 22% of the output the target repeats itself",),  # 4 of 18 tokens
+        ("in 21% of the output the target repeats itself",),  # 4 of 19 tokens
+        ("the responses come from the log, not from this target",),
         ("1 decoding run stalled: a round took over 20 times as long",),
         ("small: the head was not quantized",),
         ("small, big: the chat templates differ",),
@@ -142,8 +156,39 @@ def test_doubts_are_listed_where_they_apply_and_not_elsewhere(scene):
     ):
         assert says(found, *words), words
     assert "replay-disagreement" in decisive(found)
+    assert not says(found, "small: replayed on only")
     assert not says(found, "big: stepping")
     assert not says(found, "big: target passes")
+
+
+@pytest.mark.parametrize(
+    ("candidate", "share", "told"),
+    [
+        (SMALL, 0.05, None),
+        (SMALL, 0.06, True),
+        (INT4, 0.19, False),  # rounding activations alone may do that
+        (INT4, 0.21, True),
+    ],
+)
+def test_stepping_otherwise_than_replay_is_decisive_where_rounding_does_not_explain_it(
+    scene, candidate, share, told
+):
+    scene.requests(30, ALL, candidate)
+    scene.times(TARGET, CHEAP, candidate)
+    scene.facts("small", candidate.quant, replay_disagreement=share)
+    found = caveat_of(scene.observed(2), "replay-disagreement")
+    assert (found and found.decisive) is told
+
+
+@pytest.mark.parametrize(("stalled", "told"), [(0, None), (1, False), (2, True)])
+def test_stalls_are_decisive_where_over_one_in_fifty_runs_stalled(clean, stalled, told):
+    """Of 90 plain runs; those with a draft have too few rounds to be judged."""
+    made = clean()
+    stalls = [row for row in made.decodes if not row.k][:stalled]
+    slow = {"verify_seconds": (1.0,) * 7 + (21.0,)}
+    rows = [structs.replace(row, **slow) if row in stalls else row for row in made.decodes]
+    found = caveat_of(replace(made, decodes=tuple(rows)), "stalled")
+    assert (found and found.decisive) is told
 
 
 def test_what_speeds_of_a_batch_leave_out_is_said(scene):
@@ -173,6 +218,16 @@ def test_what_speeds_of_a_batch_leave_out_is_said(scene):
 def test_what_could_change_the_decision_is_decisive(clean, changes, kind):
     # 60 baseline runs, 30 between the two of a request: 1.1 ** (59 / 30) is 21% in all.
     assert decisive(recommend(clean(**changes))) == kind
+
+
+def test_many_requests_of_very_unequal_length_count_as_few(scene):
+    """(30 · 8 + 400)² tokens over 30 · 8² + 400²."""
+    scene.timed(30)
+    scene.request("long", 401)
+    scene.replay("long", [1.0] * 400)
+    found = caveat_of(scene.observed(1), "few-requests")
+    assert found.decisive
+    assert found.short == "only 31 requests, so unequal in length that they count as 3"
 
 
 @pytest.mark.parametrize(
@@ -485,3 +540,18 @@ def test_responses_and_candidates_under_way_are_counted(scene, under_way, said):
     assert f"not finished ({said}" in unfinished(run)
     assert unfinished(run) in [caveat.text for caveat in recommend(run).caveats]
     assert unfinished(scene.observed(1, requests=2)) is None
+
+
+def test_a_request_that_the_server_did_not_answer_is_not_waited_for():
+    lost = served(None, 0, request="f", error="HTTP 500")
+    assert "5 of 7 responses" in unfinished(run(*answers(0), lost, requests=7))
+    assert unfinished(run(*answers(0), lost, requests=6)) is None
+
+
+def test_a_draft_that_only_an_engine_runs_has_no_requests_but_the_decoded_ones():
+    few = ("few-requests", "few-decoded")
+    for made, told in (
+        (run(*answers(0), *answers(1)), ["few-decoded"]),
+        (run(*answers(1)), ["few-requests"]),  # without a plain server no speed is known
+    ):
+        assert [each.kind for each in recommend(made).caveats if each.kind in few] == told

@@ -6,9 +6,19 @@ import math
 
 import numpy as np
 import pytest
-from scenes import ALL, CHEAP, INT4, NGRAM, NONE, SMALL, TARGET
+from msgspec import structs
+from planner.engine_run import answers, run
+from scenes import ALL, BIG, CHEAP, INT4, NGRAM, NONE, SMALL, TARGET, engine_facts
 
-from draftbench.planner.cells import Drift, baseline_drift, beyond_timed, measurements, steady
+from draftbench.planner.cells import (
+    DrawnRequests,
+    Drift,
+    baseline_drift,
+    beyond_timed,
+    cells_of,
+    measurements,
+    steady,
+)
 from draftbench.planner.decide import Evaluator
 from draftbench.planner.options import DecisionOptions
 from draftbench.records import Decode
@@ -261,6 +271,25 @@ def test_only_rounds_without_an_empty_row_are_steady(scene, accepted, cut, activ
 def test_a_run_alone_is_all_steady(scene):
     scene.decode("r", 2, 4.0, concurrency=1)
     assert steady(scene.records[-1]) is scene.records[-1]
+
+
+@pytest.mark.parametrize(("started", "starts"), [(True, 2), (False, 1)])
+def test_a_server_that_was_running_was_started_once_and_its_baseline_serves_every_draft(
+    started, starts
+):
+    """Asked in two turns, without a draft and with each of two."""
+    rows = [
+        structs.replace(row, candidate=candidate, server=f"{candidate} {repeat}")
+        for repeat in (0, 1)
+        for candidate in (None, SMALL, BIG)
+        for row in answers(int(candidate is not None), repeat=repeat)
+    ]
+    made = run(*rows, engine_facts(None, 0, started=started))
+    cells = cells_of(made, (SMALL, BIG), {}, DrawnRequests("abcde"))
+    assert sorted(cell.configuration.k for cell in cells) == [0] * starts + [1] * 2 * starts
+    # Nor does what is asked twice of one start drift from itself.
+    plain = [row for row in made.decodes if not row.k and row.block == "small"]
+    assert baseline_drift(plain, by_start=True) is None
 
 
 def drift(scene, *paces):

@@ -33,7 +33,11 @@ def test_speculation_pays_at_one_row_and_loses_at_many(loaded):
         for c, k, timed in ((1, 2, True), (8, 1, True), (15, 0, False), (32, 0, True))
     )
     assert (found.crossover, found.crossover_between) == (14, (8, 32))
-    assert recommend(run, DecisionOptions(min_speedup=5)).crossover == 0
+    interpolated = "(interpolated between 8 and 32)"
+    assert crossover(found) == f"small pays off up to about 14 concurrent requests {interpolated}."
+    never = recommend(run, DecisionOptions(min_speedup=5))
+    assert never.crossover == 0
+    assert crossover(never) == "small does not clearly pay off at any timed concurrency."
     eight, many = at(found, 8), at(found, 32)
     assert eight.speedup_predicted.value == pytest.approx(8 / 4.4)
     assert (many.decision, many.choice) == ("do_not_speculate", None)

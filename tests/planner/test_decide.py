@@ -3,7 +3,6 @@
 import math
 from dataclasses import replace
 from statistics import NormalDist
-from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -24,7 +23,7 @@ from scenes import (
 
 from draftbench.acceptance.intervals import Estimate
 from draftbench.errors import UsageError
-from draftbench.planner.decide import DecisionAt, Evaluator, decide, memory_needed
+from draftbench.planner.decide import Evaluator, decide, memory_needed
 from draftbench.planner.latency import tail_ratio
 from draftbench.planner.options import DecisionOptions
 from draftbench.planner.recommend import recommend
@@ -258,14 +257,36 @@ def test_two_percent_more_than_was_asked_must_be_left_out(low, high, least, deci
     assert decide(None, least) == "inconclusive"
 
 
-def two_kinds(scene, count):
+def two_kinds(scene, count, processes=1, **changes):
     """A third of so many requests accepts all, the others nothing, as fast as their passes."""
     for at in range(count):
         scene.request(f"r{at}")
         scene.replay(f"r{at}", NONE if at % 3 else ALL)
     scene.times(TARGET, DRAFT)
-    scene.decodes(count, 1, 4.8, **OTHER_TEXT)
-    return scene.observed(1)
+    for number in range(processes):
+        scene.decodes(count, 1, 4.8, process=f"p{number}", **OTHER_TEXT)
+    return scene.observed(1, **changes)
+
+
+def asked_within(run):
+    """A speed-up that, with 2% more, lies at four fifths of the way to the interval's lower end;
+    and the logarithm of that way.
+    """
+    now = recommend(run).speedup_deciding
+    reach = math.log(now.value / now.low)
+    return DecisionOptions(min_speedup=now.value * math.exp(-0.8 * reach) / 1.02), reach
+
+
+@pytest.mark.parametrize(
+    ("processes", "rows", "told"), [(1, 10, 10), (1, 10**6, None), (3, 10, 10)]
+)
+def test_a_larger_sweep_has_no_fewer_processes_and_says_where_traffic_has_fewer_rows(
+    scene, processes, rows, told
+):
+    run = two_kinds(scene, 24, processes, rows=rows)
+    larger = recommend(run, asked_within(run)[0]).larger_sweep
+    assert larger.processes >= processes
+    assert larger.rows == told
 
 
 def test_so_many_requests_are_asked_for_that_nine_of_ten_new_samples_settle_it(scene):
@@ -273,11 +294,8 @@ def test_so_many_requests_are_asked_for_that_nine_of_ten_new_samples_settle_it(s
     say of others.
     """
     run = two_kinds(scene, 24)
-    now = recommend(run).speedup_deciding
-    reach = math.log(now.value / now.low)
-    # 2% more than what is asked for lies at four fifths of the way to the lower end.
-    asked = now.value * math.exp(-0.8 * reach) / 1.02
-    found = recommend(run, DecisionOptions(min_speedup=asked))
+    options, reach = asked_within(run)
+    found = recommend(run, options)
     assert (found.decision, found.settled_by) == ("inconclusive", "sample")
     then = reach * math.sqrt(24 / found.larger_sweep.requests)
     generator = np.random.default_rng(0)
@@ -338,16 +356,6 @@ def test_a_draft_that_was_not_timed_at_a_middle_load_is_answered_there_between_t
     found = recommend(scene.observed(1, concurrency=(1, 8, 32)))
     assert {level.concurrency for level in found.by_concurrency} == {1, 8, 32}
     assert at(found, 8).speedup_expected is not None
-
-
-def test_what_one_more_timing_would_tell_is_worth_what_the_choice_gains_by_it():
-    """If it told the speed exactly, one would choose the faster of it and plain decoding, 0."""
-    drawn = np.stack([np.zeros(9), np.linspace(-0.5, 0.3, 9)], axis=1)
-    decided = object.__new__(DecisionAt)
-    decided.evaluator = SimpleNamespace(shown=lambda timed: drawn[:, 1:])
-    decided._drawn = drawn
-    assert decided.gain(["one"]) == pytest.approx(np.maximum(drawn[:, 1], 0).mean())
-    assert decided.gain([]) == 0.0
 
 
 def test_the_draws_of_few_requests_are_as_wide_as_students_t(scene):

@@ -2,8 +2,6 @@
 between and beyond the k's that it was started with, and effects of the built-in decoder.
 """
 
-from __future__ import annotations
-
 import math
 from itertools import count
 

@@ -1,7 +1,5 @@
 """What a pass costs between, on and beyond the timed points."""
 
-from itertools import pairwise
-
 import msgspec
 import numpy as np
 import pytest
@@ -69,21 +67,6 @@ def test_of_more_rows_a_step_may_cost_less_than_a_slow_one(scene):
     scene.times({1: 0.88, 4: 1.5}, {1: 0.1, 2: 0.1}, concurrency=4)
     costs = blocks_of(scene.observed(3, concurrency=(1, 4)), SMALL)
     assert at(costs[4].target, 1, 0) == pytest.approx(0.88)
-
-
-@given(st.lists(st.floats(0.001, 10), min_size=1, max_size=8))
-def test_a_rising_curve_lies_within_the_values_and_is_unchanged_where_they_rose(values):
-    curve = rising(np.array(values))
-    assert all(a <= b for a, b in pairwise(curve))
-    assert min(values) <= curve[0] <= curve[-1] <= max(values)
-    assert rising(np.sort(values)) == pytest.approx(np.sort(values))
-
-
-def test_values_that_fall_are_half_way_between_the_curves_above_and_below():
-    # Nowhere below 3, 1, 2, 5, 4 are 3, 3, 3, 5, 5, nowhere above 1, 1, 2, 4, 4.
-    rows = np.array([[3.0, 1.0, 2.0, 5.0, 4.0], [5.0, 4.0, 3.0, 2.0, 6.0]])
-    nearest = [[2.0, 2.0, 2.5, 4.5, 4.5], [3.5, 3.5, 3.5, 3.5, 6.0]]
-    assert rising(rows) == pytest.approx(np.array(nearest))
 
 
 # A median of three visits is the lowest or the highest in 7 of 27 draws each. Such intervals are

@@ -2,8 +2,6 @@
 which an engine is started with.
 """
 
-from __future__ import annotations
-
 import msgspec
 import pytest
 from planner.engine_run import PLAIN, in_pieces, in_rounds, replayed_run

@@ -271,6 +271,20 @@ def test_the_headline_names_a_sweep_that_settles_it(processes, said):
 
 
 @pytest.mark.parametrize(
+    ("requests", "few"),
+    [
+        (1, "one request is"),
+        (4, "4 requests are"),
+        (5, "5 requests of such unequal length are"),
+    ],
+)
+def test_the_headline_says_why_requests_are_too_few(requests, few):
+    alone = {"speedup_without_interval": 1.5, "requests": requests}
+    bare = replace(hand.answer(hand.perfect()), decision="inconclusive", choice=None, **alone)
+    assert headline(bare) == f"Inconclusive: {few} too few to decide by"
+
+
+@pytest.mark.parametrize(
     ("settled_by", "larger", "rows", "engine", "said", "words"),
     [
         ("sample", (60, 3, 0.9), 60, None,
@@ -300,10 +314,13 @@ def test_the_headline_names_a_sweep_that_settles_it(processes, said):
         ("sample", None, 29, None,  # the traffic has no 30
          "Next: the same sweep with --sample 30, in another --out.", None),
         ("load", None, 42, None, "Next: a sweep that measures concurrency 1.",
-         "--target ./big --sample 9 --concurrency 1"),
+         "--target ./big --sample=9 --concurrency 1"),
         ("decoding", None, 42, None,
          "Next: decode it, by the same sweep with --measure best --measure-requests 10.",
-         "--target ./big --sample 9 --out 'a run' --measure best --measure-requests 10"),
+         "--target ./big --sample=9 --out 'a run' --measure best --measure-requests 10"),
+        ("timing", None, 42, None,
+         "Next: time and decode the drafts, by the same sweep with --measure best.",
+         "--target ./big --sample=9 --out 'a run' --measure best"),
         ("baseline", None, 42, None,  # a server that only its user knows
          "Next: the same sweep with --baseline-server URL, in another --out.", None),
     ],
@@ -319,7 +336,7 @@ def test_an_open_decision_says_what_would_settle_it_and_gives_the_command(
         engine=engine,
     )
     assert reasons(answer)[-1] == said
-    command = "draftbench sweep --target ./big --sample 9 --out 'a run'"
+    command = "draftbench sweep --target ./big --sample=9 --out 'a run'"
     found = next_sweep(answer, hand.manifest(command=command, rows=rows, merged=0), "a run")
     assert found == (words and f"sweep {words}")
 

@@ -1,7 +1,5 @@
 """An append is kept whole or not at all, whatever cut it short."""
 
-from __future__ import annotations
-
 import errno
 import os
 

@@ -1,7 +1,5 @@
 """What a machine did between two looks, from counters made by hand."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

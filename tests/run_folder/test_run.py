@@ -1,7 +1,5 @@
 """What holds when a run was interrupted, tried again, or measured something twice."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

@@ -1,8 +1,6 @@
 """Small sweeps on the embedded models, measured in this process, with step times made up: they
 are the slow part, and nothing here depends on them."""
 
-from __future__ import annotations
-
 import os
 import shutil
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Sweeps on a serving engine: what is started, asked and kept, and what a fault costs."""
 
-from __future__ import annotations
-
 import re
 from dataclasses import replace
 from pathlib import Path

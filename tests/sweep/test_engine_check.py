@@ -1,7 +1,5 @@
 """A server is what it should be: the one that the run was begun on, drafting as it was asked to."""
 
-from __future__ import annotations
-
 import json
 from dataclasses import replace
 

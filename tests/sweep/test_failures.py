@@ -1,7 +1,5 @@
 """One bad candidate never ends a sweep: it is recorded with a reason and a hint."""
 
-from __future__ import annotations
-
 import errno
 import os
 import time

@@ -50,8 +50,8 @@ def test_a_targets_own_layers_are_replayed_and_decoded_through_the_same_rounds(
 def test_behind_prompt_lookup_every_decoded_round_is_the_one_that_the_parts_replays_say(
     small, target, layers
 ):
-    how = {"ks": (1, 3), "dtype": "float32", "requests": 6, "max_new_tokens": 40}
-    run = small.found("ngram+mtp", **how, target=str(target(layers)), measure_requests=6)
+    how = {"ks": (1, 3), "dtype": "float32", "requests": 3, "max_new_tokens": 24}
+    run = small.found("ngram+mtp", **how, target=str(target(layers)), measure_requests=3)
     assert [str(candidate) for candidate in run.candidates] == ["mtp", "ngram", "ngram+mtp"]
     stacked = [record for record in run.replays if isinstance(record, StackReplay)]
     assert {row.k for row in rows_as_replayed(run) if row.candidate.fallback} == {1, 3}

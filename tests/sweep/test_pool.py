@@ -4,8 +4,6 @@ Most workers here are in this process; those of the slow tests are children, whi
 anew. `scripts/hostile_drafts.py` and `scripts/kill_test.py --workers 2` show more.
 """
 
-from __future__ import annotations
-
 import os
 import signal
 import sys

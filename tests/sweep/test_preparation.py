@@ -1,7 +1,5 @@
 """What a sweep finds out before it loads any weights, and what its manifest keeps of it."""
 
-from __future__ import annotations
-
 import json
 import re
 from types import SimpleNamespace

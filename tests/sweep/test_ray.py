@@ -4,8 +4,6 @@ The cluster is this machine, with three processors as far as Ray knows. Skipped 
 installed (the extra `ray`).
 """
 
-from __future__ import annotations
-
 import contextlib
 import json
 import os

@@ -1,7 +1,5 @@
 """A sweep that was stopped anywhere and begun again ends like one that was not."""
 
-from __future__ import annotations
-
 import json
 import re
 from collections import Counter, defaultdict

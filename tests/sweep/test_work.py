@@ -1,7 +1,5 @@
 """How long a dry run says that a sweep takes, of models whose sizes are round numbers."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from types import SimpleNamespace
 

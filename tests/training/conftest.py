@@ -1,7 +1,5 @@
 """A run whose draft surely gains by training: the embedded draft with noise on its weights."""
 
-from __future__ import annotations
-
 import contextlib
 import io
 import json

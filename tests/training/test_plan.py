@@ -1,7 +1,5 @@
 """What can be trained here, found out before anything is computed."""
 
-from __future__ import annotations
-
 import pytest
 from scenes import EMBEDDED
 
