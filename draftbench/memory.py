@@ -55,8 +55,9 @@ LEVELS = {
     ),
     "fp8": Level(
         meaning="e4m3 weights and activations, one scale per row",
-        on_gpu="1 byte a weight, read at 30 to 80% of an H200's bandwidth, after a launch that "
-        "rounds the tokens (Triton; scripts/bench_kernels.py)",
+        on_gpu="1 byte a weight, read at 30 to 80% of an H200's bandwidth if a launch before it "
+        "rounds the token; now the product does, which was not timed (Triton; "
+        "scripts/bench_kernels.py)",
         least_cosine=0.8,
         per_weight=1.0,
         per_output=4,
@@ -66,8 +67,9 @@ LEVELS = {
     ),
     "int8": Level(
         meaning="8-bit weights, one scale per output",
-        on_gpu="1 byte a weight, read at 46 to 81% of an H200's bandwidth, after a launch that "
-        "rounds the tokens (Triton; scripts/bench_kernels.py)",
+        on_gpu="1 byte a weight, read at 46 to 81% of an H200's bandwidth if a launch before it "
+        "rounds the token; now the product does, which was not timed (Triton; "
+        "scripts/bench_kernels.py)",
         least_cosine=0.9,
         per_weight=1.0,
         per_output=4,

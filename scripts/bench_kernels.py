@@ -1,6 +1,6 @@
 """Times the kernels of recorded passes on a GPU: each product against a read of its weights at the
-memory's speed and against PyTorch's product, attention against PyTorch's FlashAttention. Matrices
-are those of models with 8, 1.5 and 0.3 billion weights.
+memory's speed and against PyTorch's product, attention, which here also rotates and stores, against
+PyTorch's FlashAttention. Matrices are those of models with 8, 1.5 and 0.3 billion weights.
 
     python scripts/bench_kernels.py [FILE]
 
@@ -91,7 +91,8 @@ def products(level: str, outputs: int, inputs: int, n: int) -> tuple[int, float,
             for _ in range(copies_of(outputs * inputs))
         ]
         matrices = [layer.matrix for layer in layers]
-    given = [kernels.given(x, None, 0.0, matrix) for matrix in matrices]
+    largest = x.float().abs().amax(1)[None]
+    given = [kernels.given(x, None, 0.0, largest, matrix) for matrix in matrices]
     ours = seconds([lambda g=g: kernels.product(*g, torch.bfloat16) for g in given])
     return matrices[0].weight.nbytes, ours, theirs
 
@@ -102,12 +103,13 @@ def attention(rows: int, keys: int) -> tuple[int, float, float]:
 
     size = 4 * rows * KEY_HEADS * keys * HEAD
     slabs = [normal(2, rows, KEY_HEADS, keys, HEAD) for _ in range(copies_of(size))]
-    query = normal(rows, HEADS, HEAD)
-    starts = torch.full((rows,), keys - 1, device="cuda")
+    qkv = normal(rows, (HEADS + 2 * KEY_HEADS) * HEAD)
+    given = (qkv, None, None, 0.0, torch.full((rows,), keys - 1, device="cuda"))
+    given = (*given, normal(keys, 1, HEAD), normal(keys, 1, HEAD))
     # It takes the heads that share a key as tokens, which all see every key.
-    grouped = query.view(rows, KEY_HEADS, -1, HEAD)
+    grouped = qkv[:, : HEADS * HEAD].reshape(rows, KEY_HEADS, -1, HEAD)
     flash = torch.ops.aten._scaled_dot_product_flash_attention.default
-    ours = seconds([lambda s=s: kernels.attention(query, s, starts, keys) for s in slabs])
+    ours = seconds([lambda s=s: kernels.attention(*given, s, keys) for s in slabs])
     return size, ours, seconds([lambda s=s: flash(grouped, *s.unbind()) for s in slabs])
 
 

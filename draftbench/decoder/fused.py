@@ -5,7 +5,8 @@ is read. A layer becomes
 
     queries, keys and values · attention · output · gate and up · down
 
-with one more launch if attention is split into chunks of keys. A pass over many tokens is
+with one more launch if attention is split into chunks of keys, and one more before each product by
+weights of 8 bits if there are several tokens to be rounded. A pass over many tokens is
 compute-bound: it uses PyTorch's products, and one launch for what lies between two of them.
 """
 
@@ -62,24 +63,22 @@ class FusedPasses:
         self, reach: int, tokens: Tensor, starts: Tensor, slabs: Tensor, hidden: HiddenStates | None
     ) -> Tensor:
         layers, dtype = self._model.layers, self._model.like.dtype
-        sums, x, squares = kernels.begin(tokens, self._model.embedding, layers[0].input_norm.weight)
+        norm = layers[0].input_norm
+        sums, x, squares, largest = kernels.begin(tokens, self._model.embedding, norm.weight)
         for index, layer in enumerate(layers):
             if hidden is not None:
                 hidden.take(index, sums)
             qkv, out, gate_up, down = self._matrices[4 * index : 4 * index + 4]
-            slab, norm = slabs.select(0, index), layer.mlp_norm
-            given = kernels.given(x, squares, layer.input_norm.eps, qkv)
-            if layer.q_norm is None:
-                query = kernels.rotated_product(*given, starts, *self._model.rotary, slab)
-            else:
-                query = self._rotated(kernels.product(*given, dtype), layer, starts, slab)
-            seen = kernels.given(kernels.attention(query, slab, starts, reach), None, 0.0, out)
-            x, squares = kernels.add_product(sums, norm.weight, *seen)
-            gated = kernels.gated_product(*kernels.given(x, squares, norm.eps, gate_up), dtype)
-            x, squares = kernels.add_product(
-                sums, layer.next_norm.weight, *kernels.given(gated, None, 0.0, down)
-            )
-        given = kernels.given(x, squares, layers[-1].next_norm.eps, self._matrices[-1])
+            given = kernels.given(x, squares, norm.eps, largest, qkv)
+            heads, slab = kernels.product(*given, dtype), slabs.select(0, index)
+            x, largest = self._attention(heads, layer, starts, slab, reach)
+            norm, given = layer.mlp_norm, kernels.given(x, None, 0.0, largest, out)
+            x, squares, largest = kernels.add_product(sums, norm.weight, *given)
+            given = kernels.given(x, squares, norm.eps, largest, gate_up)
+            x, largest = kernels.gated_product(*given, dtype)
+            norm, given = layer.next_norm, kernels.given(x, None, 0.0, largest, down)
+            x, squares, largest = kernels.add_product(sums, norm.weight, *given)
+        given = kernels.given(x, squares, norm.eps, largest, self._matrices[-1])
         return kernels.product(*given, dtype)
 
     def _of_many(
@@ -93,15 +92,16 @@ class FusedPasses:
             if hidden is not None:
                 hidden.take(index, sums)
             slab = slabs.select(0, index)
-            query = self._rotated(layer.qkv(x), layer, starts, slab)
-            x = layer.out(kernels.attention(query, slab, starts, reach))
+            x = layer.out(self._attention(layer.qkv(x), layer, starts, slab, reach)[0])
             x = kernels.add_norm(sums, x, layer.mlp_norm.weight, layer.mlp_norm.eps)
             x = layer.down(kernels.swiglu(layer.gate_up(x)))
             x = kernels.add_norm(sums, x, layer.next_norm.weight, layer.next_norm.eps)
         return model.logits(x)
 
-    def _rotated(self, qkv: Tensor, layer: Layer, starts: Tensor, slab: Tensor) -> Tensor:
+    def _attention(
+        self, qkv: Tensor, layer: Layer, starts: Tensor, slab: Tensor, reach: int
+    ) -> tuple[Tensor, Tensor]:
         norms: tuple[Tensor | None, Tensor | None, float] = (None, None, 0.0)
         if layer.q_norm is not None and layer.k_norm is not None:
             norms = (layer.q_norm.weight, layer.k_norm.weight, layer.q_norm.eps)
-        return kernels.rotate(qkv, *norms, starts, *self._model.rotary, slab)
+        return kernels.attention(qkv, *norms, starts, *self._model.rotary, slab, reach)

@@ -59,6 +59,13 @@ def llama_obstacle(model: Any) -> str | None:
     return None
 
 
+def _fused(model: LlamaModel) -> Append:
+    """A model's passes by kernels of draftbench. Triton may be installed and not work."""
+    from draftbench.decoder.fused import FusedPasses
+
+    return FusedPasses(model)
+
+
 def _reason(error: Exception) -> str:
     return f"{type(error).__name__}: {error}".splitlines()[0][:MOST_CHARACTERS]
 
@@ -127,25 +134,25 @@ class LlamaRunner:
 
     def record_with(self, make_recorder: Callable[[], Recorder]) -> str | None:
         """`record_short_passes` with any recorder."""
-        obstacle = ""
+        slow = "" if self.device == "cpu" else "Triton is not installed"
         if has_triton(self.device):
-            from draftbench.decoder.fused import FusedPasses
-
-            obstacle = self._record_with(make_recorder, FusedPasses(self._model))
-            if not obstacle:
+            slow = self._record_with(make_recorder, partial(_fused, self._model))
+            if not slow:
                 self._kernels = ", fused kernels"
                 return None
-            obstacle = f"its passes take more launches than they could: {obstacle}"
-        if unrecorded := self._record_with(make_recorder, self._model.continue_evenly):
+        if unrecorded := self._record_with(make_recorder, lambda: self._model.continue_evenly):
             self._kernels = ", call by call"
-            obstacle = f"launches its steps call by call, not as CUDA graphs: {unrecorded}"
-        return obstacle or None
+            return f"launches its steps call by call, not as CUDA graphs: {unrecorded}"
+        return f"its passes take more launches than they could: {slow}" if slow else None
 
-    def _record_with(self, make_recorder: Callable[[], Recorder], append: Append) -> str:
+    def _record_with(
+        self, make_recorder: Callable[[], Recorder], make_append: Callable[[], Append]
+    ) -> str:
         """Try to record on short caches; returns why that fails, empty if it works."""
         model = self._model
-        lender = partial(Lender, model.new_slabs, append, model.continue_evenly, make_recorder)
         try:
+            append = make_append()
+            lender = partial(Lender, model.new_slabs, append, model.continue_evenly, make_recorder)
             for rows in (1, 2):
                 lender().lend(1, rows, (1, 2))
             self._lender = lender(self._longest)

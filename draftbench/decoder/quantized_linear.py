@@ -374,7 +374,7 @@ class EightBitLinear(ProductLinear):
         self.matrix = Matrix(codes, scale[:, 0].contiguous(), bias)
         self.weight_bytes = codes.nbytes + scale.nbytes
         self.product = lambda x: kernels.product(
-            *kernels.given(x.contiguous(), None, 0.0, self.matrix), x.dtype
+            *kernels.given(x.contiguous(), None, 0.0, None, self.matrix), x.dtype
         )
 
 

@@ -1,8 +1,9 @@
-"""Compiles what passes of an 8B model would launch on an Ada or a Hopper GPU, without one.
+"""Compiles what passes of an 8B model would launch on Ada, Hopper and Blackwell GPUs, without one.
 
 Triton refuses at its first call a kernel that keeps more in shared memory than a GPU has.
 """
 
+from functools import partialmethod
 from types import SimpleNamespace
 from unittest.mock import patch
 
@@ -22,14 +23,13 @@ from draftbench.decoder.llama import Layer
 
 # Bytes of shared memory that a program may have, by compute capability (NVIDIA, CUDA C++
 # Programming Guide).
-SHARED = {89: 99 << 10, 90: 227 << 10}
+SHARED = {89: 99 << 10, 90: 227 << 10, 100: 227 << 10, 120: 99 << 10}
 HIDDEN, INNER, HEADS, KV_HEADS, HEAD, WORDS = 4096, 14336, 32, 8, 128, 128256
 # Types of the model and of its weights.
-BFLOAT16 = (torch.bfloat16, torch.bfloat16)
-TYPES = {
-    89: [BFLOAT16, (torch.float16, torch.float16), (torch.float32, torch.float32)],
-    90: [BFLOAT16, (torch.bfloat16, torch.int8), (torch.bfloat16, torch.float8_e4m3fn)],
-}
+TYPES = [
+    *((dtype, dtype) for dtype in (torch.bfloat16, torch.float16, torch.float32)),
+    *((torch.bfloat16, narrow) for narrow in (torch.int8, torch.float8_e4m3fn)),
+]
 
 
 def on_card(*size, dtype):
@@ -90,20 +90,21 @@ def compiled(capability, kernel, args, options):
     return triton.compile(source, target=GPUTarget("cuda", capability, 32), options=options)
 
 
-def main():
-    def run(kernel, *args, grid, warmup, **options):
-        made = compiled(capability, kernel, args, options)
-        shared = made.metadata.shared
-        assert shared <= SHARED[capability], (kernel, capability, args, shared)
+def check(kernel, capability, *args, grid, warmup, **options):
+    shared = compiled(capability, kernel, args, options).metadata.shared
+    assert shared <= SHARED[capability], (kernel, capability, args, shared)
 
+
+def main():
     real = {name: op._init_fn for name, op in vars(kernels).items() if isinstance(op, CustomOpDef)}
-    with FakeTensorMode(), patch.multiple(kernels, **real), patch.object(JITFunction, "run", run):
-        for capability, shared in SHARED.items():
-            card = SimpleNamespace(shared_memory_per_block_optin=shared)
-            torch.cuda.get_device_properties = lambda device, card=card: card
-            for dtype, held in TYPES[capability]:
-                passes = FusedPasses(model(dtype, held, normed=capability == 89))
-                for rows, width, reach in ((1, 1, 256), (16, 4, 4096)):
+    for capability, shared in SHARED.items():
+        card = SimpleNamespace(shared_memory_per_block_optin=shared)
+        run = patch.object(JITFunction, "run", partialmethod(check, capability))
+        torch.cuda.get_device_properties = lambda device, card=card: card
+        with FakeTensorMode(), patch.multiple(kernels, **real), run:
+            for dtype, held in TYPES:
+                passes = FusedPasses(model(dtype, held, normed=dtype == torch.bfloat16))
+                for rows, width, reach in ((1, 1, 256), (1, 5, 4096), (16, 4, 4096)):
                     slabs = on_card(1, 2, rows, KV_HEADS, 4096, HEAD, dtype=dtype)
                     tokens = torch.empty(rows * width, dtype=torch.long, device="cuda")
                     starts = torch.empty(rows, dtype=torch.long, device="cuda")

@@ -3,14 +3,16 @@ Triton's interpreter, which cuts numbers off where a GPU rounds them to bfloat16
 """
 
 import os
+import re
 import subprocess
 import sys
+from dataclasses import replace
 
 import pytest
 import torch
 from torch.nn import functional
 
-from draftbench.decoder import llama
+from draftbench.decoder import llama, quantized_linear
 from draftbench.decoder.attention import EvenRows
 from draftbench.decoder.linear import Matrix
 from draftbench.decoder.llama import swiglu
@@ -89,10 +91,12 @@ def matrix(normal):
 
 
 def begun(x, weight):
-    """Tokens as the kernels norm them, in products, and as PyTorch does."""
-    sums, *scaled = kernels.begin(torch.arange(len(x), device=DEVICE), x, weight)
+    """Tokens as products norm them, with what these need to know of them."""
+    sums, scaled, squares, largest = kernels.begin(torch.arange(len(x), device=DEVICE), x, weight)
     assert torch.equal(sums, x)
-    return scaled, functional.rms_norm(x, weight.shape, weight, 1e-5)
+    assert_near(scaled, x * weight)
+    assert torch.equal(largest, scaled.float().abs().amax(1)[None])
+    return scaled, squares, 1e-5, largest
 
 
 @each_type
@@ -107,6 +111,10 @@ def test_what_lies_between_two_products_is_pytorchs(normal, dtype, n, width):
     assert_near(kernels.swiglu(gate_up), swiglu(gate_up))
 
 
+def largest_of(x):
+    return x.float().abs().amax(1)
+
+
 @each_type
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize(
@@ -115,68 +123,74 @@ def test_what_lies_between_two_products_is_pytorchs(normal, dtype, n, width):
 def test_a_product_is_pytorchs_normed_or_not_and_added_or_gated(
     normal, matrix, dtype, kind, n, outputs, inputs
 ):
+    """Of 8 bits, also with a token that it rounds itself, by values that two programs left."""
     x, weight = normal(n, inputs, dtype=dtype), normal(inputs, dtype=dtype)
     ours, product = matrix(outputs, inputs, dtype, kind)
-    plain = kernels.given(x, None, 0.0, ours)
+    plain = kernels.given(x, None, 0.0, None, ours)
     assert_alike(kernels.product(*plain, dtype), product(x), kind)
-    scaled, normed = begun(x, weight)
-    given = kernels.given(*scaled, 1e-5, ours)
-    assert_alike(kernels.product(*given, dtype), product(normed), kind)
-    assert_alike(kernels.gated_product(*given, dtype), swiglu(product(normed)), kind)
+    largest = torch.stack([largest_of(x[:, :9]), largest_of(x)])
+    given = kernels.given(x, None, 0.0, largest, ours)
+    assert (given[0] is x) == (kind not in ROUNDED or n == 1)
+    assert torch.equal(kernels.product(*given, dtype), kernels.product(*plain, dtype))
+    given = kernels.given(*begun(x, weight), ours)
+    expected = product(functional.rms_norm(x, weight.shape, weight, 1e-5))
+    assert_alike(kernels.product(*given, dtype), expected, kind)
+    gated, largest = kernels.gated_product(*given, dtype)
+    assert_alike(gated, swiglu(expected), kind)
+    if kind in ROUNDED:
+        assert torch.equal(largest.amax(0), largest_of(gated))
     sums, norm = normal(n, outputs, dtype=dtype), normal(outputs, dtype=dtype)
     added = sums + product(x)
-    scaled, squares = kernels.add_product(sums, norm, *plain)
+    scaled, squares, largest = kernels.add_product(sums, norm, *plain)
     assert_alike(sums, added, kind)
     assert_alike(scaled, added * norm, kind)
     assert_alike(squares.sum(0), added.float().square().sum(1).to(dtype), kind)
+    if kind in ROUNDED:
+        assert torch.equal(largest.amax(0), largest_of(scaled))
 
 
 @each_type
-@pytest.mark.parametrize("way", ["rotated", "normed and rotated", "rotated by the product"])
+@pytest.mark.parametrize("normed", [False, True])
 @pytest.mark.parametrize(
     ("rows", "width", "heads", "kv_heads", "half", "capacity"),
     [
         *((1, 1, 4, 2, 8, 24), (1, 5, 6, 2, 5, 24), (3, 2, 3, 1, 9, 24), (2, 3, 4, 4, 16, 24)),
-        *((2, 1, 4, 2, 6, 512), (3, 3, 4, 2, 6, 700)),
+        *((2, 1, 4, 2, 6, 512), (3, 3, 4, 2, 6, 700), (1, 20, 4, 1, 3, 300)),
     ],
 )
-def test_queries_are_rotated_and_attend_and_keys_and_values_are_stored_as_by_pytorch(
-    normal, matrix, dtype, way, rows, width, heads, kv_heads, half, capacity
+def test_heads_are_normed_and_rotated_and_stored_and_attend_as_by_pytorch(
+    normal, dtype, normed, rows, width, heads, kv_heads, half, capacity
 ):
-    """Also past the last position that the tables know, whose results are never read, and over
-    chunks of keys, of some of which some rows see nothing.
+    """Also past the last position that the tables know, whose results are never read; over chunks
+    of keys, of some of which some rows see nothing; by several programs to a key head; and where a
+    row's tokens lie in two chunks.
     """
     head, every, n = 2 * half, heads + 2 * kv_heads, rows * width
     rotary = llama.Rotary(*(normal(capacity - 4, 1, head, dtype=dtype) for _ in range(2)))
-    starts = torch.tensor([capacity - 5, 0, capacity // 3][:rows], device=DEVICE)
+    starts = torch.tensor([capacity - width, 0, min(capacity // 2, kernels.CHUNK - 1)][:rows])
+    starts = starts.to(DEVICE)
     slabs = normal(2, 2, rows, kv_heads, capacity, head, dtype=dtype)
     plain = EvenRows(slabs.clone(), starts, width, capacity, rotary, heads // kv_heads)
     slab = slabs[1].clone()
-    if way == "rotated by the product":
-        ours, product = matrix(every * head, 70, dtype, "biased")
-        scaled, normed = begun(normal(n, 70, dtype=dtype), normal(70, dtype=dtype))
-        expected = plain.attend(1, product(normed).view(n, every, head))
-        given = kernels.given(*scaled, 1e-5, ours)
-        query = kernels.rotated_product(*given, starts, *rotary, slab)
-    else:
-        qkv, weights = normal(n, every * head, dtype=dtype), [None, None]
-        exact = qkv.clone().view(n, every, head)
-        if way == "normed and rotated":
-            weights = [normal(head, dtype=dtype) for _ in range(2)]
-            parts = exact.split((heads, kv_heads, kv_heads), 1)
-            for part, weight in zip(parts, weights, strict=False):
-                part.copy_(functional.rms_norm(part, (head,), weight, 1e-5))
-        expected = plain.attend(1, exact)
-        query = kernels.rotate(qkv, *weights, 1e-5, starts, *rotary, slab)
+    qkv, weights = normal(n, every * head, dtype=dtype), [None, None]
+    exact = qkv.clone().view(n, every, head)
+    if normed:
+        weights = [normal(head, dtype=dtype) for _ in range(2)]
+        parts = exact.split((heads, kv_heads, kv_heads), 1)
+        for part, weight in zip(parts, weights, strict=False):
+            part.copy_(functional.rms_norm(part, (head,), weight, 1e-5))
+    expected = plain.attend(1, exact)
+    got, largest = kernels.attention(qkv, *weights, 1e-5, starts, *rotary, slab, capacity)
     assert_alike(slab, plain.slabs[1])
     # Nothing else in the slab was touched.
     assert int((slab != slabs[1]).any(dim=-1).sum()) <= 2 * n * kv_heads
-    assert_alike(kernels.attention(query, slab, starts, capacity), expected)
+    assert_alike(got, expected)
+    assert torch.equal(largest.amax(0), largest_of(got))
 
 
 @pytest.mark.slow
 @on_a_cpu
-def test_each_kernel_compiles_and_fits_on_ada_and_hopper(tmp_path):
+def test_each_kernel_compiles_and_fits_on_ada_hopper_and_blackwell(tmp_path):
     """Which needs no GPU."""
     environment = os.environ | {"TRITON_CACHE_DIR": str(tmp_path)}
     environment.pop("TRITON_INTERPRET", None)
@@ -207,13 +221,48 @@ def test_a_recorded_pass_of_these_kernels_gives_the_logits_of_transformers(fused
     assert runner.name == "draftbench (float32, cpu, fused kernels)"
 
 
+@pytest.mark.slow
 @on_a_cpu
-def test_kernels_that_give_other_logits_are_not_used_and_the_pass_is_recorded_without(
-    fused_kernels, monkeypatch
+@pytest.mark.parametrize("level", ["int8", "fp8"])
+def test_steps_by_weights_of_8_bits_are_the_passes_that_round_tokens_before(
+    fused_kernels, monkeypatch, level
 ):
-    monkeypatch.setattr(kernels, "attention", lambda query, *_: query.flatten(1).flip(1))
+    """One row, whose token each product rounds, and two."""
+    kernel = quantized_linear.KERNELS["cuda", level]
+    monkeypatch.setitem(quantized_linear.KERNELS, ("cpu", level), replace(kernel, least=(0, 0)))
+    monkeypatch.setattr(quantized_linear, "has_triton", lambda device: True)
+    runner = llama.LlamaRunner(random_model(LLAMA["qwen3"]), level)
+    assert runner.record_with(Traced) is None
+    for rows in (1, 2):
+        cache = runner.new_cache(8, rows, widths=(1,))
+        assert min(cache.graphs.cosines.values()) > 0.9999
+
+
+def backwards(*given):
+    return [x.flip(1) for x in ATTENTION(*given)]
+
+
+def without_a_compiler(*given):
+    raise RuntimeError("Failed to find C compiler. Please specify via CC\nand more")
+
+
+ATTENTION = kernels.attention
+
+
+@on_a_cpu
+@pytest.mark.parametrize(
+    ("attention", "why"),
+    [
+        (backwards, r"its passes differ then \(cosine .*\)"),
+        (without_a_compiler, "RuntimeError: Failed to find C compiler. Please specify via CC"),
+    ],
+)
+def test_kernels_that_fail_or_give_other_logits_are_not_used_and_the_pass_is_recorded_without(
+    fused_kernels, monkeypatch, attention, why
+):
+    monkeypatch.setattr(kernels, "attention", attention)
     runner = runner_of(random_model(LLAMA["llama"]))
-    why = runner.record_with(Traced)
-    assert "its passes take more launches than they could: its passes differ" in why
+    said = runner.record_with(Traced)
+    assert re.fullmatch(f"its passes take more launches than they could: {why}", said)
     assert runner.name == "draftbench (float32, cpu)"
     assert runner.new_cache(8, widths=(1,)).graphs is not None
