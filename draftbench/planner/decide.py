@@ -756,8 +756,11 @@ class DecisionAt:
         leader, run = self.leader, self.evaluator.run
         if not (run.has_baseline or self.evaluator.foreign):
             return "baseline"
-        if self.decision != "inconclusive" or self.impossible or leader is None:
+        if self.decision != "inconclusive" or self.impossible:
             return None
+        if leader is None:
+            alone = run.manifest.question.engine is None and run.manifest.effort.measure == "replay"
+            return "timing" if alone and not run.failures else None
         if leader.cells or self.evaluator.on_engine or self.evaluator.foreign:
             return "sample"
         if leader.note:

@@ -52,9 +52,9 @@ CaveatKind = Literal[
 # Fewer decoded requests do not correct a prediction: one noisy request would decide it.
 FEW_DECODED = 5
 Objective = Literal["speedup", "latency", "throughput", "cost"]
-# What settles an open decision: timing a server without speculation, decoding the leader, timing
-# this load, or a larger sweep.
-Remedy = Literal["baseline", "decoding", "load", "sample"]
+# What settles an open decision: timing a server without speculation, timing drafts that were only
+# replayed, decoding the leader, timing this load, or a larger sweep.
+Remedy = Literal["baseline", "timing", "decoding", "load", "sample"]
 # A larger sweep is advised if it settles an open decision with this probability.
 SETTLES = 0.9
 # Above this α of `self`, near ties alone can explain why it is below 1.

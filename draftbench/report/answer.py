@@ -120,6 +120,9 @@ def _next_sweep(answer: Recommendation) -> _Sweep | None:
         return _Sweep("Next: the same sweep on a quiet machine, in another --out.", {})
     if settled_by == "baseline":
         return _Sweep("Next: the same sweep with --baseline-server URL, in another --out.", None)
+    if settled_by == "timing":
+        sentence = "Next: time and decode the drafts, by the same sweep with --measure best."
+        return _Sweep(sentence, {"--measure": "best"}, resumes=True)
     if settled_by == "decoding":
         decoded = {"--measure": "best", "--measure-requests": str(answer.requests)}
         sentence = f"Next: decode it, by the same sweep with {_words(decoded)}."

@@ -326,21 +326,28 @@ def test_how_much_each_sweep_measured_is_listed_after_what_it_asked(run_a):
 
 
 @pytest.mark.parametrize(
-    ("target", "draft", "listed"),
+    ("targets", "drafts", "listed"),
     [
-        ("f", "g", []),
-        ("", "g", ["target"]),  # a server tells nothing of its files
-        ("f", "", ["drafts"]),
+        (("f", "f"), ("g", "g"), []),
+        (("f", "h"), ("g", "g"), ["target"]),
+        (("f", "f"), ("g", "h"), ["drafts"]),
+        (("", ""), ("", ""), ["target", "drafts"]),  # servers tell nothing of their files
     ],
 )
-def test_one_model_under_two_paths_is_no_difference(run_a, target, draft, listed):
-    facts = tuple(
-        replaced(each, fingerprint=draft if each.candidate else target) for each in run_a.facts
+def test_one_model_under_two_paths_is_no_difference(run_a, targets, drafts, listed):
+    one, other = (
+        replace(
+            run_a,
+            facts=tuple(
+                replaced(each, fingerprint=draft if each.candidate else target)
+                for each in run_a.facts
+            ),
+        )
+        for target, draft in zip(targets, drafts, strict=True)
     )
-    one = replace(run_a, facts=facts)
     paths = {"target": "/models/target", "drafts": ("/models/small",)}
-    question = replaced(one.manifest.question, **paths)
-    other = replace(one, manifest=replaced(one.manifest, question=question))
+    question = replaced(other.manifest.question, **paths)
+    other = replace(other, manifest=replaced(other.manifest, question=question))
     assert [c.fact for c in compared(one, other).question] == listed
 
 

@@ -7,6 +7,7 @@ takes four rounds, 4 · 1.2 + 3 · 0.05 = 4.95 s; one that is never right 9.4 s 
 
 import math
 
+import hand
 import msgspec
 import numpy as np
 import pytest
@@ -96,6 +97,14 @@ def test_the_asked_speedup_is_the_bar_and_must_be_passed(scene, requests_alone):
         (2.0, "do_not_speculate"),
     ):
         assert recommend(run, DecisionOptions(min_speedup=bar)).decision == decision
+
+
+@pytest.mark.parametrize(("measure", "remedy"), [("replay", "timing"), ("best", None)])
+def test_drafts_that_were_only_replayed_are_to_be_timed_next(measure, remedy):
+    effort = msgspec.structs.replace(hand.manifest().effort, measure=measure)
+    found = hand.answer(hand.untimed(), effort=effort)
+    assert (found.decision, found.leader) == ("inconclusive", None)
+    assert found.settled_by == remedy
 
 
 def test_requests_that_disagree_too_much_are_inconclusive_and_more_are_asked_for(

@@ -318,6 +318,9 @@ def test_the_headline_says_why_requests_are_too_few(requests, few):
         ("decoding", None, 42, None,
          "Next: decode it, by the same sweep with --measure best --measure-requests 10.",
          "--target ./big --sample=9 --out 'a run' --measure best --measure-requests 10"),
+        ("timing", None, 42, None,
+         "Next: time and decode the drafts, by the same sweep with --measure best.",
+         "--target ./big --sample=9 --out 'a run' --measure best"),
         ("baseline", None, 42, None,  # a server that only its user knows
          "Next: the same sweep with --baseline-server URL, in another --out.", None),
     ],

@@ -18,6 +18,7 @@ from draftbench.traffic.errors import (
     UnknownFormError,
 )
 from draftbench.traffic.request_formats import BLOCKS
+from draftbench.traffic.request_formats import FORMS as KNOWN_FORMS
 from draftbench.traffic.request_settings import PADDING
 from draftbench.traffic.rows import Fields, read_request
 
@@ -42,6 +43,12 @@ def test_the_page_of_logs_says_what_becomes_of_each_shape():
     assert written == page(), "run scripts/log_shapes.py"
     assert len(SHAPES) >= 40
     assert all(f"\n| {name} | " in written for name in SHAPES)
+
+
+def test_every_form_has_a_row_on_the_page_of_logs():
+    rows = [row for row, content, *_ in SHAPES.values() if not isinstance(content, type)]
+    read = [read_request(json.dumps(row).encode(), "log", Fields(), b"key") for row in rows]
+    assert {each.form for each in read} >= {form.name for form in KNOWN_FORMS}
 
 
 def test_a_path_to_turns_asks_the_first():
