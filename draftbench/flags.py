@@ -106,7 +106,8 @@ def number(flag: str, kind: type[float], low: float, high: float, text: str) -> 
         value = math.nan
     if low <= value <= high:
         return value
-    limit = f"the largest value is {high:g}" if value > high else f"the smallest value is {low:g}"
+    end, bound = ("largest", high) if value > high else ("smallest", low)
+    limit = f"the {end} value is {bound:.10g}"
     if math.isnan(value):
         limit = f"expected a {'whole ' * (kind is int)}number"
     raise UsageError(f"{flag} {text}: {limit}", hint=f"for example {flag} {max(low, 1):g}")

@@ -194,6 +194,35 @@ def config(text: str, *more: str) -> list[str]:
     return ["sweep", "sweep.yaml", *more]
 
 
+def trainable(draft: str | Path, *more: str) -> list[str]:
+    """The forecast of a training on a run of enough requests."""
+    from draftbench.cli import main
+
+    assert main(sweep(log="".join(f'{{"prompt": "def f{n}(a):"}}\n' for n in range(60)))) == 0
+    return ["train", "run", "--draft", str(draft), "--forecast", *more]
+
+
+def without_peft() -> list[str]:
+    """A training of adapters that finds no peft."""
+    from draftbench.training import plan
+
+    find = plan.find_spec
+
+    def none_once(_: str) -> None:
+        plan.find_spec = find
+
+    plan.find_spec = none_once  # type: ignore[assignment]
+    return trainable(EMBEDDED / "draft", "--lora", "4")
+
+
+def with_traffic_of_another_target() -> list[str]:
+    from draftbench.cli import main
+
+    words = trainable(EMBEDDED / "draft", "--other", "other")
+    assert main([*sweep(target=str(EMBEDDED / "draft")), "--out", "other"]) == 0
+    return words
+
+
 def gated(change: Callable[[Path], object], *more: str) -> list[str]:
     """A run judged against its own baseline, after a change to the file."""
     from draftbench.cli import main
@@ -485,10 +514,20 @@ TRAINING: list[Case] = [
         lambda _: Path("mine").mkdir(), "train", "run", "--draft", "draft", "--out", "mine")),
     ("A learning rate that trains nothing", lambda: kept(
         nothing, "train", "run", "--draft", "draft", "--forecast", "--learning-rate", "0")),
+    ("A seed that is too large", lambda: kept(
+        nothing, "train", "run", "--draft", "draft", "--forecast", "--seed", "4294967296")),
     ("A run without texts", lambda: kept(
         nothing, "train", "run", "--draft", "draft", "--forecast")),
     ("A run with too few requests", lambda: (
         begun(nothing), ["train", "run", "--draft", "draft", "--forecast"])[1]),
+    ("A run with too few steps", lambda: trainable(EMBEDDED / "draft", "--batch", "64")),
+    ("Prompt lookup as the draft to train", lambda: trainable("ngram")),
+    ("A draft of other token ids", lambda: trainable(EMBEDDED / "foreign")),
+    ("`--out` in the folder of the draft", lambda: trainable(
+        shutil.copytree(EMBEDDED / "draft", "draft"), "--out", "draft/mine")),
+    ("A head with `--lora`", lambda: trainable(f"eagle3:{EMBEDDED}/head", "--lora", "4")),
+    ("`--lora` without peft", without_peft),
+    ("`--other` of another target", with_traffic_of_another_target),
 ]  # fmt: skip
 TOPICS: dict[str, list[Case]] = {
     "Command line": WORDS,

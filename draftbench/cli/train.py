@@ -24,13 +24,19 @@ from draftbench.training.settings import TrainingSettings
 def train(
     *,
     run: RunArgument = None,
-    draft: str = flag(..., "The draft to train: a name of the run, a folder or a model.", "MODEL"),
-    out: Path | None = flag(None, "The folder to write the trained draft to.", "FOLDER"),
+    draft: str = flag(
+        ...,
+        "The draft to train: a name of the run, a folder or a hub id; a head is eagle3:HEAD.",
+        "MODEL",
+    ),
+    out: Path | None = flag(
+        None, "The new folder for the trained draft; needed unless --forecast.", "FOLDER"
+    ),
     forecast: bool = flag(
-        False, "Only forecast what training would gain: a tenth of its time if requests are many."
+        False, "Only forecast the gain, in about a tenth of the time that the training takes."
     ),
     anyway: bool = flag(
-        False, "Train even if the forecast says that it is not worth it, or cannot be made."
+        False, "Train even if the forecast advises against it, cannot tell or cannot be made."
     ),
     other: Path | None = flag(
         None, "Also prove it on the traffic of this run of the same target.", "RUN"

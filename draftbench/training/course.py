@@ -17,6 +17,7 @@ from pathlib import Path
 
 import msgspec
 
+import draftbench
 from draftbench.errors import UsageError
 from draftbench.measure.trajectories import ScoredResponse
 from draftbench.records import to_json
@@ -137,7 +138,8 @@ def train(
     settings, trained = plan.settings, work / TRAINED
     learning_rate, looks, seconds = trained_once(plan, work, progress)
     progress.note("proving it on requests that it never saw")
-    packages = ["torch", "transformers", *["peft"] * (settings.lora is not None)]
+    libraries = ["torch", "transformers", *["peft"] * (settings.lora is not None)]
+    versions = {name: metadata.version(name) for name in libraries}
 
     def proof(responses: Sequence[ScoredResponse]) -> Proof:
         original, fitted = (plan.along(each, responses) for each in (plan.draft.spec, trained))
@@ -159,7 +161,7 @@ def train(
         forecast=made,
         proof=proof(plan.examples.prove),
         other=proof(other) if other else None,
-        packages={name: metadata.version(name) for name in packages},
+        packages={"draftbench": draftbench.__version__, **versions},
     )
     if training.proof.better:
         with writing(work):

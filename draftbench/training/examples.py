@@ -121,7 +121,7 @@ def examples_of(run: Run, key: bytes) -> Examples:
     if min(len({r.trajectory.request for r in rows}) for rows in ordered.values()) < MIN_REQUESTS:
         requests = len({r.trajectory.request for rows in ordered.values() for r in rows})
         raise UsageError(
-            f"the run has {requests} requests to train and prove the draft on: too few",
+            f"too few requests to train and prove the draft on: the run has {requests}",
             hint="sweep more of the traffic, a few hundred requests at least: of each hundred, 15 "
             "prove the draft and 10 say when to stop",
         )

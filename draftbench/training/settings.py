@@ -14,6 +14,8 @@ in_training = partial(flag, panel="Training")
 # a width of 2048, as models of that size are usually tuned. At a width of 128, which gives 1.6e-4,
 # rates of 1e-4 and 2e-4 gained 2.2 and 2.6 points, 4e-4 lost one at first, and 1.2e-3 lost four.
 RATE_TIMES_WIDTH = 0.02
+# The largest seed of NumPy, which the trainer seeds too.
+LARGEST_SEED = 2**32 - 1
 # Adapters take ten times the steps (Schulman et al. 2025, "LoRA without regret").
 LORA_TIMES = 10
 
@@ -29,14 +31,15 @@ class TrainingSettings:
     epochs: int = in_training(4, "How many times to go through the responses, at most.", min=1)
     lora: int | None = in_training(
         None,
-        "Train only adapters of this rank (LoRA), which takes a quarter of the memory.",
+        "Train only adapters of this rank (LoRA): a quarter of the memory for weights.",
         min=1,
     )
     learning_rate: float | None = in_training(
-        None, "The largest step of AdamW (default: 0.02 / width of the draft; with --lora, 0.2)."
+        None,
+        "The largest learning rate (default: 0.02 / hidden size of the draft, ×10 with --lora).",
     )
     batch: int = in_training(8, "Train on this many responses a step.", min=1)
-    seed: int = in_training(0, "Order the responses by this seed.", min=0)
+    seed: int = in_training(0, "Order the responses by this seed.", min=0, max=LARGEST_SEED)
 
     def __post_init__(self) -> None:
         rate = self.learning_rate

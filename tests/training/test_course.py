@@ -60,6 +60,7 @@ def test_a_draft_is_trained_into_an_ordinary_checkpoint_that_says_how_without_a_
     report = (folder / "training.json").read_text()
     assert json.loads(report) == answer["training"]
     assert not any(text in report for text in ("import", "def "))
+    assert json.loads(report)["packages"].keys() == {"draftbench", "torch", "transformers"}
     original, trained = (ModelSource(str(each)) for each in (spoiled, folder))
     assert original.fingerprint() == answer["training"]["fingerprint"]
     assert trained.parts() == original.parts()
@@ -258,10 +259,10 @@ def test_a_trained_draft_is_swept_quantized_gated_and_exported_like_any_other(
     assert found["int8"] == pytest.approx(found["none"], abs=0.03)
     assert command("gate", "--save", tmp_path / "base.json", tmp_path / "run").code == 0
     assert command("gate", "--baseline", tmp_path / "base.json", tmp_path / "later").code == 0
-    words = ["--engine", "vllm", "--candidate", "mine", "--anyway"]
-    exported = command("export", tmp_path / "run", *words)
-    assert exported.code == 0
-    assert str(mine[0]) in exported.out
+    words = ["export", tmp_path / "run", "--candidate", "mine", "--anyway", "--engine"]
+    for engine, named in (("vllm", str(mine[0])), ("llama.cpp", "-md mine-BF16.gguf ")):
+        exported = command(*words, engine)
+        assert (exported.code, named in exported.out) == (0, True)
 
 
 @pytest.fixture
