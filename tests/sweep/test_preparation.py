@@ -11,7 +11,7 @@ from sweep.engine import FakeServer
 from draftbench.cli import main
 from draftbench.cli.traffic import traffic_lines
 from draftbench.errors import RunFolderError, TrafficError, UsageError
-from draftbench.measure.prompts import TextSide
+from draftbench.measure.prompts import LostAnswerError, TextSide
 from draftbench.models.source import ModelSource
 from draftbench.run_folder.manifest import Effort
 from draftbench.sweep.options import ServingOptions, SweepOptions
@@ -36,10 +36,12 @@ def logged(tmp_path):
 
 @pytest.fixture
 def tokenless(monkeypatch):
-    """A tokenizer that makes nothing of some answers."""
+    """A tokenizer that makes nothing of some answers, and a template that loses a part of some."""
     answer = TextSide.answer
 
     def some(self, request):
+        if request.response == "lost":
+            raise LostAnswerError("reasoning that is not in the log")
         return [] if request.response == "nothing" else answer(self, request)
 
     monkeypatch.setattr(TextSide, "answer", some)
@@ -49,12 +51,17 @@ def lines_of(prepared):
     return [" ".join(line.split()) for line in traffic_lines(prepared.traffic)]
 
 
-def test_a_logged_answer_without_tokens_is_left_out_and_counted(small, logged, tokenless):
+def test_a_logged_answer_without_tokens_or_with_a_lost_part_is_left_out_and_counted(
+    small, logged, tokenless
+):
     """Known fault: a response of no tokens made a run that could not be read again."""
-    prepared = small.prepared("ngram", **logged("    return 1\n", "nothing"))
+    prepared = small.prepared("ngram", **logged("    return 1\n", "nothing", "lost"))
     assert [len(prompt.logged) > 0 for prompt in prepared.prompts] == [True]
     assert prepared.manifest.traffic.requests == 1
-    assert prepared.manifest.traffic.dropped == {"a logged answer without any token": 1}
+    assert prepared.manifest.traffic.dropped == {
+        "a logged answer without any token": 1,
+        "its logged answer had reasoning that is not in the log": 1,
+    }
     with pytest.raises(TrafficError, match="a logged answer without any token: 1"):
         small.prepared("ngram", **logged("nothing"))
 
