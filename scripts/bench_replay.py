@@ -5,9 +5,9 @@ same requests at temperature 0.
     ./qwen0.5:int4 eagle3:./head:none --traffic prod.jsonl
 
 Prints the seconds of the target's responses (both need them), of replaying all drafts (every k at
-once) and of decoding every configuration; their ratio without and with the responses; and how often
-rounds, proposed and accepted tokens are the same by replay as in the decoder, or differ at a near
-tie.
+once) and of decoding every configuration, in all and by draft; their ratio without and with the
+responses; and how often rounds, proposed and accepted tokens are the same by replay as in the
+decoder, or differ at a near tie.
 """
 
 import argparse
@@ -110,13 +110,14 @@ def main() -> None:
             runner, _ = build_runner(draft, build, name)
         loaded = LoadedCandidate(Candidate(draft=name, quant=level), runner, measurement)
         replay(loaded, material[:1])
-        start = time.perf_counter()
+        before, start = decode_seconds, time.perf_counter()
         replays = replay(loaded, material)
         laws = [
             law_of(item.trajectory, replay) for item, replay in zip(material, replays, strict=True)
         ]
         by_k = {k: expected_rounds(laws, k) for k in ks}
-        replay_seconds += time.perf_counter() - start
+        own_seconds = time.perf_counter() - start
+        replay_seconds += own_seconds
         for k in ks:
             for row, scored in enumerate(material):
                 prompt, trajectory = scored.prompt, scored.trajectory
@@ -141,6 +142,7 @@ def main() -> None:
                 else:
                     wrong += 1
                     print(f"{spec} k={k} request {row}: {predicted} by replay, {counted(response)}")
+        print(f"{spec}: replay {own_seconds:.2f} s, decoding {decode_seconds - before:.1f} s")
         del runner, loaded
     print(f"{len(prompts)} requests, {len(options.drafts)} drafts, k = 1 … {options.largest_k}")
     print(f"target's responses and their scores {responses:8.1f} s")

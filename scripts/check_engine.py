@@ -1,7 +1,10 @@
 """Checks, in a run measured on a serving engine, that replay gives the rounds that the engine
 counted, request by request.
 
-    python scripts/check_engine.py RUN
+    python scripts/check_engine.py RUN [float32]
+
+`float32` if engine and replay both computed in it: the run keeps no values of the engine's flags.
+Without it two of a draft's logits tie as in bfloat16.
 
 If the server reports its rounds one by one (vLLM), each must equal replay's; if it reports sums
 (llama.cpp), the rounds, proposed and accepted tokens must be ones that replay can give. Counted
@@ -249,9 +252,9 @@ def _answers(run: Run, candidate: Candidate, k: int) -> Sequence[Served]:
     ]
 
 
-def check(run: Run) -> int:
+def check(run: Run, dtype: str) -> int:
     """Print the comparison; gives the number of unexplained differences."""
-    margin = _tie_margin(run)
+    margin = NEAR_TIE_MARGIN[dtype]
     by_key = {t.key: t for t in run.trajectories}
     engine = run.manifest.question.engine
     version = next((f.version for f in run.engines if f.version), "of unknown version")
@@ -293,16 +296,6 @@ def check(run: Run) -> int:
     return wrong
 
 
-def _tie_margin(run: Run) -> float:
-    """How near two logits of the draft must be to tie: by the type that it is computed in here and
-    in the engine, which takes the checkpoint's unless it was started with another. Quantized
-    weights are multiplied with 8-bit activations, which are coarser than bfloat16.
-    """
-    asked = run.manifest.question
-    exact = asked.dtype == "float32" and "--dtype float32" in asked.engine_args.replace("=", " ")
-    return NEAR_TIE_MARGIN["float32" if exact else "bfloat16"]
-
-
 def main() -> int:
     try:
         run = read_run(RunFolder(Path(sys.argv[1])))
@@ -312,12 +305,12 @@ def main() -> int:
     if not run.served or not run.replays:
         print("no answers of an engine, or no replay, in this run", file=sys.stderr)
         return 2
-    wrong = check(run)
+    wrong = check(run, *sys.argv[2:] or ["bfloat16"])
     print(f"\n{wrong} differences without an explanation")
     return 1 if wrong else 0
 
 
 if __name__ == "__main__":
-    if len(sys.argv) != 2:
+    if len(sys.argv) not in (2, 3) or sys.argv[2:] not in ([], ["float32"]):
         sys.exit(__doc__)
     sys.exit(main())

@@ -27,6 +27,9 @@ _KNOWN = re.compile(
     r"|shape '\[[-\d, ]*\]' is invalid for input of size \d+"
     r"|Error while deserializing header: (?:\w+ )?\w+"
     r"|(?i:tried to allocate [\d.]+ ?[KMGT]?i?B(?:ytes)?)"
+    r"|Failed to find C compiler|no kernel image is available for execution on the device"
+    r"|CUDA driver version is insufficient for CUDA runtime version"
+    r"|the provided PTX was compiled with an unsupported toolchain"
 )
 _OUT_OF_MEMORY = ("out of memory", "can't allocate memory", "not enough memory", "bad_alloc")
 

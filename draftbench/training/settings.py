@@ -28,7 +28,7 @@ class TrainingSettings:
         UsageError: the learning rate is not a positive number.
     """
 
-    epochs: int = in_training(4, "Read the responses at most this often.", min=1)
+    epochs: int = in_training(4, "How many times to go through the responses, at most.", min=1)
     lora: int | None = in_training(
         None,
         "Train only adapters of this rank (LoRA): a quarter of the memory for weights.",

@@ -25,11 +25,9 @@ from draftbench.decoder.llama import Layer
 # Programming Guide).
 SHARED = {89: 99 << 10, 90: 227 << 10, 100: 227 << 10, 120: 99 << 10}
 HIDDEN, INNER, HEADS, KV_HEADS, HEAD, WORDS = 4096, 14336, 32, 8, 128, 128256
-# Types of the model and of its weights.
-TYPES = [
-    *((dtype, dtype) for dtype in (torch.bfloat16, torch.float16, torch.float32)),
-    *((torch.bfloat16, narrow) for narrow in (torch.int8, torch.float8_e4m3fn)),
-]
+# Types of the model and of its weights; on the oldest also those that newer models do not have.
+TYPES = [(torch.bfloat16, held) for held in (torch.bfloat16, torch.int8, torch.float8_e4m3fn)]
+OLDER = [(dtype, dtype) for dtype in (torch.float16, torch.float32)]
 
 
 def on_card(*size, dtype):
@@ -102,7 +100,7 @@ def main():
         run = patch.object(JITFunction, "run", partialmethod(check, capability))
         torch.cuda.get_device_properties = lambda device, card=card: card
         with FakeTensorMode(), patch.multiple(kernels, **real), run:
-            for dtype, held in TYPES:
+            for dtype, held in TYPES + OLDER * (capability == min(SHARED)):
                 passes = FusedPasses(model(dtype, held, normed=dtype == torch.bfloat16))
                 for rows, width, reach in ((1, 1, 256), (1, 5, 4096), (16, 4, 4096)):
                     slabs = on_card(1, 2, rows, KV_HEADS, 4096, HEAD, dtype=dtype)

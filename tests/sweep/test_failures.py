@@ -102,6 +102,9 @@ SHAPES = "mat1 and mat2 shapes cannot be multiplied (2x3 and 4x5)"
 SIZES = "The size of tensor a (3) must match the size of tensor b (4) at non-singleton dimension 1"
 TRIED = "Tried to allocate 2.00 GiB"
 HEADER = "Error while deserializing header: incomplete metadata"
+COMPILER = "Failed to find C compiler"
+IMAGE = "no kernel image is available for execution on the device"
+TOOLCHAIN = "the provided PTX was compiled with an unsupported toolchain"
 
 
 @pytest.mark.parametrize(
@@ -122,6 +125,9 @@ HEADER = "Error while deserializing header: incomplete metadata"
         (RuntimeError("shape '[2, 3]' is invalid for input of size 5"), "shape '[2, 3]'", AGAIN),
         (RuntimeError("size mismatch for a.b: customer"), "size mismatch for a.b", AGAIN),
         (OSError(f"{HEADER}, customer"), HEADER, AGAIN),
+        (RuntimeError(f"{COMPILER}. Please specify more"), COMPILER, AGAIN),
+        (RuntimeError(f"CUDA error: {IMAGE}\nmore"), IMAGE, AGAIN),
+        (RuntimeError(f"Triton Error [CUDA]: {TOOLCHAIN}. more"), TOOLCHAIN, AGAIN),
         (FileNotFoundError(2, "customer", "/home/customer/a.json"), f"{GONE}: a.json", AGAIN),
         (OSError(28, "customer"), "No space left on device", AGAIN),
         (RuntimeError("the customer's text"), "the model's code failed (RuntimeError)", REPORT),
