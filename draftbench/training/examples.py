@@ -74,7 +74,8 @@ def _digest(prompt: Sequence[int], key: bytes) -> str:
 
 def first_of_near(prompts: Iterable[Tokens]) -> dict[Tokens, Tokens]:
     """For each prompt, the first in token order among those near it, or near one of those."""
-    ordered = sorted(set(prompts))
+    if not (ordered := sorted(set(prompts))):
+        return {}
     pieces = []
     for prompt in ordered:
         short = max(0, PIECE - len(prompt))

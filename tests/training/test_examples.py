@@ -125,6 +125,9 @@ def test_any_first_part_of_the_training_responses_is_the_same_in_any_order_of_th
 
 
 def test_a_run_with_too_few_requests_or_without_texts_is_refused(recorded):
+    of_one_token = recorded([((at,), (1,)) for at in range(100)], "of one token")
+    with pytest.raises(UsageError, match="the run has 0"):
+        examples_of(of_one_token, KEY)
     run = recorded([((at,), (1, 2)) for at in range(12)])
     with pytest.raises(UsageError, match="the run has 12"):
         examples_of(run, KEY)
