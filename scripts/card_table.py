@@ -136,6 +136,17 @@ def table(read: float | None, speeds: list[Speed]) -> list[str]:
     return lines
 
 
+def not_done(out: Path, runs: dict[str, Run]) -> list[str]:
+    """A line for every candidate that failed, and for every step that was left out."""
+    failed = [
+        f"NOT DONE  {name}, {failure.candidate}: {failure.reason}"
+        for name, run in runs.items()
+        for failure in run.failures
+    ]
+    steps = out / "not-done.txt"
+    return failed + (steps.read_text().splitlines() if steps.exists() else [])
+
+
 def main(out: Path) -> None:
     speeds = [Speed(**told) for told in lines_of(out / "peers.jsonl")]
     timed = lines_of(out / "kernels.jsonl")
@@ -170,8 +181,8 @@ def main(out: Path) -> None:
         if name in runs:
             print(f"\n{name}:")
             print("\n".join(f"- {line}" for line in recommend(runs[name]).checks))
-    if (missing := out / "not-done.txt").exists():
-        print(f"\n{missing.read_text()}", end="")
+    if lines := not_done(out, runs):
+        print("\n".join(["", *lines]))
 
 
 if __name__ == "__main__":

@@ -9,11 +9,12 @@ import bench_kernels
 import msgspec
 import pytest
 import torch
-from card_table import Speed, costs, equal_replays, kernels, measured, table
+from card_table import Speed, costs, equal_replays, kernels, measured, not_done, table
 from inflate import Shape, inflate
 from scenes import EMBEDDED, ROOT
 from transformers import AutoModelForCausalLM
 
+from draftbench.records import Candidate, Failure
 from draftbench.run_folder.folder import RunFolder
 from draftbench.run_folder.run import read_run
 
@@ -101,6 +102,20 @@ def test_the_table_leaves_empty_what_was_not_timed():
         "| plain | 40 |  |",
         "| drafting | 60, **1.50×** | 90 |",
     ]
+
+
+def test_what_failed_is_said_beside_what_was_left_out(tmp_path):
+    ray = "NOT DONE  ray: it is not installed"
+    (tmp_path / "not-done.txt").write_text(f"{ray}\n")
+    failed = Failure(
+        candidate=Candidate(draft="d1", quant="fp8"), stage="load", reason="no kernel", hint=""
+    )
+    run = replace(
+        read_run(RunFolder(ROOT / "results" / "reference" / "tinyllama-stories")),
+        failures=(failed,),
+    )
+    lines = not_done(tmp_path, {"levels": run, "embedded": replace(run, failures=())})
+    assert lines == ["NOT DONE  levels, d1:fp8: no kernel", ray]
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
