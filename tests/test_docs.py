@@ -159,8 +159,9 @@ def test_the_python_example_runs_as_it_stands():
     assert done.stdout.strip() == shown.strip()
 
 
-def test_what_the_page_of_the_architecture_names_is_there():
-    rows = (ROOT / "docs/architecture.md").read_text().splitlines()
+def test_what_the_pages_for_contributors_name_is_there():
+    pages = ("architecture", "adding")
+    rows = [row for name in pages for row in (ROOT / f"docs/{name}.md").read_text().splitlines()]
     texts = {
         f"/{file.relative_to(ROOT)}": file.read_text()
         for folder in ("draftbench", "scripts", "tests")
@@ -185,7 +186,7 @@ def test_what_the_page_of_the_architecture_names_is_there():
 
 
 def test_every_script_is_named_with_what_it_shows():
-    page = (ROOT / "docs/architecture.md").read_text().partition("## Scripts")[2]
+    page = (ROOT / "docs/adding.md").read_text().partition("## Scripts")[2]
     scripts = {file.name for file in (ROOT / "scripts").iterdir() if file.is_file()}
     assert {name for name in scripts if f"`{name}" not in page} == set()
     assert {name for name in re.findall(r"`(\w+\.py)", page) if name not in scripts} == set()

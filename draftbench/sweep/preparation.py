@@ -156,7 +156,7 @@ def prepare_models(options: SweepOptions, command: str, watcher: Watcher) -> Pre
     drafting = [spec for spec in specs.values() if spec not in (LOOKUP, SELF)]
     models = [spec for spec in drafting if draft_of_stack(spec) is None]
     for spec in drafting:
-        method = parsed(spec)[0]
+        method, model = parsed(spec)
         kind = "stack" if spec not in models else "head" if method != "draft-model" else ""
         if kind and options.mode is not DraftingMode.GREEDY:
             raise UsageError(
@@ -164,9 +164,10 @@ def prepare_models(options: SweepOptions, command: str, watcher: Watcher) -> Pre
                 hint=f"leave `--mode` out, or leave the {kind} out",
             )
         if not DRAFT_KINDS[method].built_in:
+            folder = "" if model else f"; a folder of this name is ./{spec}"
             raise UsageError(
                 f"`{spec}`: only a serving engine can draft this way",
-                hint=f"name it with --engine; a folder of this name is ./{spec}",
+                hint=f"name it with --engine{folder}",
             )
     for spec in (options.target, *(spec for spec in models if parsed(spec)[1])):
         checkpoint_of(spec, options.trust)

@@ -68,6 +68,17 @@ def test_pruning_keeps_the_newest_and_what_is_being_made_or_cannot_be_read(runs,
     assert sorted(path.name for path in runs.iterdir()) == ["broken", "new", "notes"]
 
 
+def test_redacting_deletes_the_texts_and_leaves_the_answer(runs, command):
+    (runs / "new" / "private" / "trajectory.jsonl").write_text("zebra-quartz-4711")
+    words = ["recommend", runs / "new", "--format", "json"]
+    before = command(*words).out
+    outcome = command("runs", "redact", runs / "new")
+    assert (outcome.code, outcome.out) == (0, "")
+    assert outcome.err.endswith("; its figures are unchanged\n")
+    assert not (runs / "new" / "private").exists()
+    assert command(*words).out == before
+
+
 def test_redacting_something_else_is_refused_and_deletes_nothing(failing, tmp_path):
     (tmp_path / "private").mkdir()
     failing(2, "runs", "redact", tmp_path)

@@ -11,13 +11,23 @@ from msgspec.structs import replace
 from planner.engine_run import PLAIN, in_rounds, served_run
 from scenes import SMALL, failure, manifest, replay, served, trajectory
 
+from draftbench.acceptance.intervals import Estimate
 from draftbench.planner.recommend import recommend
-from draftbench.planner.recommendation import Caveat, Distribution, LargerSweep, Latency, Side
+from draftbench.planner.recommendation import (
+    Caveat,
+    Distribution,
+    LargerSweep,
+    Latency,
+    Side,
+    Slo,
+    SloKept,
+)
 from draftbench.report.answer import (
     candidates,
     every_section,
     headline,
     latency,
+    lead,
     loads,
     next_sweep,
     reasons,
@@ -117,6 +127,32 @@ def test_requests_at_their_times_are_one_load_named_by_their_arrivals(question, 
     assert [level.tokens_per_second_plain for level in answer.by_concurrency] == [None]
     waits = section(answer, "Latency, measured").notes[0]
     assert f"at {load}. A chunk" in waits
+
+
+@pytest.mark.parametrize(
+    ("speculative", "costs", "said"),
+    [
+        (
+            Estimate(1.0, 0.75, 1.0),
+            None,
+            "Requests with ttft ≤ 200 ms, e2e ≤ 1500 ms: 50% (25%–75%) without speculation, 100% "
+            "(75%–100%) with speculation.",
+        ),
+        # What costs given from elsewhere say nothing of.
+        (
+            None,
+            "an engine 1.0",
+            "Requests in vllm 0.1 with ttft ≤ 200 ms, e2e ≤ 1500 ms: 50% (25%–75%) without "
+            "speculation.",
+        ),
+    ],
+)
+def test_the_share_of_requests_within_the_limits_is_said_with_its_interval(
+    speculative, costs, said
+):
+    kept = SloKept(Slo(ttft=0.2, e2e=1.5), Estimate(0.5, 0.25, 0.75), speculative)
+    answer = replace(hand.answer(hand.perfect()), slo_kept=kept, engine="vllm 0.1")
+    assert said in lead(replace(answer, costs_from=costs))
 
 
 def test_beneath_alpha_it_is_said_that_replay_knew_no_grammar():

@@ -262,9 +262,14 @@ def test_a_folder_called_as_a_way_of_drafting_has_its_path_for_a_name(
         assert specs_of(options) == {each: each for each in drafts}
 
 
-def test_the_built_in_decoder_refuses_what_only_an_engine_drafts_by(small):
-    with pytest.raises(UsageError, match="`dflash:org/head`: only a serving engine can draft"):
-        small.prepared("ngram", "dflash:org/head")
+@pytest.mark.parametrize(
+    ("draft", "folder"),
+    [("dflash:org/head", ""), ("suffix", "; a folder of this name is ./suffix")],
+)
+def test_the_built_in_decoder_refuses_what_only_an_engine_drafts_by(small, draft, folder):
+    with pytest.raises(UsageError, match=f"`{draft}`: only a serving engine can draft") as caught:
+        small.prepared("ngram", draft)
+    assert caught.value.hint == f"name it with --engine{folder}"
 
 
 @pytest.fixture
