@@ -523,6 +523,7 @@ TRAINING: list[Case] = [
     ("A run with too few steps", lambda: trainable(EMBEDDED / "draft", "--batch", "64")),
     ("Prompt lookup as the draft to train", lambda: trainable("ngram")),
     ("A draft of other token ids", lambda: trainable(EMBEDDED / "foreign")),
+    ("A GGUF file as the draft to train", lambda: trainable(_draft_as_gguf())),
     ("`--out` in the folder of the draft", lambda: trainable(
         shutil.copytree(EMBEDDED / "draft", "draft"), "--out", "draft/mine")),
     ("A head with `--lora`", lambda: trainable(f"eagle3:{EMBEDDED}/head", "--lora", "4")),
@@ -544,6 +545,13 @@ TOPICS: dict[str, list[Case]] = {
 def _gguf(rest: bytes, magic: bytes = b"GGUF") -> str:
     Path("model.gguf").write_bytes(magic + b"\3\0\0\0" + rest)
     return "model.gguf"
+
+
+def _draft_as_gguf() -> str:
+    from embedded_gguf import Kind, write
+
+    write(Path("draft.gguf"), EMBEDDED / "draft", Kind.F32)
+    return "draft.gguf"
 
 
 def _head(old: str, new: str) -> str:

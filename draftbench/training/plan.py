@@ -185,10 +185,10 @@ def plan_training(
         raise UsageError(f"`{spec}` is an EAGLE-3 head", hint=f"write `--draft eagle3:{spec}`")
     else:
         check_pair(target, source)
-        if level := stored_level(source):
+        if stored := stored_level(source) or ("GGUF" if model.endswith(".gguf") else None):
             raise ModelError(
-                f"`{source.name}` is stored as {level}, which cannot be trained",
-                hint="train the checkpoint that it was made from, and quantize the result",
+                f"`{source.name}` is stored as {stored}, which cannot be trained",
+                hint="train the checkpoint that it was made from, and convert the result",
             )
         if not keeps_ids(target, source):
             raise ModelError(

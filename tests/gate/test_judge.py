@@ -224,7 +224,11 @@ def gated(run):
     def make(seconds, before=(2.0,) * 3, after=(2.0,) * 3, **fields):
         old, new = (
             run(
-                rows=lambda at, speeds=speeds: {"speed": speeds[at], "segment": "ab"[at % 2]},
+                rows=lambda at, speeds=speeds: {
+                    "speed": speeds[at],
+                    "segment": "ab"[at % 2],
+                    "output": "a",
+                },
                 processes=processes(*each),
                 **fields,
             )
@@ -244,6 +248,7 @@ def test_speed_up_is_compared_on_one_machine(gated, seconds, verdict):
     assert result.segments == ()  # whose times are too few
     assert not noted(result, "restarts")
     # Acceptance is the same: nothing says that the draft changed.
+    assert noted(result, "responses are the same as before") is (verdict is not PASS)
     assert not noted(result, "the draft is what changed")
 
 

@@ -77,6 +77,8 @@ def test_a_caveat_is_noted_where_it_holds_and_not_where_it_does_not(run, words, 
         ("at other times", {"arrivals": "poisson:2", "arrivals_digest": "a"}, {}),
         ("no alpha", TRIED, TRIED),
         ("another length", {}, asked(53)),  # lengths of the old are unknown
+        ("another length", asked(53), {}),
+        ("the same as before", {}, {"accepted": 13.0}),  # what was written is unknown
         ("by draft position", {"survival": ()}, {"survival": (), "accepted": 13.0}),
         ("only acceptance was judged", {}, {"accepted": 13.0}),
     ],

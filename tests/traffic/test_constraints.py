@@ -22,6 +22,8 @@ STRUCTURED = [
     ("ebnf", "root ::= x", {"grammar": "root ::= x"}),
     ("json_schema", SCHEMA, {"json": SCHEMA}),
     ("grammar", {"type": "json", "value": SCHEMA}, {"json": SCHEMA}),
+    ("grammar", "root ::= x", {"grammar": "root ::= x"}),  # llama.cpp's, as the next
+    ("response_format", {"type": "json_object", "schema": SCHEMA}, {"json": SCHEMA}),
     ("structured_outputs", {"json": SCHEMA, "regex": None}, {"json": SCHEMA}),
     ("response_format", {"type": "json_object"}, {"json_object": True}),
     (
@@ -53,6 +55,7 @@ NAMED = {"type": "function", "function": {"name": "f"}}
     [
         (NAMED, {"type": "object"}),
         ({"type": "tool", "name": "f"}, {"type": "object"}),
+        ({"tool": {"name": "f"}}, {"type": "object"}),  # Bedrock's
         (
             "required",
             {

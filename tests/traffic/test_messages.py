@@ -20,6 +20,24 @@ def test_messages_that_are_no_list_are_a_bad_row(text):
         asked({"messages": text})
 
 
+@pytest.mark.parametrize(
+    ("turn", "said"),
+    [
+        ({"content": [7]}, "has a part without text"),
+        ({"content": [{}]}, "has a part without text"),
+        ({"content": [{"type": "text", "text": 7}]}, "has a part without text"),
+        ({"tool_calls": [{"id": "a"}]}, "has a tool call without `function`"),
+        (
+            {"tool_calls": [{"function": {"name": "f", "arguments": "{"}}]},
+            "has tool call arguments that are not JSON",
+        ),
+    ],
+)
+def test_a_turn_that_says_nothing_that_can_be_read_is_a_bad_row(turn, said):
+    with pytest.raises(BadRowError, match=said):
+        asked({"messages": [USER, {"role": "assistant", **turn}, USER]})
+
+
 def test_nulls_with_which_a_table_pads_are_not_in_the_prompt_and_those_of_a_log_are(tmp_path):
     called = {"type": "function", "function": {"name": "f", "arguments": {"a": 1, "b": None}}}
     padded = {
