@@ -79,8 +79,6 @@ _ADVICE = {
     CLIFF: "suspect the drafting loop: cache positions, the attention window, a repeated step",
     DOUBLED: "let one of the two write it",
 }
-# Forms of traffic whose prompts are plain texts.
-_PLAIN = frozenset({"prompt", "--prompt-field", "vLLM custom", "SGLang", "TGI", "text"})
 
 
 class SuspectedFault(Record, frozen=True):
@@ -280,9 +278,10 @@ def near_tie_share(run: Run) -> float | None:
 
 def template_may_differ(run: Run, candidate: Candidate) -> bool:
     """Whether the draft may have been trained with another chat template than the target's, which
-    renders all chats. True if a template is unknown; False if all prompts are plain texts.
+    renders all chats. True if a template is unknown, or whether there are chats; False if there
+    are none.
     """
-    if candidate.draft == SELF or _PLAIN.issuperset(run.manifest.traffic.form.split(", ")):
+    if candidate.draft == SELF or run.manifest.traffic.chats == 0:
         return False
     # Hashes of the templates; None for a model that was not loaded here.
     of_target, of_draft = (

@@ -39,16 +39,24 @@ class DraftKind(NamedTuple):
     replayed: bool = False  # whether it can be replayed over the answers of an engine
     built_in: bool = False  # whether the built-in decoder drafts with it, besides prompt lookup
     stackable: bool = False  # whether it may draft where prompt lookup finds nothing
+    trainable: bool = False  # whether `train` can fit its weights
     unchecked: str = ""  # why there is nothing to check; empty where there is
 
 
 DRAFT_KINDS: dict[Method, DraftKind] = {
     "draft-model": DraftKind(
-        "", "^draft(.model|.simple)?$|standalone", replayed=True, built_in=True, stackable=True
+        "",
+        "^draft(.model|.simple)?$|standalone",
+        replayed=True,
+        built_in=True,
+        stackable=True,
+        trainable=True,
     ),
     "ngram": DraftKind("ngram", "ngram", replayed=True, unchecked="it works with every target"),
     # SGLang calls a layer of the target EAGLE too.
-    "eagle3": DraftKind("eagle3:", "eagle", replayed=True, built_in=True, stackable=True),
+    "eagle3": DraftKind(
+        "eagle3:", "eagle", replayed=True, built_in=True, stackable=True, trainable=True
+    ),
     "mtp": DraftKind("mtp", "mtp|nextn|eagle(?!3)", built_in=True, stackable=True),
     "suffix": DraftKind(
         "suffix",

@@ -790,8 +790,7 @@ class DecisionAt:
         end = deciding.low if distance > 0 else deciding.high
         total = requests + cells + undecoded
         scale = (math.log(deciding.value / end) / _REACH) ** 2 / total
-        traffic = run.manifest.traffic
-        rows = traffic.rows - traffic.merged - sum(traffic.dropped.values())
+        distinct = run.manifest.traffic.distinct
         given = any(not facts.started for facts in run.engines)
         more = (1, 3, 5) if leader.cells and not (self.evaluator.foreign or given) else ()
         counts = [now, *(count for count in more if count > now)]
@@ -808,7 +807,7 @@ class DecisionAt:
 
         def sweep(times: float, count: int) -> LargerSweep:
             larger = math.ceil(times * leader.requests)
-            few = rows if larger > rows else None
+            few = distinct if larger > distinct else None
             return LargerSweep(larger, count, chance(times, count), few)
 
         steps = np.exp(np.linspace(0, math.log(_MOST_TIMES), 200)).tolist()
@@ -818,10 +817,12 @@ class DecisionAt:
             if chance(_MOST_TIMES, count) >= SETTLES
         ]
         if settling:
-            return min(settling, key=lambda each: (bool(each.rows), each.requests * each.processes))
+            return min(
+                settling, key=lambda each: (bool(each.distinct), each.requests * each.processes)
+            )
         most = float(_NEXT_TIMES)
-        if rows > leader.requests:
-            most = min(most, rows / leader.requests)
+        if distinct > leader.requests:
+            most = min(most, distinct / leader.requests)
         return sweep(most, counts[min(1, len(counts) - 1)])
 
 

@@ -24,6 +24,7 @@ from draftbench.acceptance.definitions import (
 from draftbench.acceptance.faults import near_tie_share
 from draftbench.acceptance.intervals import estimates
 from draftbench.acceptance.rounds import alpha_of
+from draftbench.models.drafting import DRAFT_KINDS, parsed
 from draftbench.planner.caveats import caveats, checks
 from draftbench.planner.cells import Cell
 from draftbench.planner.concurrencies import at_concurrency, crossover, schedule
@@ -42,11 +43,8 @@ from draftbench.planner.recommendation import (
     Reach,
     Recommendation,
 )
-from draftbench.records import LOOKUP, SELF, Candidate, DraftingMode
+from draftbench.records import SELF, Candidate, DraftingMode
 from draftbench.run_folder.run import Run
-
-# Drafts without weights to train.
-_UNTRAINED = (LOOKUP, "suffix")
 
 
 def recommend(run: Run, options: DecisionOptions | None = None) -> Recommendation:
@@ -200,6 +198,7 @@ def evaluations(run: Run, decided: DecisionAt) -> tuple[Evaluation, ...]:
                 concurrency=own.concurrency,
                 alpha_without_interval=alone.get("alpha"),
                 tokens_per_round_without_interval=alone.get("tokens_per_round"),
+                replayed=bool(rounds.replays),
                 **figures,
             )
         )
@@ -357,7 +356,8 @@ def headroom(
     fastest = {of: max(at.speedup for at in every) for of, every in scales.items()}
     found = []
     for candidate, every in scales.items():
-        if candidate.draft not in _UNTRAINED and not candidate.fallback:
+        method, _ = parsed(candidate.draft)
+        if DRAFT_KINDS[method].trainable and not candidate.fallback:
             others = (speed for of, speed in fastest.items() if _trained(of) != _trained(candidate))
             best = max((decided.min_speedup, *others))
             found.append(

@@ -120,11 +120,11 @@ class Evaluation(Configuration, frozen=True, kw_only=True):
     mean_accepted_length: Estimate | None  # τ, from replay; else as counted, or by position counts
     draft_cost_ratio: Estimate | None  # c at the traffic's mean context
     verify_ratio: Estimate | None  # v(k+1) at the traffic's mean context
-    speedup_predicted: Estimate | None  # by passes and other cells, over all replayed requests
+    speedup_predicted: Estimate | None  # by passes and other cells, for all its `requests`
     speedup_measured: Estimate | None  # from decoding; includes a drift of the machine
     best: bool  # whether this is the candidate's best k; false for all where its speed is unknown
-    tokens_per_round: Estimate | None  # from replay
-    accepted_per_drafted: Estimate | None  # from replay
+    tokens_per_round: Estimate | None  # from replay; else as counted, or by position counts
+    accepted_per_drafted: Estimate | None  # from replay; else as counted, or by position counts
     mean_accepted_length_measured: Estimate | None  # counted while decoding
     accepted_per_drafted_measured: Estimate | None  # counted while decoding
     speedup_expected: Estimate | None  # predicted, corrected by what was measured
@@ -147,6 +147,7 @@ class Evaluation(Configuration, frozen=True, kw_only=True):
     requests_served: int = 0  # answered by a serving engine at this k, with or without a baseline
     alpha_without_interval: float | None = None  # the value alone, where there is no interval
     tokens_per_round_without_interval: float | None = None  # likewise
+    replayed: bool = False  # whether its rounds are from replay; else from what was counted
 
     @property
     def k_is_a_placeholder(self) -> bool:
@@ -157,13 +158,6 @@ class Evaluation(Configuration, frozen=True, kw_only=True):
     def corrected(self) -> bool:
         """Whether enough requests were decoded to correct the prediction."""
         return self.requests_measured >= FEW_DECODED
-
-    @property
-    def replayed(self) -> bool:
-        """Whether acceptance comes from replay; some drafts of serving engines have none."""
-        # Without replay a measured k has no luck, and an unmeasured one no tokens per round.
-        figure = self.acceptance_luck if self.requests_measured else self.tokens_per_round
-        return figure is not None
 
 
 class CheckedPrediction(Configuration, frozen=True, kw_only=True):
@@ -214,7 +208,7 @@ class AtConcurrency(Record, frozen=True):
     choice: Configuration | None  # None unless the decision is to speculate
     leader: Configuration | None  # ranks first
     runner_up: Configuration | None
-    speedup_predicted: Estimate | None  # from replay and timed passes
+    speedup_predicted: Estimate | None  # by passes and other cells
     speedup_measured: Estimate | None  # from decoding; includes a drift of the machine
     speedup_expected: Estimate | None  # predicted, corrected by what was measured
     prediction_error: float | None
@@ -338,7 +332,7 @@ class LargerSweep(Record, frozen=True):
     requests: int
     processes: int  # on a serving engine: starts
     chance: float  # how often such sweeps settle it
-    rows: int | None = None  # rows of the traffic, if there are fewer than the requests
+    distinct: int | None = None  # requests of the traffic, if it has fewer than that
 
     @property
     def enough(self) -> bool:

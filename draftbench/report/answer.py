@@ -137,14 +137,14 @@ def _next_sweep(answer: Recommendation) -> _Sweep | None:
         if larger.processes > 1:
             flags["--restarts" if answer.engine else "--processes"] = str(larger.processes)
         again, more = f"{_words(flags)} in another --out", ""
-        if larger.rows is not None:
-            more = f"more traffic than these {counted(larger.rows, 'row')}"
+        if larger.distinct is not None:
+            more = f"more traffic than these {counted(larger.distinct, 'distinct request')}"
         if larger.enough:
             return _Sweep(f"To settle it: {more and more + ', and '}a sweep with {again}.", flags)
         size = f"{more and more + ': '}{_size(answer, larger)}"
-        chance = f"have a {larger.chance:.0%} chance of settling it"
-        far = f"no realistic number reaches {SETTLES:.0%}"
-        return _Sweep(f"Perhaps: {size} ({again}) {chance}; {far}.", None)  # not advised
+        chance = f"{larger.chance:.0%} of such sweeps settle it"
+        far = f"no realistic sample size reaches {SETTLES:.0%}"
+        return _Sweep(f"Perhaps: {size} ({again}). {chance}; {far}.", None)  # not advised
     if settled_by is None:
         return None
     few = {"--sample": str(FEW_REQUESTS)} if answer.requests < FEW_REQUESTS else None
@@ -166,13 +166,12 @@ def next_sweep(answer: Recommendation, manifest: Manifest, run: str) -> str | No
     """The words after `draftbench` of the sweep to run next; None if no sweep is known to settle
     the decision, or if it needs more traffic or another server. `run` is the run's folder.
     """
-    following, traffic = _next_sweep(answer), manifest.traffic
-    rows = traffic.rows - traffic.merged - sum(traffic.dropped.values())
+    following = _next_sweep(answer)
     _, *words = SHELL_WORD.findall(manifest.command)
     if following is None or following.flags is None or words[:1] != ["sweep"]:
         return None
     flags = {**({"--out": run} if following.resumes else {}), **following.flags}
-    if int(flags.get("--sample", 0)) > rows:
+    if int(flags.get("--sample", 0)) > manifest.traffic.distinct:
         return None
     kept: list[str] = []
     replaced = (*flags, "--out", "--output", "-o")

@@ -120,6 +120,12 @@ class TrafficFacts(Record, frozen=True):
     dropped: dict[str, Count]  # rows left out, by reason
     revision: str | None = None  # commit of a data set of the hub; None for files and suites
     constrained: Count = 0  # requests with structured output
+    chats: Count | None = None  # requests that the chat template renders; None: not counted
+
+    @property
+    def distinct(self) -> int:
+        """How many requests the rows ask, whether drawn or not."""
+        return self.rows - self.merged - sum(self.dropped.values())
 
 
 class Seal(Record, frozen=True):

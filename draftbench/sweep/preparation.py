@@ -376,6 +376,7 @@ def render(
         left_out={**summary.left_out, **dropped},
         assumed=summary.assumed if options.temperature is None else {},
         constrained=sum(prompt.request.constraint is not None for prompt in prompts),
+        chats=sum(prompt.request.messages is not None for prompt in prompts),
         first=first_request(first, rendered, shown=shown),
     )
 
@@ -396,6 +397,7 @@ def facts_of(traffic: Traffic, summary: TrafficSummary) -> TrafficFacts:
         dropped={**bad, **summary.left_out},
         revision=traffic.revision,
         constrained=summary.constrained,
+        chats=summary.chats,
     )
 
 

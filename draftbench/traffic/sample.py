@@ -228,6 +228,7 @@ def load(query: TrafficQuery) -> Traffic:
         bad_rows=bad_rows,
         assumed={f"{temperature:g}": count for temperature, count in (+assumed).items()},
         constrained=sum(request.constraint is not None for request in requests),
+        chats=sum(request.messages is not None for request in requests),
         figures=request_figures(requests),
     )
     return Traffic(requests, summary, dropped[_BAD], digest.hexdigest(), revision)

@@ -57,6 +57,7 @@ class TrafficSummary(Record, frozen=True):
     bad_rows: tuple[BadRows, ...]  # one entry per reason
     assumed: dict[str, int]  # rows without a temperature by the one that is assumed
     constrained: int  # requests with structured output
+    chats: int  # requests that the chat template renders
     figures: RequestFigures  # what the requests ask for
     first: FirstRequest | None = None  # what it asks
 

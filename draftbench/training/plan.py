@@ -24,7 +24,7 @@ from draftbench.measure.replay import ServedTarget, replay_head, replay_model
 from draftbench.measure.trajectories import GROUP, ScoredResponse
 from draftbench.memory import LOGIT_BYTES, format_size, memory_left, training_bytes
 from draftbench.models.compatibility import check_pair, context_length_of
-from draftbench.models.drafting import parsed
+from draftbench.models.drafting import DRAFT_KINDS, parsed
 from draftbench.models.eagle import build_head, check_eagle, shape_of
 from draftbench.models.heads import methods_of
 from draftbench.models.prequantized import stored_level
@@ -168,7 +168,7 @@ def plan_training(
             f"the run's target, `{question.target}`, is not here",
             hint="train where you swept: training needs the target's tokenizer, or all of it",
         )
-    if spec == SELF or method not in ("draft-model", "eagle3"):
+    if spec == SELF or not DRAFT_KINDS[method].trainable:
         raise UsageError(
             f"`{spec}` has no weights that can be trained here",
             hint="give a draft model, or an EAGLE-3 head as `eagle3:HEAD`",

@@ -332,41 +332,34 @@ def test_the_target_must_accept_its_own_greedy_draft(changes, accept, suspected)
     assert whats(SMALL, pairs) == []
 
 
-def run(form, target="a", draft="b"):
-    """With the hashes of the chat templates of target and draft."""
+def run(chats, target="a", draft="b"):
+    """Of so many chats, with the hashes of the chat templates of target and draft."""
     parts = [
         {} if template is None else {"chat template": template} for template in (target, draft)
     ]
     models = [facts(model, parts=part) for model, part in zip((None, SMALL), parts, strict=True)]
-    return run_of(manifest(form=form), models)
+    return run_of(manifest(chats=chats), models)
 
 
 @pytest.mark.parametrize(
-    ("form", "differs"),
-    [
-        ("prompt", False),
-        ("--prompt-field, prompt", False),
-        ("text", False),  # as AIPerf has it
-        ("messages", True),
-        ("messages, prompt", True),
-        ("OpenAI request", True),
-    ],
+    ("chats", "differs"),
+    [(0, False), (1, True), (None, True)],  # None: an older run, which did not count them
 )
-def test_plain_prompts_have_no_template(form, differs):
-    assert template_may_differ(run(form), SMALL) == differs
+def test_plain_prompts_have_no_template(chats, differs):
+    assert template_may_differ(run(chats), SMALL) == differs
 
 
 def test_one_template_of_both_is_none_to_suspect():
-    assert not template_may_differ(run("messages", "a", "a"), SMALL)
-    assert not template_may_differ(run("messages"), SELF)
+    assert not template_may_differ(run(1, "a", "a"), SMALL)
+    assert not template_may_differ(run(1), SELF)
     # Unknown.
-    assert template_may_differ(run("messages", None, None), SMALL)
+    assert template_may_differ(run(1, None, None), SMALL)
 
 
-@pytest.mark.parametrize(("form", "suspected"), [("prompt", False), ("messages", True)])
-def test_low_acceptance_early_in_responses_blames_a_template_only_of_chats(form, suspected):
+@pytest.mark.parametrize(("count", "suspected"), [(0, False), (1, True)])
+def test_low_acceptance_early_in_responses_blames_a_template_only_of_chats(count, suspected):
     early = [replayed([0.0, 0.0, 1.0, 1.0, 1.0, 1.0], name) for name in "abcde"]
-    chats = run(form)
+    chats = run(count)
     seen = run_of(chats.manifest, [*chats.facts, *(record for pair in early for record in pair)])
     (card,) = acceptance_report(seen, [SMALL], (1,), 0.02).candidates
     assert card.breakdown is not None

@@ -34,6 +34,7 @@ def told(load=None, until="all"):
         bad_rows=(BadRows(reason="not JSON", first="prod.csv:7", rows=2, hint="fix it"),),
         assumed={"0": 1},
         constrained=1,
+        chats=1,
         figures=request_figures([Request(id="a", source="prod.csv:1", prompt="a")]),
         first=FirstRequest(roles=("system", "user"), end="the end\n"),
     )

@@ -278,15 +278,16 @@ def asked_within(run):
 
 
 @pytest.mark.parametrize(
-    ("processes", "rows", "told"), [(1, 10, 10), (1, 10**6, None), (3, 10, 10)]
+    ("processes", "rows", "merged", "told"),
+    [(1, 10, 0, 10), (1, 10**6, 0, None), (3, 10, 0, 10), (1, 10**6, 10**6 - 30, 30)],
 )
-def test_a_larger_sweep_has_no_fewer_processes_and_says_where_traffic_has_fewer_rows(
-    scene, processes, rows, told
+def test_a_larger_sweep_has_no_fewer_processes_and_says_where_traffic_has_fewer_requests(
+    scene, processes, rows, merged, told
 ):
-    run = two_kinds(scene, 24, processes, rows=rows)
+    run = two_kinds(scene, 24, processes, rows=rows, merged=merged)
     larger = recommend(run, asked_within(run)[0]).larger_sweep
     assert larger.processes >= processes
-    assert larger.rows == told
+    assert larger.distinct == told
 
 
 def test_so_many_requests_are_asked_for_that_nine_of_ten_new_samples_settle_it(scene):

@@ -94,6 +94,12 @@ def test_a_rule_cannot_be_trained_and_the_control_is_no_draft(answered, scene):
     assert [each.draft for each in answer.headroom] == ["small"]
 
 
+@pytest.mark.parametrize("draft", ["mtp", "dflash:head", "suffix", "spec:fast"])
+def test_a_draft_that_train_refuses_is_not_advised_to_be_trained(answered, draft):
+    answer = answered([0.0] * 8, (Candidate(draft=draft), [0.0] * 8))
+    assert [each.draft for each in answer.headroom] == ["small"]
+
+
 def test_a_stack_of_the_same_draft_is_no_other_draft(scene):
     """Lookup is right in every round; training would change the draft behind it, too."""
     stacked = Candidate(draft="ngram+small")

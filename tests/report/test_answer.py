@@ -8,6 +8,7 @@ import hand
 import msgspec
 import pytest
 from msgspec.structs import replace
+from planner.engine_run import PLAIN, in_rounds, served_run
 from scenes import SMALL, failure, manifest, replay, served, trajectory
 
 from draftbench.acceptance.intervals import Estimate
@@ -205,6 +206,22 @@ def test_each_speed_up_has_its_name_and_what_it_covers():
     assert found[5][1:] == ["1.64× (1.64–1.64)", "prefills included"]
 
 
+@pytest.mark.parametrize(
+    ("accept", "source"),
+    [((), "the rounds of other starts"), ((1.0,) * 8, "replay and the rounds of other starts")],
+    ids=["counted", "replayed"],
+)
+def test_a_k_between_those_that_an_engine_started_is_predicted_from_replay_only_if_there_is_one(
+    accept, source
+):
+    # All is accepted: two rounds at k = 3 as at k = 4, and shorter ones.
+    rows = [*PLAIN, *in_rounds(1, 0.12), *in_rounds(4, 0.18)]
+    answer = recommend(served_run(*rows, ks=(1, 3, 4), accept=accept))
+    assert answer.leader.k == 3
+    predicted = {row[0]: row[2] for row in section(answer, "Every speed-up of the best").rows}
+    assert predicted["predicted"] == f"5 requests, from {source}"
+
+
 def test_the_candidates_have_every_figure_of_their_best_k():
     found = section(hand.answer(hand.perfect(requests=5)), "Candidates at their best k")
     assert dict(zip(found.head, map(shown, found.rows[0]), strict=True)) == {
@@ -337,14 +354,15 @@ def test_the_headline_says_why_requests_are_too_few(requests, few):
          "--target ./big --sample 120"),
         # More requests than the traffic has are not asked for without a word.
         ("sample", (100, 1, 0.66, 42), 42, None,
-         "Perhaps: more traffic than these 42 rows: 100 requests (--sample 100 in another --out) "
-         "have a 66% chance of settling it; no realistic number reaches 90%.", None),
+         "Perhaps: more traffic than these 42 distinct requests: 100 requests (--sample 100 in "
+         "another --out). 66% of such sweeps settle it; no realistic sample size reaches 90%.",
+         None),
         ("sample", (100, 1, 0.91, 42), 42, None,
-         "To settle it: more traffic than these 42 rows, and a sweep with --sample 100 in another "
-         "--out.", None),
+         "To settle it: more traffic than these 42 distinct requests, and a sweep with --sample "
+         "100 in another --out.", None),
         ("sample", (100, 3, 0.66), 100, None,
-         "Perhaps: 100 requests in 3 processes (--sample 100 --processes 3 in another --out) have "
-         "a 66% chance of settling it; no realistic number reaches 90%.", None),
+         "Perhaps: 100 requests in 3 processes (--sample 100 --processes 3 in another --out). 66% "
+         "of such sweeps settle it; no realistic sample size reaches 90%.", None),
         ("sample", None, 42, None, "Next: the same sweep with --sample 30, in another --out.",
          "--target ./big --sample 30"),
         ("sample", None, 29, None,  # the traffic has no 30

@@ -196,6 +196,7 @@ def test_structured_output_is_left_out_of_the_built_in_decoder_and_kept_for_an_e
     kept = [prompt.request.constraint for prompt in on.prompts]
     assert kept == [{"json_object": True}, None]
     assert on.manifest.traffic.constrained == 1
+    assert on.manifest.traffic.chats == 0
     assert on.manifest.traffic.dropped == {
         "structured output (choice), which this engine does not apply": 1
     }

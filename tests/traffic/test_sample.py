@@ -153,6 +153,23 @@ def test_no_text_of_a_row_stands_in_an_error(tmp_path, bad):
     assert MARKER not in repr(raised.value) + raised.value.hint
 
 
+TURNS = [{"role": "user", "content": "Hello"}]
+
+
+@pytest.mark.parametrize(
+    ("row", "chats"),
+    [
+        ({"prompt": "Hello"}, 0),
+        ({"prompt": TURNS}, 1),
+        ({"model": "m", "prompt": "Hello", "max_tokens": 9}, 0),
+        ({"inputs": "Hello", "parameters": {}, "system": "Be brief."}, 1),
+        ({"text": "Hello", "system": "Be brief."}, 1),
+    ],
+)
+def test_a_request_of_turns_is_a_chat_in_whatever_form(tmp_path, row, chats):
+    assert load(query(log(tmp_path, row))).summary.chats == chats
+
+
 def test_a_sample_is_stratified_and_repeatable(tmp_path):
     rows = [{"prompt": str(i), "segment": "ab"[i % 10 == 0]} for i in range(200)]
     path = log(tmp_path, *rows)
