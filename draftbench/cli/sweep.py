@@ -58,7 +58,7 @@ def sweep(
     given: Annotated[dict[str, Any], SweepOptions],
     concurrency: tuple[int, ...] | None = flag(
         None,
-        "The concurrency levels to measure, e.g. 1,4,16 (default: 1). With --arrivals one number: "
+        "The concurrencies to measure, e.g. 1,4,16 (default: 1). With --arrivals one number: "
         "the most requests that a started server may run at once.",
         "N,…",
         parse=partial(numbers, "--concurrency", _LARGEST_MEASURED),
@@ -236,13 +236,13 @@ def describe(prepared: Prepared, watcher: TerminalWatcher) -> None:
     from draftbench.cli.traffic import traffic_lines
     from draftbench.models.check import reads_as_much
     from draftbench.models.drafting import parsed
-    from draftbench.planner.caveats import LOAD
+    from draftbench.planner.caveats import LOAD_AVERAGE
     from draftbench.report.text import SCREEN_COLUMNS, paragraph
     from draftbench.run_folder.run import WAVE
     from draftbench.sweep.work import wave_sizes
 
     load = prepared.manifest.environment.load
-    if load is not None and load > LOAD:  # a caveat of the answer says so too
+    if load is not None and load > LOAD_AVERAGE:  # a caveat of the answer says so too
         watcher.note(
             f"the machine is busy (load {load:.1f} per core): timings will be noisy; acceptance is "
             "unaffected"

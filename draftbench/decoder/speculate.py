@@ -130,7 +130,7 @@ class Batch:
         return len(self.responses) - len(self.waiting) - active
 
     def pause(self) -> None:
-        """Do not count the time until the next round, in which something else runs."""
+        """Exclude the time until the next round from the measurements: something else runs."""
         self.mark = None
 
     def advance(self) -> bool:

@@ -118,7 +118,7 @@ def judge(old: Baseline, new: Baseline, limits: Sequence[Limit] | None = None) -
     if not pooled:
         raise UsageError(
             "none of the limited metrics can be compared",
-            hint="these two have no common alpha; limit mean_accepted_length",
+            hint="the two runs define α differently, or one has none; limit mean_accepted_length",
         )
 
     # Segments, unless there is only one, by acceptance; by chance alone, some of many would fail.
@@ -144,7 +144,7 @@ def judge(old: Baseline, new: Baseline, limits: Sequence[Limit] | None = None) -
     faults = [fault.message for fault in new.faults if fault.kind not in known]
     states: tuple[tuple[str, Callable[[RequestCounts], bool]], ...] = (
         ("end after one token, so that nothing is drafted", lambda counts: counts.tokens == 0),
-        ("end in a loop, which any draft predicts too easily", lambda counts: counts.looping > 0),
+        ("end in a repetition loop, which any draft predicts", lambda counts: counts.looping > 0),
     )
     for words, in_state in states:
         of_pairs = [(in_state(before), in_state(after)) for before, after in pairs]
@@ -311,12 +311,11 @@ def _judge_texts(old: Baseline, new: Baseline, pairs: Sequence[Pair]) -> TextChe
     """Whether a serving engine writes with speculation what it writes without; None if neither run
     has both texts.
 
-    Three texts of a request are compared with the one without speculation: the text with it, a
-    second text without, and the baseline's text with it. The check fails if significantly more
-    requests differ, other than at a near tie, in the first than in either of the others.
-    Differences of unknown cause, which may be near ties, can only make it inconclusive, and so can
-    all differences if the server was not asked twice without speculation. If the new run has no
-    text without speculation, the baseline's serves, provided that the same server wrote it.
+    Differences from a request's plain text, near ties aside, are counted for its speculative text,
+    for a second plain text, and for the baseline's speculative text. The check fails if the first
+    count is significantly above both others. Differences of unknown cause may be near ties: they
+    make it at most inconclusive, and so does every difference if no second plain text was asked
+    for. Without a plain text in the new run, the baseline's serves if the same server wrote it.
     """
     found: list[tuple[Match, Match | None, Match | None]] = [
         (now.text, now.plain_text, was.text) for was, now in pairs if now.text is not None
@@ -339,9 +338,9 @@ def _judge_texts(old: Baseline, new: Baseline, pairs: Sequence[Pair]) -> TextChe
     answered_twice = any(again)
 
     def worse_and_better(kinds: Collection[Match]) -> list[tuple[int, int]]:
-        """McNemar's counts, against the second text without speculation and the baseline's: in how
-        many requests only the text with speculation differs, and in how many only the other does.
-        Without either, against texts of which none differs.
+        """McNemar's counts against the second plain text and the baseline's: in how many requests
+        only the speculative text differs, and in how many only the other does. Without either,
+        against texts of which none differs.
         """
         others = [side for side in (again, before) if any(side)] or [("same",) * len(drafted)]
         both = [

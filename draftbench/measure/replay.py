@@ -212,7 +212,7 @@ def _from_every_start(
     proposals: Sequence[Sequence[int]],
     margins: Sequence[Sequence[float]] = (),
 ) -> LookupReplay:
-    """How many tokens of each proposal the response has."""
+    """The record of how long a prefix of each proposal the response has."""
     matched = []
     for start, proposal in enumerate(proposals, start=1):
         pairs = zip(proposal, response.tokens[start:], strict=False)

@@ -37,7 +37,7 @@ from draftbench.run_folder.run import Run
 from draftbench.run_folder.served import MOST_CACHED, cached_share, not_answered
 
 # Above this load per core when a run begins, its times are noisy.
-LOAD = 0.75
+LOAD_AVERAGE = 0.75
 # A machine is busy if other processes use more than this share of its cores for more than this
 # share of the run.
 _BUSY_CORES, _BUSY_TIME = 0.25, 0.1
@@ -314,7 +314,7 @@ def _of_machine(run: Run) -> Iterator[Caveat]:
         most = max(state.others or 0.0 for state in run.states)
         busy = f"other processes used up to {most:.0%} of the cores during {share:.0%} of the run"
     # The load is the mean of the minute before; what others used during the run says more.
-    elif load and load > LOAD and all(state.others is None for state in run.states):
+    elif load and load > LOAD_AVERAGE and all(state.others is None for state in run.states):
         busy = f"the machine was busy when the run began (load {load:.1f} per core)"
     if busy:
         text = f"{busy}: timings are noisy, but acceptance is not affected"

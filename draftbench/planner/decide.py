@@ -77,10 +77,10 @@ OVER_TOKENS = 1.25
 # A sweep is advised up to this many times the requests; if none of these would settle it, the next
 # one to try has this many times the requests.
 _MOST_TIMES, _NEXT_TIMES = 50, 10
-# A sweep that settles it in nine of ten cases is enlarged while doubling it adds more than this to
-# its chance. Nine of ten is an average over possible truths, and the fewest requests that reach it
-# fail where the truth is near the required speed-up: in simulations with the truth 4% away from it,
-# 68% of such advice settled it, with this rule 90%.
+# A sweep with a 90% chance of settling it is still enlarged while doubling it adds more than this
+# to the chance. The 90% are an average over possible truths: where the truth was 4% away from the
+# required speed-up, the first size that reached them settled only 68% of simulations; this rule
+# settles 90%.
 _HARDLY_MORE = 0.01
 _NORMAL = NormalDist()
 _REACH = _NORMAL.inv_cdf(0.975)
@@ -166,8 +166,8 @@ class Alternative:
 
     @property
     def promised_by_response(self) -> tuple[Floats, Floats, Floats, Floats] | None:
-        """For every response: the seconds that passes promise without a draft and with it, its
-        tokens, and its weight; None where rounds or costs are unknown.
+        """By response: seconds without and with the draft as timed passes predict them, tokens, and
+        weights; None where rounds or costs are unknown.
         """
         if self.log() is None or not self.rounds.knows(self.k):
             return None
@@ -465,9 +465,9 @@ class Evaluator:
 
     @remembered
     def log_parts(self, concurrency: int, by: Kind) -> _Logs:
-        """The log speed-ups, from the promised seconds and how much longer decoding takes, and what
-        draws of requests and of time add to them. The draws of few requests are widened to
-        Student's t with as many equal ones.
+        """The log speed-ups, split by cause: what draws of requests add, what draws of time add,
+        and the estimates with both. Draws of requests are scaled to Student's t, with n the number
+        of equally long requests.
         """
         here, prefills = self.promised(concurrency), by == "end_to_end"
         seconds, equal = np.stack([here.plain, here.rounds], axis=-1), here.equal
@@ -529,8 +529,8 @@ class Evaluator:
 
     @remembered
     def among_drafts(self, concurrency: int, by: Kind) -> Floats:
-        """What shrinking estimates together adds to their draws, since their true speed-ups
-        at the best k are taken to be normal with an unknown spread [1 + draws, configurations].
+        """What shrinking each draw toward the mean over drafts adds to it [1 + draws,
+        configurations]: true speed-ups at the best k are taken to be normal, their spread unknown.
         """
         logs, best = self.log_parts(concurrency, by).every, dict[Candidate, int]()
         configurations = self.promised(concurrency).configurations
@@ -641,8 +641,8 @@ class DecisionAt:
         return self.best_of(self.competing)
 
     def best_of(self, some: Sequence[Alternative]) -> Alternative | None:
-        """The smallest draft at its smallest k, among those that lose hardly more than the best on
-        average and pay off as surely.
+        """Of the alternatives within HARDLY_MORE_LOSS of the best that pay off as surely as it: the
+        draft of least memory, then its smallest k.
         """
         losses = {each: self.loss(each) for each in some}
         if not losses:
@@ -672,7 +672,7 @@ class DecisionAt:
 
     @cached_property
     def runner_up(self) -> Alternative | None:
-        """The fastest of the other candidates, each at the k that leads among its own."""
+        """The fastest other candidate, at the k that leads among its own."""
         leader, at = self.leader, self.evaluator.at
         candidates = dict.fromkeys(each.candidate for each in self.competing)
         bests = [at(self.concurrency, each).leader for each in candidates]
@@ -727,9 +727,8 @@ class DecisionAt:
         Raiffa & Schlaifer 1961).
 
         Args:
-            learned: how far their mean will be from that of these, as a share of the variance that
-                is the present doubt about requests.
-            left: the share of it that will be in doubt then.
+            learned: the variance of the new mean, as a share of today's variance from requests.
+            left: the share of today's that remains.
         """
         leader, deciding = self.leader, self.deciding
         if leader is None or deciding is None:

@@ -413,8 +413,9 @@ def _along(
     fewer, more = (each.at(*grid).reshape(shape) for each in (low, high))
     # The tokens of passes at all loads, and seconds over these [1 + draws, tokens, contexts].
     # Not np.unique, which imports masked arrays.
-    loads = {n * size for n, each in by_load.items() for size in each.sizes.tolist()}
-    tokens = np.array(sorted(loads))
+    tokens = np.array(
+        sorted({n * size for n, each in by_load.items() for size in each.sizes.tolist()})
+    )
     total, often = np.zeros((PASS_DRAWS + 1, len(tokens), len(contexts))), np.zeros(len(tokens))
     for n, each in by_load.items():
         places = np.searchsorted(tokens, n * each.sizes)

@@ -134,7 +134,7 @@ def evaluations(run: Run, decided: DecisionAt) -> tuple[Evaluation, ...]:
     bests, answered = set[Alternative | None](), dict[Alternative, int]()
     for candidate in dict.fromkeys(each.candidate for each in decided.alternatives):
         at_every_k = [each for each in decided.alternatives if each.candidate == candidate]
-        # Because of memory, another k may lead among all candidates than within one draft.
+        # Memory breaks ties, so a draft may lead at another k than the best among its own.
         led = decided.leader is not None and decided.leader.candidate == candidate
         bests.add(decided.leader if led else evaluator.at(concurrency, candidate).best_of_draft)
         rate = alpha(at_every_k[0].rounds.replays)

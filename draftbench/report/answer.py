@@ -59,9 +59,9 @@ _LEGEND = {
     "v(k+1)": "v(k+1): time of a verification pass / target step.",
     "experts": "experts: how many of a target layer's experts a verification pass reads, counted / "
     "at most, if each token chose its own independently.",
-    "expected ×": "Expected: the prediction, corrected by the time that all decoding took; its "
-    "interval includes the uncertainty of that time. Estimates of drafts that are closer than "
-    "their errors are shrunk together, since the best of several looks better than it is.",
+    "expected ×": "Expected: the prediction, corrected by measured decoding, whose errors its "
+    "interval includes. Drafts whose estimates are closer than their errors are pulled together, "
+    "because the best of several looks too good.",
     "memory": "Memory: the draft's weights and its cache for the longest request.",
 }
 _PREDICTED_ONLY = "Expected: the prediction; its interval includes the error that predictions have."
@@ -203,8 +203,8 @@ def speed_up(answer: Recommendation) -> str:
         return sentence(text)
     if deciding is None:
         return (
-            f"The speed-up is uncertain, so far {answer.speedup_without_interval:.2f}× with "
-            f"{named(leader.configuration)}; what these requests accepted is below."
+            f"Too few requests for an interval; so far {answer.speedup_without_interval:.2f}× with "
+            f"{named(leader.configuration)}. What they accepted is below."
         )
     subject = "Speed-up" if answer.choice else f"Best: {named(leader.configuration)},"
     interval = f"95% interval {deciding.low:.2f}–{deciding.high:.2f}"
@@ -386,8 +386,8 @@ def every_section(answer: Recommendation) -> list[Section]:
             halves.append([str(each.candidate), str(each.k), *shown])
     names = ("draft", "k", "requests", "timing noise", "extrapolation")
     of_intervals = (
-        "Half-width of the 95% interval if this were the only error. Timing noise is that of whole "
-        "decoding runs; the ± of c and v, of single passes, is part of what requests add."
+        "Half-width of the 95% interval from this cause alone. Timing noise: scatter from one run "
+        "to the next. Requests: includes the scatter of single passes, the ± of c and v."
     )
     by_load = loads(answer)
     if len(answer.schedule) > 1 and answer.leader:
@@ -472,8 +472,8 @@ def better_draft(answer: Recommendation) -> str | None:
     verb = "win" if nearest.best_of_others > answer.min_speedup else "pay off"
     now = "" if nearest.alpha is None else f" (now {nearest.alpha:.2f})"
     return (
-        f"Better drafts: one that costs what {name} does would {verb} from "
-        f"{_needed(nearest.to_win)}{now}, and reach {nearest.most.speedup:.2f}× at most."
+        f"Better drafts: to {verb}, one as cheap as {name} needs {_needed(nearest.to_win)}{now}; "
+        f"at best it reaches {nearest.most.speedup:.2f}×."
     )
 
 

@@ -106,7 +106,7 @@ def read_request(
     Raises:
         BadRowError: the row is not a request (`UnknownFormError`: its form is not known).
         NotRepresentableError: the request asks for something that `Request` cannot express.
-        NoTrafficError: the logger wrote its text, or the call failed.
+        NoTrafficError: the logger cut, redacted or moved its text, or the call failed.
     """
     unread: set[str] = set()
     try:
@@ -192,7 +192,7 @@ def _content(content: Any, unread: set[str], *, chat: bool) -> dict[str, Any]:
 
 
 def _refuse_mark(text: str, *, cut_before: bool = False) -> None:
-    """Raise a NoTrafficError if the logger wrote a part of this text.
+    """Raise a NoTrafficError if the logger left a mark in this text: cut, redacted, kept elsewhere.
 
     Args:
         cut_before: whether the text may have been cut before the model read it, mark included: a
@@ -228,9 +228,8 @@ def _texts(value: Any) -> Iterator[str]:
 def _new_parts(
     request: LoggedRequest, content: Mapping[str, Any], answer: Answer | None
 ) -> dict[str, Any]:
-    """The unread parts of a prompt that change nothing: a number, labels, or all of the prompt and
-    the answer as they were rendered. What only repeats whole turns, or whole lines of a plain
-    prompt, does not count as a part.
+    """The unread parts of a prompt that can be ignored: numbers, labels, or a rendered copy of the
+    prompt and the answer. What repeats whole turns, or whole lines of a plain prompt, is no part.
 
     Raises:
         NotRepresentableError: a part holds anything else.

@@ -146,7 +146,7 @@ def test_a_run_of_one_request_says_what_is_known_and_what_to_run():
     lines = lines_of(hand.answer(hand.one_request()))
     assert lines[0] == "Inconclusive: one request is too few to decide by"
     known = " ".join(" ".join(lines[2:4]).split())
-    assert "The speed-up is uncertain, so far 2.29× with small, k = 2; what" in known
+    assert "Too few requests for an interval; so far 2.29× with small, k = 2. What" in known
     (row,) = [line for line in lines if line.split()[:2] == ["small", "2"]]
     assert row.split()[2:4] == ["1.00", "2.67"]
     assert "without ±: too few requests" in " ".join(lines)
@@ -275,19 +275,19 @@ NO_TRAINING = "a perfect draft of these costs would reach 2.40×"
 @pytest.mark.parametrize(
     ("headroom", "changes", "says"),
     [
-        ([better()], {}, "one that costs what small does would win from α 0.70 (now 0.50)"),
+        ([better()], {}, "to win, one as cheap as small needs α 0.70 (now 0.50)"),
         (
             [better(speedup=0.9, best_of_others=1.0)],
             {},
-            "one that costs what small does would pay off from α 0.70",
+            "to pay off, one as cheap as small needs α 0.70",
         ),
         (
             [better(alpha=None, to_win=Reach(4, 2.5, None, 1.5))],
             {},
-            "would win from 2.50 tok/round at k = 4, and reach 2.40× at most.",
+            "needs 2.50 tok/round at k = 4; at best it reaches 2.40×.",
         ),
         # The one that lacks least.
-        ([better(), better(draft="near", speedup=1.4)], {}, "one that costs what near does"),
+        ([better(), better(draft="near", speedup=1.4)], {}, "one as cheap as near"),
         ([better(to_win=None)], {}, f"No training helps: {NO_TRAINING}"),
         # Nor is more known of a draft behind prompt lookup, the last of the evaluations.
         (

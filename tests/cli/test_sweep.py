@@ -14,7 +14,7 @@ from msgspec.structs import replace
 from scenes import MANIFEST, manifest, with_fields
 
 from draftbench.cli.sweep import _settled, describe
-from draftbench.planner.caveats import LOAD
+from draftbench.planner.caveats import LOAD_AVERAGE
 from draftbench.records import Request
 from draftbench.run_folder.manifest import portable
 from draftbench.traffic.summary import BadRows, FirstRequest, TrafficSummary, request_figures
@@ -67,7 +67,7 @@ def test_what_was_left_out_refused_or_doubtful_is_said():
         "refused foreign: its vocabulary differs",
         "note on mtp: slow",
     ]
-    for load, said in ((LOAD, 0), (1.25, 1)):
+    for load, said in ((LOAD_AVERAGE, 0), (1.25, 1)):
         assert sum("busy (load 1.2 per core)" in note for note in told(load)) == said
     assert "--until settled changes nothing: the answer is first looked at after 64" in "\n".join(
         told(until="settled")

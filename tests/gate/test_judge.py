@@ -374,7 +374,8 @@ def test_responses_of_which_clearly_more_loop_are_a_fault(run, requests, before,
     )
     result = judge(old, new)
     assert result.verdict is (FAIL if faulty else PASS)
-    assert noted(result, "6 of 40 responses end in a loop") is bool(result.faults) is faulty
+    said = noted(result, "6 of 40 responses end in a repetition loop")
+    assert said is bool(result.faults) is faulty
 
 
 def test_responses_that_end_at_once_are_a_fault(run):
