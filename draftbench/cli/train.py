@@ -34,7 +34,8 @@ def train(
         None, "The new folder for the trained draft; needed unless --forecast.", "FOLDER"
     ),
     forecast: bool = flag(
-        False, "Only forecast the gain, in about a tenth of the time that the training takes."
+        False,
+        "Only forecast the gain: in about a tenth of the training's time, more with few requests.",
     ),
     anyway: bool = flag(
         False, "Train even if the forecast advises against it, cannot tell or cannot be made."

@@ -308,6 +308,7 @@ def _settings(a: Run, b: Run) -> Differences:
     """The settings in which two runs differ. One model may be called by two paths: what tells it is
     the fingerprint of its files, if both runs have that.
     """
+    specs, its_specs = a.manifest.specs, b.manifest.specs
     found = differing_settings(a.manifest, b.manifest)
     one, other = (
         {facts.candidate and facts.candidate.draft: facts.fingerprint for facts in run.facts}
@@ -316,7 +317,10 @@ def _settings(a: Run, b: Run) -> Differences:
     target, its = one.pop(None, ""), other.pop(None, "")
     if target and target == its:
         found.pop("target", None)
-    if a.manifest.specs.keys() == b.manifest.specs.keys() and one == other and all(one.values()):
+    if specs.keys() == its_specs.keys() and all(
+        spec == its_specs[draft] or (one.get(draft) and one.get(draft) == other.get(draft))
+        for draft, spec in specs.items()
+    ):
         found.pop("drafts", None)
     return found
 

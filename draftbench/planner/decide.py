@@ -380,6 +380,26 @@ class Evaluator:
         for cell in cells if not self.foreign else ():
             self.cells[cell.configuration] = (*self.cells.get(cell.configuration, ()), cell)
 
+    @cached_property
+    def can_be_timed(self) -> bool:
+        """Whether the built-in decoder can time a draft that did not fail: a level that was
+        simulated has no speed of its own, and the target as its own draft is a control.
+        """
+        run = self.run
+        failed = {failure.candidate for failure in run.failures}
+
+        def simulated(model: Candidate | None) -> bool:
+            return (facts := run.facts_of(model)) is not None and not facts.has_kernel
+
+        return (
+            run.manifest.question.engine is None
+            and not simulated(None)
+            and any(
+                each.draft != SELF and each not in failed and not simulated(each)
+                for each in run.candidates
+            )
+        )
+
     def concurrencies(self) -> tuple[int, ...]:
         """The loads that the run was asked for; with costs from elsewhere, those timed there."""
         if self.foreign:
@@ -758,8 +778,9 @@ class DecisionAt:
         if self.decision != "inconclusive" or self.impossible:
             return None
         if leader is None:
-            alone = run.manifest.question.engine is None and run.manifest.effort.measure == "replay"
-            return "timing" if alone and not run.failures else None
+            replayed = run.manifest.effort.measure == "replay" and self.evaluator.can_be_timed
+            asked = self.concurrency in run.manifest.question.concurrency
+            return "timing" if replayed and asked else None
         if leader.cells or self.evaluator.on_engine or self.evaluator.foreign:
             return "sample"
         if leader.note:

@@ -504,8 +504,8 @@ def headroom(answer: Recommendation) -> Section:
     if answer.ceiling_alpha is not None:
         most = f"its α were that of the target's own greedy draft, {answer.ceiling_alpha:.2f}"
     note = (
-        "For a draft of the same cost at its fastest k; the other tables show the smallest k that "
-        f"is about as fast. Ceiling: if {most}."
+        "For a draft of the same cost. × now is at its fastest k; the other tables show the "
+        f"smallest k that is about as fast. Ceiling: if {most}."
     )
     return Section("What a better draft would bring", head, known, [note] if known else [])
 

@@ -185,7 +185,9 @@ def plan_training(
         raise UsageError(f"`{spec}` is an EAGLE-3 head", hint=f"write `--draft eagle3:{spec}`")
     else:
         check_pair(target, source)
-        if stored := stored_level(source) or ("GGUF" if model.endswith(".gguf") else None):
+        if stored := stored_level(source) or (
+            "GGUF" if Path(model).resolve().suffix == ".gguf" else None
+        ):
             raise ModelError(
                 f"`{source.name}` is stored as {stored}, which cannot be trained",
                 hint="train the checkpoint that it was made from, and convert the result",

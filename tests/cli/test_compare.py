@@ -331,7 +331,8 @@ def test_how_much_each_sweep_measured_is_listed_after_what_it_asked(run_a):
         (("f", "f"), ("g", "g"), []),
         (("f", "h"), ("g", "g"), ["target"]),
         (("f", "f"), ("g", "h"), ["drafts"]),
-        (("", ""), ("", ""), ["target", "drafts"]),  # servers tell nothing of their files
+        (("", ""), ("", ""), ["target", "drafts"]),  # no file was read
+        ((None, None), (None, None), ["target", "drafts"]),  # a draft that only servers know
     ],
 )
 def test_one_model_under_two_paths_is_no_difference(run_a, targets, drafts, listed):
@@ -341,13 +342,15 @@ def test_one_model_under_two_paths_is_no_difference(run_a, targets, drafts, list
             facts=tuple(
                 replaced(each, fingerprint=draft if each.candidate else target)
                 for each in run_a.facts
+                if target is not None
             ),
         )
         for target, draft in zip(targets, drafts, strict=True)
     )
     paths = {"target": "/models/target", "drafts": ("/models/small",)}
     question = replaced(other.manifest.question, **paths)
-    other = replace(other, manifest=replaced(other.manifest, question=question))
+    moved = replaced(other.manifest, question=question, specs={"small": "/models/small"})
+    other = replace(other, manifest=moved)
     assert [c.fact for c in compared(one, other).question] == listed
 
 

@@ -11,6 +11,7 @@ import hand
 import msgspec
 import numpy as np
 import pytest
+import scenes
 from planner.engine_run import PLAIN, in_pieces, in_rounds, replayed_run, served_run
 from scenes import (
     ALL,
@@ -99,10 +100,22 @@ def test_the_asked_speedup_is_the_bar_and_must_be_passed(scene, requests_alone):
         assert recommend(run, DecisionOptions(min_speedup=bar)).decision == decision
 
 
-@pytest.mark.parametrize(("measure", "remedy"), [("replay", "timing"), ("best", None)])
-def test_drafts_that_were_only_replayed_are_to_be_timed_next(measure, remedy):
+@pytest.mark.parametrize(
+    ("draft", "measure", "more", "asked", "remedy"),
+    [
+        ("small", "replay", [], 1, "timing"),
+        ("small", "best", [], 1, None),
+        ("small", "replay", [scenes.failure("broken", "shapes")], 1, "timing"),
+        ("small", "replay", [scenes.failure("small", "no room")], 1, None),
+        ("small", "replay", [scenes.facts(scenes.named("small"), has_kernel=False)], 1, None),
+        ("self", "replay", [], 1, None),  # a control
+        ("small", "replay", [], 8, None),  # the sweep did not ask for this load
+    ],
+)
+def test_drafts_that_were_only_replayed_are_to_be_timed_next(draft, measure, more, asked, remedy):
     effort = msgspec.structs.replace(hand.manifest().effort, measure=measure)
-    found = hand.answer(hand.untimed(), effort=effort)
+    run = hand.run([*hand.untimed(draft), *more], effort=effort)
+    found = recommend(run, DecisionOptions(concurrency=(asked,)))
     assert (found.decision, found.leader) == ("inconclusive", None)
     assert found.settled_by == remedy
 
