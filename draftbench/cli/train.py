@@ -81,8 +81,8 @@ def train(
             stack.enter_context(resumable(work / course.QUESTION))
         examples = examples_of(observed, key)
         watcher.note(
-            f"{counted(len(examples.train), 'response')} to train on, {len(examples.stop)} to stop "
-            f"by, {len(examples.prove)} to prove it on"
+            f"{counted(len(examples.train), 'response')} to train on, {len(examples.validation)} "
+            f"for validation, {len(examples.test)} to prove it on"
         )
         elsewhere = () if other is None else other_traffic(read(other), observed, examples)
         plan = plan_training(observed, examples, draft, settings, device)

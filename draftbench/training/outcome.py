@@ -68,8 +68,8 @@ class Forecast(Record, frozen=True):
         return self.verdict in ("worth it", "may be worth it")
 
     def held(self, gained: float) -> bool | None:
-        """Whether what was gained lies in the interval; None if no gain was promised for certain
-        and the gain is small or a loss, which says nothing about the forecast.
+        """Whether what was gained lies in the forecast's interval; None if the interval includes 0
+        and the gain is below its upper end: such a gain or loss says nothing about the forecast.
         """
         if self.gain.low <= 0 and gained <= self.gain.high:
             return None
@@ -126,8 +126,8 @@ class Training(Record, frozen=True):
     target: str  # of the run
     run: str  # id of the run whose responses these are
     train: Split  # what it was trained on
-    stop: Split  # what said when to stop
-    prove: Split  # what proved it
+    validation: Split  # what said when to stop
+    test: Split  # what proved it
     lora: int | None  # rank of the adapters that were trained, and added to the weights
     epochs: int  # how often the responses were read at most
     learning_rate: float  # the largest
