@@ -51,6 +51,20 @@ class NGramSizes(NamedTuple):
 
 NGRAMS = NGramSizes(4, 2)
 
+
+class LookupRule(NamedTuple):
+    """Which earlier occurrence of a text's ending prompt lookup copies from, and how much."""
+
+    first: bool = False  # whether it takes the first of several occurrences instead of the last
+    unseen: int = 0  # newest tokens in which it neither looks nor copies
+    begin: int = 0  # the first token at which an occurrence may start
+    # Whether it looks for n-grams of the shortest size alone, and proposes nothing shorter.
+    one_size: bool = False
+    fills: bool = False  # whether the text's last token fills what is missing of k
+
+
+BUILT_IN_LOOKUP = LookupRule()  # what followed the last occurrence of the longest n-gram
+
 # Two logits that differ by less are a near tie: computing them in another order may swap them.
 NEAR_TIE_MARGIN = {"bfloat16": 0.5, "float16": 0.06, "float32": 0.001}
 

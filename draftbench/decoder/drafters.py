@@ -24,7 +24,7 @@ from draftbench.decoder.sampling import (
     filters_of,
     temperature_only,
 )
-from draftbench.records import DraftingMode, Sampling
+from draftbench.records import BUILT_IN_LOOKUP, DraftingMode, LookupRule, Sampling
 
 
 class Proposal(NamedTuple):
@@ -171,17 +171,6 @@ class _Draft:
         return self.sampler.uniforms.narrow(0, length - self.sampler.prompt_length, 1)
 
 
-@dataclass(frozen=True)
-class LookupRule:
-    """Which earlier occurrence of a text's ending prompt lookup copies from, and how much."""
-
-    first: bool = False  # whether it takes the first of several occurrences instead of the last
-    unseen: int = 0  # newest tokens in which it neither looks nor copies
-    begin: int = 0  # the first token at which an occurrence may start
-    least: int = 1  # fewer tokens are not proposed
-    fills: bool = False  # whether the text's last token fills what is missing of k
-
-
 class LookupIndex:
     """Finds the longest n-gram at the end of a growing text that occurred before, and what followed
     it.
@@ -190,8 +179,9 @@ class LookupIndex:
         longest, shortest: the n-gram sizes to look up (vLLM: prompt_lookup_max, prompt_lookup_min).
     """
 
-    def __init__(self, longest: int, shortest: int, rule: LookupRule = LookupRule()) -> None:
-        self.longest, self.shortest, self.rule = longest, shortest, rule
+    def __init__(self, longest: int, shortest: int, rule: LookupRule = BUILT_IN_LOOKUP) -> None:
+        self.longest, self.shortest = shortest if rule.one_size else longest, shortest
+        self.rule = rule
         self.tokens: list[int] = []
         self._after: dict[tuple[int, ...], int] = {}
 
@@ -216,7 +206,7 @@ class LookupIndex:
             if start is not None:
                 copied = self.tokens[start : min(start + k, end - self.rule.unseen)]
                 break
-        if len(copied) < self.rule.least:
+        if self.rule.one_size and len(copied) < self.shortest:
             copied = []
         return copied + self.tokens[-1:] * (k - len(copied)) if self.rule.fills else copied
 

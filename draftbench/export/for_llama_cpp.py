@@ -31,7 +31,7 @@ def write(plan: ServePlan, version: Version) -> WriterResult:
     (longest, shortest), concurrency = how.lookup, plan.concurrency
     differences, to_do = list[str](), list[str]()
     if speculation.stacked and how.k < shortest:  # prompt lookup could find nothing
-        differences.append(f"the draft alone, as {too_short(shortest)}")
+        differences.append(f"the draft alone, as {too_short('llama.cpp', shortest)}")
         speculation = replace(speculation, stacked=False)
     elif speculation.stacked and how.method != "draft-model" and plan.engine != "llama.cpp":
         differences.append(
@@ -41,7 +41,7 @@ def write(plan: ServePlan, version: Version) -> WriterResult:
         if longest > shortest:
             to_do += other_lookup(plan, "llama.cpp", f"looks up n-grams of {shortest} tokens alone")
         if how.k < shortest:
-            to_do.append(f"{too_short(shortest)}: with k = {how.k} it drafts nothing")
+            to_do.append(f"{too_short('llama.cpp', shortest)}: with k = {how.k} it drafts nothing")
     if concurrency > 1:
         to_do.append(
             f"add -c N with {concurrency} times a request's tokens, or --kv-unified: "

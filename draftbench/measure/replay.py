@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from draftbench.decoder.drafters import LookupIndex, LookupRule
+from draftbench.decoder.drafters import LookupIndex
 from draftbench.decoder.mtp import Head
 from draftbench.decoder.runner import HiddenStates, Runner
 from draftbench.decoder.sampling import best, distribution, temperature_only, top_two_margin
@@ -44,7 +44,7 @@ def replay(
     if runner is not None:
         return replay_model(runner, measurement.target, group, candidate, measurement.mode)
     return [
-        replay_lookup(response, candidate, lookup_index(None, *measurement.lookup), window)
+        replay_lookup(response, candidate, LookupIndex(*measurement.lookup), window)
         for response in group
     ]
 
@@ -160,26 +160,6 @@ def stepping_disagreement(
     steps = [step([token]) for token in tokens[:-1]]
     differs = [a != b for a, b in compress(zip(once, steps, strict=True), clear)]
     return sum(differs) / len(differs) if differs else None
-
-
-# How engines look up n-grams. The built-in decoder, and any engine that is not listed, copies what
-# followed the last occurrence of the longest n-gram. vLLM 0.32 does so too
-# (v1/worker/gpu/spec_decode/ngram), but always proposes k tokens; its older runner, which is used
-# on a CPU, takes the first occurrence (v1/spec_decode/ngram_proposer.py). llama.cpp looks for
-# n-grams of one length, in the text before the newest token, and proposes nothing shorter than that
-# (common/ngram-map.cpp).
-VLLM, VLLM_CPU = "vllm", "vllm on a CPU"
-LOOKUP_RULES = {VLLM: LookupRule(fills=True), VLLM_CPU: LookupRule(first=True)}
-
-
-def lookup_index(engine: str | None, longest: int, shortest: int) -> LookupIndex:
-    """An empty index that finds what an engine's prompt lookup finds; None: the built-in
-    decoder.
-    """
-    if engine == "llama.cpp":
-        rule = LookupRule(unseen=1, begin=1, least=shortest)
-        return LookupIndex(shortest, shortest, rule)
-    return LookupIndex(longest, shortest, LOOKUP_RULES.get(engine or "", LookupRule()))
 
 
 def replay_lookup(

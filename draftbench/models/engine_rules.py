@@ -32,7 +32,7 @@ from draftbench.models.drafting import (
     transformers_arguments,
     vllm_fields,
 )
-from draftbench.records import STACK, Candidate
+from draftbench.records import BUILT_IN_LOOKUP, STACK, Candidate, LookupRule
 
 # llama.cpp's SPEC_VOCAB_MAX_SIZE_DIFFERENCE.
 LLAMA_CPP_ROWS = 128
@@ -71,7 +71,8 @@ class EngineRules(msgspec.Struct, frozen=True):
     started: bool = False  # whether draftbench can start it (its adapter knows how)
     converts: bool = False  # whether it loads only files that were converted and quantized before
     stacks: bool = False  # whether it can try prompt lookup before another draft
-    least_lookup: bool = False  # whether prompt lookup proposes at least as much as an n-gram has
+    lookup: LookupRule = BUILT_IN_LOOKUP  # how its prompt lookup works
+    older_lookup: LookupRule | None = None  # of an older runner, which it uses on a CPU
     rounds_activations: bool = False  # to 8 bits, whatever the type of its weights
     pins: tuple[str, ...] = ("target", "draft")  # the models whose revision its configuration names
     synthetic: bool = False  # whether it accepts drafts at given rates; SGLang only at their mean
@@ -158,12 +159,23 @@ def fewest_drafted(engine: str | None, draft: str, shortest: int) -> int:
     than its n-gram has.
     """
     rules = ENGINE_RULES.get(engine or "")
-    return shortest if rules and rules.least_lookup and Candidate(draft=draft).looks_up else 1
+    return shortest if rules and rules.lookup.one_size and Candidate(draft=draft).looks_up else 1
 
 
-def too_short(fewest: int) -> str:
-    """Why nothing is drafted at a k below `fewest_drafted`."""
-    return f"llama.cpp's prompt lookup proposes no fewer tokens than its n-gram has ({fewest})"
+def too_short(engine: str, fewest: int) -> str:
+    """Why an engine drafts nothing at a k below `fewest_drafted`."""
+    name = ENGINE_RULES[engine].name
+    return f"{name}'s prompt lookup proposes no fewer tokens than its n-gram has ({fewest})"
+
+
+def lookup_rule(engine: str, *, older: bool) -> LookupRule:
+    """How a server's prompt lookup works, on a CPU or in its `older` runner; as in the built-in
+    decoder if nothing else is known.
+    """
+    rules = ENGINE_RULES.get(engine)
+    if rules is None:
+        return BUILT_IN_LOOKUP
+    return rules.older_lookup if older and rules.older_lookup else rules.lookup
 
 
 def _size_findings(target: int, draft: int) -> dict[str, str]:
@@ -230,6 +242,10 @@ ENGINE_RULES = {
         takes_dtype=True,
         synthetic=True,
         requests=256,
+        # It always proposes k tokens; its older runner, which it uses on a CPU, takes the first
+        # occurrence (v1/spec_decode/ngram_proposer.py).
+        lookup=LookupRule(fills=True),
+        older_lookup=LookupRule(first=True),
         form="written for vLLM 0.33, and parsed by vLLM 0.32",
         # `verify_equal_vocab_size_if_draft_model` compares sizes, unless words are translated.
         rules=(
@@ -295,7 +311,8 @@ ENGINE_RULES = {
         shares_context=True,
         # Prompt lookup first, whatever order --spec-type names (common/speculative.cpp).
         stacks=True,
-        least_lookup=True,
+        # The newest token is not looked at (common/ngram-map.cpp).
+        lookup=LookupRule(unseen=1, begin=1, one_size=True),
         rounds_activations=True,
         pins=(),
         form="flags of builds from May 2026 on (pull requests 22397 and 22964)",

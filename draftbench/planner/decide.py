@@ -255,7 +255,7 @@ class Alternative:
 
             fewest = fewest_drafted(question.engine, own.draft, question.lookup_shortest)
             if own.k < fewest:
-                broken.append(too_short(fewest))
+                broken.append(too_short(question.engine, fewest))
         if (most := limits.max_memory) is not None:
             at_once = question.max_concurrency or own.concurrency
             needed = memory_needed(run, self.candidate, at_once)

@@ -25,6 +25,7 @@ from typing import NamedTuple
 import msgspec
 import torch
 
+from draftbench.decoder.drafters import LookupIndex
 from draftbench.engines.client import Fault
 from draftbench.engines.connect import connect
 from draftbench.engines.drive import drive
@@ -33,9 +34,6 @@ from draftbench.engines.start import started
 from draftbench.engines.vllm import MODEL_RUNNER
 from draftbench.errors import DraftbenchError, EngineError, ModelError, RunFolderError, TrafficError
 from draftbench.measure.replay import (
-    VLLM,
-    VLLM_CPU,
-    lookup_index,
     replay_head,
     replay_lookup,
     replay_model,
@@ -45,7 +43,7 @@ from draftbench.measure.trajectories import PromptSample, ScoredResponse, loopin
 from draftbench.models.check import engine_sheet, held_head
 from draftbench.models.drafting import parsed
 from draftbench.models.eagle import build_head
-from draftbench.models.engine_rules import ENGINE_RULES, too_short
+from draftbench.models.engine_rules import ENGINE_RULES, lookup_rule, too_short
 from draftbench.models.quantize import build_runner
 from draftbench.models.source import ModelSource
 from draftbench.models.translation import keeps_ids, translated
@@ -164,7 +162,7 @@ class EngineWorker:
             serving, fewest = self.serving, self.serving.fewest(candidate)
             drafts = self.options.measure not in ("none", "replay") and candidate in serving.levels
             if serving.server is None and drafts and not serving.ks(candidate):
-                reason = f"replayed only: {too_short(fewest)}"
+                reason = f"replayed only: {too_short(serving.engine, fewest)}"
                 hint = f"ask for it with --k {fewest} or more"
                 failed += [Failure(candidate=candidate, stage="start", reason=reason, hint=hint)]
         for configs in self.state.sessions(candidate, self.repeat):
@@ -420,15 +418,15 @@ class EngineWorker:
         prepared, serving, options = self.prepared, self.serving, self.options
         name, window = candidate.draft, max(options.ks)
         if name == LOOKUP:
-            # vLLM looks up by another rule on a CPU, and in its older model runner.
+            # An engine may look up by another rule on a CPU, and in its older model runner.
             runners = [
                 facts.settings.get(MODEL_RUNNER) for facts in self.state.engines if facts.started
             ]
             older = runners and ("0" in runners or not torch.cuda.is_available())
-            rule = VLLM_CPU if serving.engine == VLLM and older else serving.engine
+            rule = lookup_rule(serving.engine, older=bool(older))
             for group in groups:
                 yield [
-                    replay_lookup(each, candidate, lookup_index(rule, *options.lookup), window)
+                    replay_lookup(each, candidate, LookupIndex(*options.lookup, rule), window)
                     for each in group
                 ]
             return

@@ -221,7 +221,7 @@ def prepare_serving(options: SweepOptions, command: str, watcher: Watcher) -> Pr
     )
     fewest = serving.fewest(Candidate(draft=LOOKUP))
     if Candidate(draft=LOOKUP) in levels and server is None and min(options.ks) < fewest:
-        watcher.note(f"ngram is not started below k = {fewest}: {too_short(fewest)}")
+        watcher.note(f"ngram is not started below k = {fewest}: {too_short(engine, fewest)}")
     if server is not None:
         k = options.ks[0] if len(options.ks) == 1 else None
         serving, candidates, stated = find_drafting(
@@ -300,10 +300,10 @@ def _check_starts(
     how = options.serving
     assert how is not None
     assert how.engine is not None
-    files = ENGINE_RULES[how.engine].converts
-    if files and not options.target.endswith(".gguf"):
+    rules = ENGINE_RULES[how.engine]
+    if rules.converts and not options.target.endswith(".gguf"):
         raise ModelError(
-            f"llama.cpp serves .gguf files, and `{options.target}` is not one",
+            f"{rules.name} serves .gguf files, and `{options.target}` is not one",
             hint="give the target's .gguf file, which llama.cpp's convert_hf_to_gguf.py makes, and "
             "with --tokenizer what it was made from",
         )
@@ -333,7 +333,8 @@ def _check_starts(
         what = f"no head at `{method}:{spec}`" if is_head else f"no model at `{spec}`"
         hint = WHERE_HEADS_ARE if is_head else _MODELS
         raise ModelError(
-            f"{flag}: {what}", hint="give a .gguf file" if files and not replayed_here else hint
+            f"{flag}: {what}",
+            hint="give a .gguf file" if rules.converts and not replayed_here else hint,
         )
 
 

@@ -11,11 +11,12 @@ import pytest
 from embedded_gguf import write
 from engines.scripted_server import ScriptedServer
 from gguf import GGMLQuantizationType
+from msgspec.structs import replace
 from scenes import EMBEDDED
 from sweep.engine import FakeEngine, FakeServer, fake_drive
 
 from draftbench.engines.connect import ADAPTERS
-from draftbench.models.engine_rules import STARTED
+from draftbench.models.engine_rules import ENGINE_RULES, STARTED
 from draftbench.records import Candidate, RoundCounts
 from draftbench.run_folder.folder import RunFolder
 from draftbench.run_folder.run import read_run
@@ -99,6 +100,15 @@ def test_what_no_server_could_answer_is_refused_before_one_starts(
     places |= {"tokenizer": tokenizer(tmp_path), "docker": DOCKER}
     assert complaint in failing(2, "sweep", *ENGINE, *shlex.split(words.format(**places)), *TRAFFIC)
     assert engine.starts == []
+
+
+def test_an_engine_that_serves_converted_files_as_another_does_is_called_by_its_own_name(
+    failing, engine, monkeypatch
+):
+    alike = replace(ENGINE_RULES["llama.cpp"], name="Other")
+    monkeypatch.setitem(ENGINE_RULES, "llama.cpp", alike)
+    words = ["--target", EMBEDDED / "target", "--drafts", "ngram", "--engine", "llama.cpp"]
+    assert "error: Other serves .gguf files" in failing(2, "sweep", *words, *TRAFFIC)
 
 
 def tokenizer(folder):

@@ -15,13 +15,13 @@ from scripted import ScriptedClock, TimedRunner
 
 from draftbench.acceptance.rounds import expected_rounds, law_of
 from draftbench.decoder import drafters
-from draftbench.decoder.drafters import LookupDrafter, ModelDrafter
+from draftbench.decoder.drafters import LookupDrafter, LookupIndex, ModelDrafter
 from draftbench.decoder.runner import HostClock, Task
 from draftbench.decoder.sampling import Uniforms
 from draftbench.decoder.scripted_model import markov
 from draftbench.decoder.speculate import Batch, decode, decode_all
 from draftbench.measure.prompts import Prompt
-from draftbench.measure.replay import lookup_index, replay_lookup, replay_model
+from draftbench.measure.replay import replay_lookup, replay_model
 from draftbench.measure.trajectories import ScoredResponse
 from draftbench.records import Candidate, DraftingMode, Request, Sampling
 from tests.decoder.operations import Operations
@@ -117,7 +117,7 @@ def test_lookup_replay_predicts_every_round_of_the_decoder(seed, k, limit):
     assert fast.tokens == plain.tokens
     if len(plain.tokens) > 1:
         response = scored(plain, work)
-        record = replay_lookup(response, Candidate(draft="ngram"), lookup_index(None, 3, 1), 16)
+        record = replay_lookup(response, Candidate(draft="ngram"), LookupIndex(3, 1), 16)
         assert_predicted(response.trajectory, record, k, fast)
 
 
