@@ -15,7 +15,7 @@ from draftbench.cli.signals import resumable
 from draftbench.errors import UsageError
 from draftbench.flags import flag, in_models
 from draftbench.models.drafting import parsed
-from draftbench.report.text import Cell, Section, counted, duration, signed, with_ends
+from draftbench.report.text import Section, TableCell, counted, duration, signed, with_ends
 from draftbench.run_folder.key import request_key
 from draftbench.training.outcome import Forecast, Proof, TrainingAnswer, Verdict, faster_than
 from draftbench.training.settings import TrainingSettings
@@ -165,7 +165,7 @@ def _proof(draft: str, proof: Proof, where: str, notes: Sequence[str] = ()) -> S
         verdict = words[more]
     title = f"The trained draft {verdict} on {proof.requests} {where}"
     of_round = f"tokens per round, k = {proof.k}"
-    rows: list[list[Cell]] = [
+    rows: list[list[TableCell]] = [
         [name, each.original, each.trained, signed(each.difference)]
         for name, each in ((_rate(draft), proof.rate), (of_round, proof.tokens_per_round))
     ]

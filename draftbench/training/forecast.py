@@ -37,7 +37,7 @@ from draftbench.errors import UsageError
 from draftbench.training.examples import tokens_of
 from draftbench.training.fit import LOOKS_AN_EPOCH, Progress, begin, warm_up_of
 from draftbench.training.held_out import Acceptance
-from draftbench.training.outcome import Forecast, Part
+from draftbench.training.outcome import Forecast, TrainingPart
 from draftbench.training.plan import Plan
 from draftbench.training.settings import TrainingSettings
 
@@ -128,7 +128,7 @@ def forecast(plan: Plan, first: FirstParts) -> Forecast:
     parts = zip(first.shares, first.steps, reached, strict=True)
     return Forecast(
         rate=original,
-        parts=tuple(Part(*each) for each in parts),
+        parts=tuple(TrainingPart(*each) for each in parts),
         gain=interval(draws),
         before=speeds.now if speeds else None,
         after=speeds.at(before, original + draws) if speeds else None,

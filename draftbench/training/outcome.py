@@ -20,7 +20,7 @@ def faster_than(speedup: float) -> float:
 Verdict = Literal["worth it", "may be worth it", "cannot tell", "not worth it"]
 
 
-class Part(Record, frozen=True):
+class TrainingPart(Record, frozen=True):
     """The draft after a part of its training."""
 
     share: float  # of the whole training; a step counts by its learning rate
@@ -39,7 +39,7 @@ class Forecast(Record, frozen=True):
     """What a training will bring, judged by its first parts."""
 
     rate: float  # how often a drafted token is accepted before training
-    parts: tuple[Part, ...]  # the shortest first
+    parts: tuple[TrainingPart, ...]  # the shortest first
     gain: Estimate  # by how much the rate will rise
     before: Reached | None  # None: the run did not time the draft
     after: Reached | None  # expected of the trained draft
