@@ -741,7 +741,7 @@ class DecisionAt:
         as_good = then[:, 1:].max(axis=1) - then[:, pick] <= math.log1p(TIMING_NOISE)
         doubt = math.sqrt(left) * logs.requests[:, leader.column] + logs.time[:, leader.column]
         low, high = quantiles(doubt - doubt.mean(), (0.025, 0.975))
-        beyond = then[:, own] - math.log(self.min_speedup * (1 + TIMING_NOISE))
+        beyond = then[:, own] - math.log(faster_than(self.min_speedup))
         same = {
             "speculate": beyond + low > 0,
             "do_not_speculate": beyond + high <= 0,
@@ -781,7 +781,7 @@ class DecisionAt:
         if self.settled_by != "sample" or leader is None or deciding is None or not leader.parts:
             return None
         requests, cells, undecoded = leader.parts
-        least = self.min_speedup * (1 + TIMING_NOISE)
+        least = faster_than(self.min_speedup)
         now = max(len(leader.cells), 1)  # processes, or starts of an engine
         if requests <= 1e-12:
             return None
@@ -826,9 +826,14 @@ class DecisionAt:
         return sweep(most, counts[min(1, len(counts) - 1)])
 
 
+def faster_than(speedup: float) -> float:
+    """The least speed-up that counts as faster."""
+    return speedup * (1 + TIMING_NOISE)
+
+
 def decide(expected: Estimate | None, min_speedup: float) -> Decision:
     """Compare the interval of a speed-up with the required minimum plus timing noise."""
-    least = min_speedup * (1 + TIMING_NOISE)
+    least = faster_than(min_speedup)
     if expected is None or expected.low <= least < expected.high:
         return "inconclusive"
     return "speculate" if expected.low > least else "do_not_speculate"

@@ -72,6 +72,12 @@ def recommend(run: Run, options: DecisionOptions | None = None) -> Recommendatio
     option = None if refused else leader
     alone = leader.value(decided.by) if leader and not decided.deciding else None
     evaluated, ceiling = evaluations(run, decided), None
+    doubts, settled_by = caveats(evaluator, decided), decided.settled_by
+    kinds = {caveat.kind for caveat in doubts}
+    if "unfinished" in kinds:
+        settled_by = "resuming"
+    elif "impossible" in kinds:
+        settled_by = "quiet"
     question, samples = run.manifest.question, any(t.sampling.temperature for t in run.trajectories)
     if question.mode is DraftingMode.GREEDY and question.responses == "target" and samples:
         # The α of the target as its own draft, if no greedy draft can be expected to reach more,
@@ -100,7 +106,7 @@ def recommend(run: Run, options: DecisionOptions | None = None) -> Recommendatio
         expected_regret=decided.loss(option) if sure else None,
         audit=audit(run),
         near_tie_share=near_tie_share(run),
-        caveats=caveats(evaluator, decided),
+        caveats=doubts,
         runner=evaluator.source.runner,
         drafting_mode=question.mode,
         concurrency=decided.concurrency,
@@ -116,7 +122,7 @@ def recommend(run: Run, options: DecisionOptions | None = None) -> Recommendatio
         arrivals=arrivals,
         costs_from=evaluator.source.runner if evaluator.foreign else None,
         slo_kept=slo_kept(run, leader, decided.concurrency, evaluator.options.slo),
-        settled_by=decided.settled_by,
+        settled_by=settled_by,
         larger_sweep=decided.larger_sweep,
         ceiling_alpha=ceiling,
         headroom=headroom(decided, evaluated, ceiling),

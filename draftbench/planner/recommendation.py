@@ -52,9 +52,10 @@ CaveatKind = Literal[
 # Fewer decoded requests do not correct a prediction: one noisy request would decide it.
 FEW_DECODED = 5
 Objective = Literal["speedup", "latency", "throughput", "cost"]
-# What settles an open decision: timing a server without speculation, timing drafts that were only
-# replayed, decoding the leader, timing this load, or a larger sweep.
-Remedy = Literal["baseline", "timing", "decoding", "load", "sample"]
+# What to run next: the same sweep to its end, or again on a quiet machine where a figure is
+# impossible. Or what settles an open decision: timing a server without speculation, timing drafts
+# that were only replayed, decoding the leader, timing this load, or a larger sweep.
+Remedy = Literal["resuming", "quiet", "baseline", "timing", "decoding", "load", "sample"]
 # A larger sweep is advised if it settles an open decision with this probability.
 SETTLES = 0.9
 # Above this α of `self`, near ties alone can explain why it is below 1.
@@ -384,7 +385,7 @@ class Recommendation(Record, frozen=True):
     arrivals: str | None = None  # when requests came, in words; None: a constant number in flight
     costs_from: str | None = None  # the runner whose times `--costs` gave; None: this run
     slo_kept: SloKept | None = None  # by the leader; None if no limits were given
-    settled_by: Remedy | None = None  # what would settle an inconclusive decision
+    settled_by: Remedy | None = None  # what to run next; None: nothing would settle more
     larger_sweep: LargerSweep | None = None  # the sweep that would, or the next worth trying
     ceiling_alpha: float | None = None  # of `self`, if it is below 1 because requests sample
     runner_up_faster: float | None = None  # how likely it is faster than the leader

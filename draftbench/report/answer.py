@@ -113,10 +113,10 @@ def _next_sweep(answer: Recommendation) -> _Sweep | None:
     """The sweep that would settle the decision, or is worth trying; None if the decision is
     settled, or if no sweep is known to settle it.
     """
-    kinds, settled_by = {caveat.kind for caveat in answer.caveats}, answer.settled_by
-    if "unfinished" in kinds:
+    settled_by = answer.settled_by
+    if settled_by == "resuming":
         return _Sweep("Next: repeat the sweep's own command, which resumes it.", {}, resumes=True)
-    if "impossible" in kinds:
+    if settled_by == "quiet":
         return _Sweep("Next: the same sweep on a quiet machine, in another --out.", {})
     if settled_by == "baseline":
         return _Sweep("Next: the same sweep with --baseline-server URL, in another --out.", None)

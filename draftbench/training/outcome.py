@@ -5,18 +5,11 @@ from __future__ import annotations
 from typing import Literal
 
 from draftbench.acceptance.intervals import Estimate
+from draftbench.planner.decide import faster_than
 from draftbench.records import Record
 
-# Speeds that differ by less are a tie, as in the decision; a smaller gain of the rate is not worth
-# a training.
-LEAST_FASTER, LEAST_GAIN = 0.02, 0.01
-
-
-def faster_than(speedup: float) -> float:
-    """The least speed-up that counts as faster."""
-    return speedup * (1 + LEAST_FASTER)
-
-
+# A smaller gain of the rate is not worth a training.
+LEAST_GAIN = 0.01
 Verdict = Literal["worth it", "may be worth it", "cannot tell", "not worth it"]
 
 

@@ -48,6 +48,7 @@ def test_a_speed_up_beyond_the_tokens_of_a_round_decides_nothing(scene):
     assert (found.decision, found.choice, found.larger_sweep) == ("inconclusive", None, None)
     caveat = next(caveat for caveat in found.caveats if caveat.kind == "impossible")
     assert caveat.decisive
+    assert found.settled_by == "quiet"
     assert caveat.text.startswith("16.00× is impossible with 2.00 tokens per round")
 
 
@@ -288,6 +289,11 @@ def test_a_larger_sweep_has_no_fewer_processes_and_says_where_traffic_has_fewer_
     larger = recommend(run, asked_within(run)[0]).larger_sweep
     assert larger.processes >= processes
     assert larger.distinct == told
+
+
+def test_a_run_that_was_cut_off_is_resumed_before_more_requests_are_asked_for(scene):
+    run = two_kinds(scene, 24, requests=25)
+    assert recommend(run, asked_within(run)[0]).settled_by == "resuming"
 
 
 def test_so_many_requests_are_asked_for_that_nine_of_ten_new_samples_settle_it(scene):

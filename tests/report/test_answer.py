@@ -32,7 +32,6 @@ from draftbench.report.answer import (
     next_sweep,
     reasons,
     speed_up,
-    to_settle,
 )
 from draftbench.report.text import shown
 from draftbench.run_folder.run import run_of
@@ -375,6 +374,12 @@ def test_the_headline_says_why_requests_are_too_few(requests, few):
         ("timing", None, 42, None,
          "Next: time and decode the drafts, by the same sweep with --measure best.",
          "--target ./big --sample=9 --out 'a run' --measure best"),
+        ("resuming", (60, 3, 0.9), 60, None,
+         "Next: repeat the sweep's own command, which resumes it.",
+         "--target ./big --sample=9 --out 'a run'"),
+        ("quiet", (60, 3, 0.9), 60, None,
+         "Next: the same sweep on a quiet machine, in another --out.",
+         "--target ./big --sample=9"),
         ("baseline", None, 42, None,  # a server that only its user knows
          "Next: the same sweep with --baseline-server URL, in another --out.", None),
     ],
@@ -393,15 +398,3 @@ def test_an_open_decision_says_what_would_settle_it_and_gives_the_command(
     command = "draftbench sweep --target ./big --sample=9 --out 'a run'"
     found = next_sweep(answer, hand.manifest(command=command, rows=rows, merged=0), "a run")
     assert found == (words and f"sweep {words}")
-
-
-@pytest.mark.parametrize(
-    ("kind", "said"), [("unfinished", "the sweep's own command"), ("impossible", "a quiet machine")]
-)
-def test_a_run_that_cannot_decide_is_not_told_to_measure_more_requests(kind, said):
-    answer = hand.answer(hand.perfect(requests=5))
-    doubted = replace(
-        answer, caveats=(Caveat(kind=kind, text="", decisive=True),), settled_by="sample"
-    )
-    assert said in to_settle(doubted)
-    assert "--sample" not in to_settle(doubted)
