@@ -14,8 +14,9 @@ The answer
     latency          how long users wait
     output_check     whether speculation changes the output
     caveats          what to know beside the figures
-    recommend        every configuration with its figures, why it was not chosen, and what a better
-                     draft would bring → `Recommendation`, whose records are in recommendation
+    headroom         what a better draft would bring
+    recommend        every configuration with its figures, and why it was not chosen
+                     → `Recommendation`, whose records are in recommendation
 
 `options` has what a user decides by, `what_to_measure` what a sweep asks while it runs. `formula`
 serves `estimate`, which has no run.

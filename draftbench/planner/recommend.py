@@ -1,5 +1,5 @@
 """Decide for one run: speculate or not, with which configuration, and how sure that is; what every
-configuration brings and why it was not chosen, and what a better draft would bring.
+configuration brings, and why it was not chosen.
 """
 
 from __future__ import annotations
@@ -8,7 +8,6 @@ import math
 from collections import defaultdict
 from collections.abc import Sequence
 from statistics import mean, median
-from typing import NamedTuple
 
 import msgspec
 import numpy as np
@@ -23,13 +22,12 @@ from draftbench.acceptance.definitions import (
 )
 from draftbench.acceptance.faults import near_tie_share
 from draftbench.acceptance.intervals import estimates
-from draftbench.acceptance.rounds import alpha_of
-from draftbench.models.drafting import DRAFT_KINDS, parsed
 from draftbench.planner.caveats import caveats, checks
 from draftbench.planner.cells import Cell
 from draftbench.planner.concurrencies import at_concurrency, crossover, schedule
 from draftbench.planner.cost_sources import engine_name
 from draftbench.planner.decide import HARDLY_MORE_LOSS, Alternative, DecisionAt, Evaluator
+from draftbench.planner.headroom import headroom
 from draftbench.planner.latency import latency, slo_kept
 from draftbench.planner.options import DecisionOptions
 from draftbench.planner.output_check import audit
@@ -38,9 +36,7 @@ from draftbench.planner.recommendation import (
     TOSS_UP,
     CheckedPrediction,
     Evaluation,
-    Headroom,
     PredictionError,
-    Reach,
     Recommendation,
 )
 from draftbench.records import SELF, Candidate, DraftingMode
@@ -320,103 +316,3 @@ def prediction_errors(evaluator: Evaluator) -> PredictionError | None:
             for each, error in decoded
         ),
     )
-
-
-def headroom(
-    decided: DecisionAt, evaluated: Sequence[Evaluation], ceiling: float | None
-) -> tuple[Headroom, ...]:
-    """What a better draft at the same cost would bring, before one is trained: how fast the best
-    possible one would be, and how often a draft must be accepted to pay off or to win; for every
-    draft (stacks left out) that training could improve and whose speed is known.
-
-    A round at one k takes the same time however much of it is accepted, so its speed-up grows with
-    its tokens. At most these are the tokens of a draft that is always accepted or, where a greedy
-    draft meets a target that samples, of the target as its own draft.
-
-    Args:
-        evaluated: the candidates with their α.
-        ceiling: the α of the target as its own greedy draft, if no draft can reach more.
-    """
-    alphas = {each.candidate: each.alpha.value for each in evaluated if each.alpha}
-    of_self = {
-        each.k: each
-        for each in decided.alternatives
-        if each.candidate.draft == SELF and ceiling is not None
-    }
-    scales: dict[Candidate, list[_Scale]] = {}
-    for each in decided.competing:
-        speed, tokens = each.value("expected"), each.tokens_per_round
-        own = of_self.get(each.k)
-        most = own.tokens_per_round if own else None
-        if most is None:  # every drafted token is accepted; the last round of a response is shorter
-            lengths, weights = each.rounds.tokens, each.rounds.weights
-            passes = weights @ np.ceil(lengths / (each.k + 1))
-            most = float(weights @ lengths) / max(float(passes), 1.0)
-        if speed and tokens:
-            most = max(most, tokens)
-            rates = (alphas.get(each.candidate), ceiling or 1.0)
-            alike = (alpha_of(tokens, each.k), alpha_of(most, each.k))
-            scales.setdefault(each.candidate, []).append(
-                _Scale(each.k, speed, tokens, most, *rates, *alike)
-            )
-    fastest = {of: max(at.speedup for at in every) for of, every in scales.items()}
-    found = []
-    for candidate, every in scales.items():
-        method, _ = parsed(candidate.draft)
-        if DRAFT_KINDS[method].trainable and not candidate.fallback:
-            others = (speed for of, speed in fastest.items() if _trained(of) != _trained(candidate))
-            best = max((decided.min_speedup, *others))
-            found.append(
-                Headroom(
-                    draft=candidate.draft,
-                    quant=candidate.quant,
-                    alpha=alphas.get(candidate),
-                    speedup=fastest[candidate],
-                    most=max((at.with_tokens(at.most) for at in every), key=lambda r: r.speedup),
-                    to_pay=_least(every, decided.min_speedup),
-                    to_win=_least(every, best),
-                    best_of_others=best,
-                )
-            )
-    return tuple(found)
-
-
-class _Scale(NamedTuple):
-    """A draft at one k: its speed-up now, and its tokens per round and α, now and at most; and the
-    acceptance that gives these tokens if all positions are alike.
-    """
-
-    k: int
-    speedup: float
-    tokens: float
-    most: float
-    alpha: float | None
-    most_alpha: float
-    alike: float
-    most_alike: float
-
-    def share(self, tokens: float) -> float:
-        """The share of the tokens rejected now that must be accepted to reach `tokens` per round,
-        as if all positions were alike.
-        """
-        gap = self.most_alike - self.alike
-        return (alpha_of(tokens, self.k) - self.alike) / gap if gap > 0 else 0.0
-
-    def with_tokens(self, tokens: float) -> Reach:
-        rate = self.alpha
-        if rate is not None:
-            rate += self.share(tokens) * (self.most_alpha - rate)
-        return Reach(self.k, tokens, rate, self.speedup * tokens / self.tokens)
-
-
-def _trained(candidate: Candidate) -> str:
-    """The draft whose weights training would change."""
-    return (candidate.fallback or candidate).draft
-
-
-def _least(scales: Sequence[_Scale], speedup: float) -> Reach | None:
-    """The k that needs the least improvement to reach a speed-up; None if none can."""
-    needed = [(at, at.tokens * speedup / at.speedup) for at in scales]
-    able = [(at, tokens) for at, tokens in needed if tokens <= at.most]
-    at, tokens = min(able, key=lambda pair: pair[0].share(pair[1]), default=(None, 0.0))
-    return at.with_tokens(tokens) if at else None

@@ -1,0 +1,113 @@
+"""What a better draft at the same cost would bring, before one is trained."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+from draftbench.acceptance.rounds import alpha_of
+from draftbench.models.drafting import DRAFT_KINDS, parsed
+from draftbench.planner.decide import DecisionAt
+from draftbench.planner.recommendation import Evaluation, Headroom, Reach
+from draftbench.records import SELF, Candidate
+
+
+def headroom(
+    decided: DecisionAt, evaluated: Sequence[Evaluation], ceiling: float | None
+) -> tuple[Headroom, ...]:
+    """What a better draft at the same cost would bring, before one is trained: how fast the best
+    possible one would be, and how often a draft must be accepted to pay off or to win; for every
+    draft (stacks left out) that training could improve and whose speed is known.
+
+    A round at one k takes the same time however much of it is accepted, so its speed-up grows with
+    its tokens. At most these are the tokens of a draft that is always accepted or, where a greedy
+    draft meets a target that samples, of the target as its own draft.
+
+    Args:
+        evaluated: the candidates with their α.
+        ceiling: the α of the target as its own greedy draft, if no draft can reach more.
+    """
+    alphas = {each.candidate: each.alpha.value for each in evaluated if each.alpha}
+    of_self = {
+        each.k: each
+        for each in decided.alternatives
+        if each.candidate.draft == SELF and ceiling is not None
+    }
+    at_each_k: dict[Candidate, list[_AtK]] = {}
+    for each in decided.competing:
+        speed, tokens = each.value("expected"), each.tokens_per_round
+        own = of_self.get(each.k)
+        most = own.tokens_per_round if own else None
+        if most is None:  # every drafted token is accepted; the last round of a response is shorter
+            lengths, weights = each.rounds.tokens, each.rounds.weights
+            passes = weights @ np.ceil(lengths / (each.k + 1))
+            most = float(weights @ lengths) / max(float(passes), 1.0)
+        if speed and tokens:
+            most = max(most, tokens)
+            rates = (alphas.get(each.candidate), ceiling or 1.0)
+            per_position = (alpha_of(tokens, each.k), alpha_of(most, each.k))
+            at_each_k.setdefault(each.candidate, []).append(
+                _AtK(each.k, speed, tokens, most, *rates, *per_position)
+            )
+    fastest = {of: max(at.speedup for at in every) for of, every in at_each_k.items()}
+    found = []
+    for candidate, every in at_each_k.items():
+        if not candidate.fallback and DRAFT_KINDS[parsed(candidate.draft)[0]].trainable:
+            others = (speed for of, speed in fastest.items() if _trained(of) != _trained(candidate))
+            best = max((decided.min_speedup, *others))
+            found.append(
+                Headroom(
+                    draft=candidate.draft,
+                    quant=candidate.quant,
+                    alpha=alphas.get(candidate),
+                    speedup=fastest[candidate],
+                    most=max((at.with_tokens(at.most) for at in every), key=lambda r: r.speedup),
+                    to_pay=_least(every, decided.min_speedup),
+                    to_win=_least(every, best),
+                    best_of_others=best,
+                )
+            )
+    return tuple(found)
+
+
+class _AtK(NamedTuple):
+    """A draft at one k: its speed-up now, and its tokens per round and α, now and at most; and the
+    acceptance that gives these tokens if all positions are alike.
+    """
+
+    k: int
+    speedup: float
+    tokens: float
+    most: float
+    alpha: float | None
+    most_alpha: float
+    per_position: float
+    most_per_position: float
+
+    def share(self, tokens: float) -> float:
+        """The share of the tokens rejected now that must be accepted to reach `tokens` per round,
+        as if all positions were alike.
+        """
+        gap = self.most_per_position - self.per_position
+        return (alpha_of(tokens, self.k) - self.per_position) / gap if gap > 0 else 0.0
+
+    def with_tokens(self, tokens: float) -> Reach:
+        rate = self.alpha
+        if rate is not None:
+            rate += self.share(tokens) * (self.most_alpha - rate)
+        return Reach(self.k, tokens, rate, self.speedup * tokens / self.tokens)
+
+
+def _trained(candidate: Candidate) -> str:
+    """The draft whose weights training would change."""
+    return (candidate.fallback or candidate).draft
+
+
+def _least(at_each_k: Sequence[_AtK], speedup: float) -> Reach | None:
+    """The k that needs the least improvement to reach a speed-up; None if none can."""
+    needed = [(at, at.tokens * speedup / at.speedup) for at in at_each_k]
+    able = [(at, tokens) for at, tokens in needed if tokens <= at.most]
+    at, tokens = min(able, key=lambda pair: pair[0].share(pair[1]), default=(None, 0.0))
+    return at.with_tokens(tokens) if at else None
