@@ -27,7 +27,7 @@ from silence import Silence
 
 from draftbench.records import Observation, Replay, Trajectory
 from draftbench.sweep import SweepOptions, prepare
-from draftbench.sweep.grid import run
+from draftbench.sweep.measure import measure_sweep
 from draftbench.traffic import TrafficQuery
 
 STAGES = {Trajectory: "responses", Replay: "replays"}
@@ -68,7 +68,7 @@ def timed(asked: argparse.Namespace, workers: int, out: Path) -> dict[str, float
         workers=workers,
     )
     watch = Stopwatch()
-    run(prepare(options, "bench", watch), out, watch)
+    measure_sweep(prepare(options, "bench", watch), out, watch)
     return watch.seconds()
 
 

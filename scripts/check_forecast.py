@@ -28,7 +28,7 @@ from draftbench.run_folder.run import Run, read_run
 
 quiet_libraries()
 from draftbench.training import course  # noqa: E402
-from draftbench.training.examples import PROVE, STOP, examples_of  # noqa: E402
+from draftbench.training.examples import TEST, VALIDATION, examples_of  # noqa: E402
 from draftbench.training.forecast import (  # noqa: E402
     first_parts,
     forecast,
@@ -56,12 +56,12 @@ def trained(
     """What the first parts reached, what was gained, and the seconds of both."""
     key = f"the key of the seed {seed}".encode().ljust(32)
     every = examples_of(run, key)
-    stop, prove = round(requests * STOP), round(requests * PROVE)
+    validation, test = round(requests * VALIDATION), round(requests * TEST)
     examples = replace(
         every,
-        train=every.train[: requests - stop - prove],
-        stop=every.stop[:stop],
-        prove=every.prove[:prove],
+        train=every.train[: requests - validation - test],
+        validation=every.validation[:validation],
+        test=every.test[:test],
     )
     plan = plan_training(run, examples, draft, replace(settings, seed=seed), "cpu")
     with tempfile.TemporaryDirectory() as place:

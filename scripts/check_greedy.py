@@ -25,7 +25,7 @@ from safetensors.torch import load_file, save_file
 from transformers import GenerationConfig
 
 from draftbench.decoder.drafters import Drafter, LookupDrafter, ModelDrafter
-from draftbench.decoder.runner import HostClock, Response, Runner, Task
+from draftbench.decoder.runner import DecodeTask, HostClock, Response, Runner
 from draftbench.decoder.sampling import Uniforms, top_two_margin
 from draftbench.decoder.speculate import decode_all
 from draftbench.measure.prompts import TextSide
@@ -168,7 +168,7 @@ def check(
     """
     (k, rows), (limit, ends) = how, task
     tasks = [
-        Task(
+        DecodeTask(
             reference.prompt,
             limit,
             GREEDY,

@@ -512,7 +512,7 @@ TRAINING: list[Case] = [
         nothing, "train", "run", "--draft", "draft")),
     ("A folder that is there", lambda: kept(
         lambda _: Path("mine").mkdir(), "train", "run", "--draft", "draft", "--out", "mine")),
-    ("A learning rate that trains nothing", lambda: kept(
+    ("A learning rate that is no positive number", lambda: kept(
         nothing, "train", "run", "--draft", "draft", "--forecast", "--learning-rate", "0")),
     ("A seed that is too large", lambda: kept(
         nothing, "train", "run", "--draft", "draft", "--forecast", "--seed", "4294967296")),

@@ -28,7 +28,7 @@ from draftbench.hub import Trust
 from draftbench.records import Candidate
 from draftbench.run_folder.run import read_run
 from draftbench.sweep import SweepOptions, prepare
-from draftbench.sweep.grid import run
+from draftbench.sweep.measure import measure_sweep
 from draftbench.sweep.options import workers_named
 from draftbench.traffic import TrafficQuery
 
@@ -131,7 +131,9 @@ def main() -> int:
             workers=workers,
             trust=Trust(remote_code=True),
         )
-        folder = run(prepare(options, "hostile drafts", Silence()), Path(place) / "run", Silence())
+        folder = measure_sweep(
+            prepare(options, "hostile drafts", Silence()), Path(place) / "run", Silence()
+        )
         found = read_run(folder)
     print("| draft | what the run says of it | hint |\n|---|---|---|")
     for failure in found.failures:

@@ -32,7 +32,7 @@ from silence import Silence
 from draftbench.run_folder.folder import RunFolder
 from draftbench.run_folder.run import Run, read_run
 from draftbench.sweep import SweepOptions, prepare
-from draftbench.sweep.grid import run
+from draftbench.sweep.measure import measure_sweep
 from draftbench.sweep.options import ServingOptions
 from draftbench.sweep.preparation import Prepared
 from draftbench.traffic import TrafficQuery
@@ -74,7 +74,7 @@ def sweep(prepared: Prepared, out: Path, mark: str) -> int:
         with contextlib.suppress(RuntimeError):
             torch.set_num_threads(1)
         try:
-            run(prepared, out, Silence())
+            measure_sweep(prepared, out, Silence())
         except BaseException as error:
             print(f"  {type(error).__name__}: {error}"[:100], flush=True)
             os._exit(1)

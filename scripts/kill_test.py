@@ -47,7 +47,7 @@ from draftbench.records import DraftingMode
 from draftbench.run_folder.folder import PrivateText, RunFolder, RunWriter
 from draftbench.run_folder.run import read_run
 from draftbench.sweep import SweepOptions, prepare
-from draftbench.sweep.grid import run
+from draftbench.sweep.measure import measure_sweep
 from draftbench.sweep.options import RayCluster, workers_named
 from draftbench.sweep.pool import MOST_TRIES
 from draftbench.sweep.preparation import Prepared
@@ -205,7 +205,7 @@ def sweep_once(
         if inside and chance:
             die_inside_write(number, chance)
         try:
-            run(prepared(), out, Silence())
+            measure_sweep(prepared(), out, Silence())
         except BaseException as error:
             print(f"{type(error).__name__}: {error}", file=sys.stderr)
             os._exit(1)

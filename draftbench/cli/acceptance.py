@@ -23,8 +23,8 @@ from draftbench.cli.output import Output
 from draftbench.flags import draft_lengths, flag
 from draftbench.records import LOOKUP, SELF, draft_of_stack
 from draftbench.report.text import (
-    Cell,
     Section,
+    TableCell,
     counted,
     csv_text,
     ends,
@@ -110,7 +110,7 @@ def one_screen(report: AcceptanceReport) -> list[Section]:
     each model draft.
     """
     ks = _shown_ks(each.k for c in report.candidates for each in (*c.at_each_k, *c.predicted))
-    rows: list[list[Cell]] = []
+    rows: list[list[TableCell]] = []
     findings: dict[str, list[str]] = {}
     drafts: dict[str, str] = {}  # names, as they are shown
     rates: dict[tuple[str, str], dict[str, Estimate | None]] = {}
@@ -155,7 +155,7 @@ def one_screen(report: AcceptanceReport) -> list[Section]:
     ]
 
 
-def _known(figure: FigureEstimate) -> Cell:
+def _known(figure: FigureEstimate) -> TableCell:
     """A figure with its interval; with too few requests for one, the value alone."""
     alone = figure.without_interval
     return figure.pooled if alone is None else f"{alone:.2f}"
@@ -211,7 +211,7 @@ def every_section(report: AcceptanceReport) -> list[Section]:
     sections = [part for each in report.candidates for part in _of_candidate(each, report.width)]
     symbols = {known.name: known.symbol for known in FIGURES}
     ks = {None, *_shown_ks(each.k for each in report.differences)}
-    rows: list[list[Cell]] = [
+    rows: list[list[TableCell]] = [
         [
             f"{each.candidate} − {each.against}",
             symbols.get(each.figure, each.figure),
@@ -264,7 +264,7 @@ def _of_candidate(c: CandidateAcceptance, width: float) -> Iterator[Section]:
     asked = f"{counted(c.requests, 'request')}, {counted(c.responses, 'response')}"
     yield Section(f"{c.candidate}: {drafting}, {asked}", notes=[*notes, *_faults(c), *_few([c])])
 
-    at_each_k: dict[int | None, list[Cell]] = {}
+    at_each_k: dict[int | None, list[TableCell]] = {}
     requests_needed: dict[int | None, int | None] = {}
     for each in sorted((*c.at_each_k, *c.predicted), key=lambda each: each.k or 0):
         at_each_k.setdefault(each.k, []).append(_known(each))

@@ -23,7 +23,7 @@ from draftbench.gate.compare import (
 from draftbench.planner.passes import MIN_PROCESSES
 from draftbench.records import SELF
 from draftbench.report.answer import DECISIONS
-from draftbench.report.text import Cell, Section, counted, filled, sentence, shortened
+from draftbench.report.text import Section, TableCell, counted, filled, sentence, shortened
 from draftbench.run_folder.manifest import flag_of
 
 _LEGEND = (
@@ -86,7 +86,7 @@ def changes(comparison: Comparison, *, everything: bool = False) -> list[Section
     """What changed between two runs, on one screen: of each candidate the figures that are paired
     by request (so not c), at the k where A's is largest, and the settings by name; or everything.
     """
-    rows: list[list[Cell]] = []
+    rows: list[list[TableCell]] = []
     obstacles: dict[str, dict[str, None]] = {}
     seldom = False
     for change in comparison.candidates:
@@ -148,7 +148,7 @@ def _names(what: str, facts: Sequence[str]) -> list[str]:
     return [f"{what.capitalize()} that differ: {', '.join(names)}"] if names else []
 
 
-def _row(row: FigureChange) -> list[Cell]:
+def _row(row: FigureChange) -> list[TableCell]:
     """A figure in both runs, and whether it changed."""
     change, ratio = row.difference, row.ratio
     if change is None or ratio is None:
@@ -174,7 +174,7 @@ def answers(compared: SideBySide, *, everything: bool = False) -> list[Section]:
     """The answers of several runs, and the settings in which they differ."""
     letters = {run: chr(ord("A") + at) for at, run in enumerate(compared.runs)}
     runners: dict[str, str] = {}
-    rows: list[list[Cell]] = []
+    rows: list[list[TableCell]] = []
     for each in compared.answers:
         runners[each.run] = f"{each.run} ({counted(each.requests, 'request')}, {each.runner})"
         draft = each.draft and shortened(each.draft, 200 if everything else _NAME)

@@ -142,7 +142,7 @@ def run_sweep(
     from draftbench.report.text import counted
     from draftbench.run_folder.run import read_run
     from draftbench.sweep import prepare
-    from draftbench.sweep.grid import run
+    from draftbench.sweep.measure import measure_sweep
     from draftbench.sweep.work import stages_to_come
 
     with resumable(out / MANIFEST):
@@ -157,7 +157,7 @@ def run_sweep(
                 in_seconds=prepared.serving is None,
                 at_most=options.until == "settled",
             )
-            folder = run(prepared, out, watcher)
+            folder = measure_sweep(prepared, out, watcher)
         # Models and prompts are no longer needed; they refer to each other, so only this frees
         # them.
         del prepared

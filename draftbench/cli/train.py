@@ -16,7 +16,7 @@ from draftbench.errors import UsageError
 from draftbench.flags import flag, in_models
 from draftbench.models.drafting import parsed
 from draftbench.planner.decide import faster_than
-from draftbench.report.text import Cell, Section, counted, duration, signed, with_ends
+from draftbench.report.text import Section, TableCell, counted, duration, signed, with_ends
 from draftbench.run_folder.key import request_key
 from draftbench.training.outcome import Forecast, Proof, TrainingAnswer, Verdict
 from draftbench.training.settings import TrainingSettings
@@ -83,8 +83,8 @@ def train(
             stack.enter_context(resumable(work / course.QUESTION))
         examples = examples_of(observed, key)
         watcher.note(
-            f"{counted(len(examples.train), 'response')} to train on, {len(examples.stop)} to stop "
-            f"by, {len(examples.prove)} to prove it on"
+            f"{counted(len(examples.train), 'response')} to train on, {len(examples.validation)} "
+            f"for validation, {len(examples.test)} to prove it on"
         )
         elsewhere = () if other is None else other_traffic(read(other), observed, examples)
         plan = plan_training(observed, examples, draft, settings, device)
@@ -167,7 +167,7 @@ def _proof(draft: str, proof: Proof, where: str, notes: Sequence[str] = ()) -> S
         verdict = words[more]
     title = f"The trained draft {verdict} on {proof.requests} {where}"
     of_round = f"tokens per round, k = {proof.k}"
-    rows: list[list[Cell]] = [
+    rows: list[list[TableCell]] = [
         [name, each.original, each.trained, signed(each.difference)]
         for name, each in ((_rate(draft), proof.rate), (of_round, proof.tokens_per_round))
     ]

@@ -15,7 +15,7 @@ from typing import NamedTuple, Protocol
 import torch
 from torch import Tensor
 
-from draftbench.decoder.runner import Runner, Task, on_device
+from draftbench.decoder.runner import DecodeTask, Runner, on_device
 from draftbench.decoder.sampling import (
     best,
     distribution,
@@ -54,7 +54,7 @@ class Drafter(Protocol):
     def open(self, rows: int, capacity: int) -> None:
         """Prepare for `rows` sequences of up to `capacity` tokens."""
 
-    def begin(self, row: int, task: Task, states: Tensor | None = None) -> None:
+    def begin(self, row: int, task: DecodeTask, states: Tensor | None = None) -> None:
         """Read the prompt of a row's next response."""
 
     def propose(self, asks: Sequence[ProposalRequest]) -> list[Proposal | None]:
@@ -85,7 +85,7 @@ class ModelDrafter:
         self.cache = self.runner.new_cache(self._room, rows, widths=(1, 2))
         self._samplers: list[_Sampler | None] = [None] * rows
 
-    def begin(self, row: int, task: Task, states: Tensor | None = None) -> None:
+    def begin(self, row: int, task: DecodeTask, states: Tensor | None = None) -> None:
         self._samplers[row] = None
         if self.mode is not DraftingMode.GREEDY and task.sampling.temperature > 0:
             filtered = self.mode is DraftingMode.SAMPLED
@@ -222,7 +222,7 @@ class LookupDrafter:
     def open(self, rows: int, capacity: int) -> None:
         self.indexes = [LookupIndex(*self.sizes) for _ in range(rows)]
 
-    def begin(self, row: int, task: Task, states: Tensor | None = None) -> None:
+    def begin(self, row: int, task: DecodeTask, states: Tensor | None = None) -> None:
         self.indexes[row] = LookupIndex(*self.sizes)
         self.indexes[row].extend(task.prompt)
 
@@ -253,7 +253,7 @@ class StackDrafter:
         self.lookup.open(rows, capacity)
         self.fallback.open(rows, capacity)
 
-    def begin(self, row: int, task: Task, states: Tensor | None = None) -> None:
+    def begin(self, row: int, task: DecodeTask, states: Tensor | None = None) -> None:
         self.lookup.begin(row, task)
         self.fallback.begin(row, task, states)
 

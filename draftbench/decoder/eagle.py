@@ -23,7 +23,7 @@ from draftbench.decoder.attention import PIECE, LaterDepths, ManyRows, OneRow, P
 from draftbench.decoder.drafters import Proposal, ProposalRequest
 from draftbench.decoder.linear import Product, as_function, layouts_of
 from draftbench.decoder.llama import SlabCache, rotary_tables
-from draftbench.decoder.runner import Task, last_of_each, on_device, only_row
+from draftbench.decoder.runner import DecodeTask, last_of_each, on_device, only_row
 from draftbench.decoder.sampling import best, top_two_margin
 
 # Rows of a text that draft side by side in replay.
@@ -260,7 +260,7 @@ class HeadDrafter:
         # The target's states at the tokens that the head has not read yet, by row.
         self._unread = [torch.empty(0)] * rows
 
-    def begin(self, row: int, task: Task, states: Tensor | None = None) -> None:
+    def begin(self, row: int, task: DecodeTask, states: Tensor | None = None) -> None:
         """Read the prompt except its last state, which goes with the first output token."""
         assert states is not None
         self.cache.rewind(row, 0)

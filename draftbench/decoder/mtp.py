@@ -22,7 +22,7 @@ from draftbench.decoder.any_transformer import SlabTransformersCache, replace_li
 from draftbench.decoder.drafters import Proposal, ProposalRequest
 from draftbench.decoder.eagle import CHUNK, Drafted, EagleHead, HeadDrafter
 from draftbench.decoder.linear import layouts_of
-from draftbench.decoder.runner import Task, on_device
+from draftbench.decoder.runner import DecodeTask, on_device
 from draftbench.decoder.sampling import best, top_two_margin
 
 
@@ -173,7 +173,7 @@ class LayersDrafter(HeadDrafter):
     again in the next round: a row is finished when the tokens that all layers read there are known.
     """
 
-    def begin(self, row: int, task: Task, states: Tensor | None = None) -> None:
+    def begin(self, row: int, task: DecodeTask, states: Tensor | None = None) -> None:
         """Read the prompt's rows whose tokens are known for all layers."""
         assert states is not None
         self.cache.rewind(row, 0)

@@ -135,7 +135,7 @@ class Runner(Protocol):
 
 
 @dataclass(frozen=True)
-class Task:
+class DecodeTask:
     """One response to produce: prompt ids, at most `limit` tokens, the request's sampling, and
     where the response ends.
     """

@@ -13,7 +13,7 @@ from statistics import NormalDist
 import torch
 
 from draftbench.decoder.drafters import ModelDrafter
-from draftbench.decoder.runner import HostClock, Task
+from draftbench.decoder.runner import DecodeTask, HostClock
 from draftbench.decoder.sampling import Uniforms, distribution
 from draftbench.decoder.scripted_model import ScriptedRunner, markov
 from draftbench.decoder.speculate import decode_all
@@ -35,7 +35,9 @@ def distribution_fault(mode: DraftingMode) -> str | None:
     draft = ScriptedRunner(markov(table + noise), VOCABULARY)
     for sampling in SAMPLINGS:
         tasks = [
-            Task([0], LENGTH, sampling, Uniforms("audit", seed, LENGTH + 1), lambda output: False)
+            DecodeTask(
+                [0], LENGTH, sampling, Uniforms("audit", seed, LENGTH + 1), lambda output: False
+            )
             for seed in range(OUTPUTS)
         ]
         drafter = ModelDrafter(draft, mode)

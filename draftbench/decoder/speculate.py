@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from draftbench.decoder.drafters import Drafter, Proposal, ProposalRequest
-from draftbench.decoder.runner import Clock, HiddenStates, Response, Runner, Task, on_device
+from draftbench.decoder.runner import Clock, DecodeTask, HiddenStates, Response, Runner, on_device
 from draftbench.decoder.sampling import (
     accepted_of,
     best,
@@ -29,13 +29,15 @@ from draftbench.decoder.sampling import (
 )
 
 
-def decode(task: Task, target: Runner, drafter: Drafter | None, k: int, clock: Clock) -> Response:
+def decode(
+    task: DecodeTask, target: Runner, drafter: Drafter | None, k: int, clock: Clock
+) -> Response:
     """Produce the response to one task; see `decode_all`."""
     return decode_all([task], target, drafter, k, clock)[0]
 
 
 def decode_all(
-    tasks: Sequence[Task],
+    tasks: Sequence[DecodeTask],
     target: Runner,
     drafter: Drafter | None,
     k: int,
@@ -57,7 +59,7 @@ def decode_all(
 class _Row:
     """One unfinished response."""
 
-    def __init__(self, slot: int, task: Task, response: Response, device: str) -> None:
+    def __init__(self, slot: int, task: DecodeTask, response: Response, device: str) -> None:
         self.slot, self.task, self.response = slot, task, response
         self.context = list(task.prompt)
         self.streams: dict[str, Tensor] = {}
@@ -95,7 +97,7 @@ class Batch:
 
     def __init__(
         self,
-        tasks: Sequence[Task],
+        tasks: Sequence[DecodeTask],
         target: Runner,
         drafter: Drafter | None,
         k: int,
@@ -157,7 +159,7 @@ class Batch:
         logits = self.target.forward(
             prompt, self.cache, every=False, counts=counts, hidden=self.hidden
         )
-        first = int(_answers([row], logits, [None]).item())
+        first = int(_target_tokens([row], logits, [None]).item())
         end = self.clock.mark()
         row.response.prefill_seconds = self.clock.seconds(start, end)
         if self.drafter is not None:
@@ -184,7 +186,7 @@ class Batch:
         logits = self.target.forward(
             read, self.cache, every=True, counts=counts, hidden=self.hidden
         )
-        answers = _answers(active, logits, proposals)
+        answers = _target_tokens(active, logits, proposals)
         # The host waits for the device here, once a round for any number of rows.
         tokens, answered = torch.stack([read, answers]).tolist()
         states = self.hidden.joined() if self.hidden else None
@@ -217,7 +219,9 @@ class Batch:
         return counts
 
 
-def _answers(rows: Sequence[_Row], logits: Tensor, proposals: Sequence[Proposal | None]) -> Tensor:
+def _target_tokens(
+    rows: Sequence[_Row], logits: Tensor, proposals: Sequence[Proposal | None]
+) -> Tensor:
     """The target's tokens [n] for the logits [n, vocab] of all rows, one more per row than it
     proposed. For sampled proposals they are the accepted ones and the replacement of a rejected
     one.

@@ -10,7 +10,7 @@ from collections.abc import Collection, Iterator, Sequence
 from dataclasses import replace
 from itertools import zip_longest
 
-from draftbench.decoder.runner import Response, Task
+from draftbench.decoder.runner import DecodeTask, Response
 from draftbench.decoder.speculate import Batch, decode, decode_all
 from draftbench.measure.candidate import LoadedCandidate
 from draftbench.measure.trajectories import ScoredResponse, task_of
@@ -95,7 +95,9 @@ def repeats_of(requests: int, concurrency: int) -> int:
     return 1 if concurrency == 1 else -(-FILLS * concurrency // requests)
 
 
-def _warm(loaded: LoadedCandidate, tasks: Sequence[Task], ks: Sequence[int], rows: int) -> None:
+def _warm(
+    loaded: LoadedCandidate, tasks: Sequence[DecodeTask], ks: Sequence[int], rows: int
+) -> None:
     """Run every shape once, untimed."""
     for k in ks:
         short = [replace(task, limit=min(task.limit, WARM_TOKENS + k)) for task in tasks]

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 
 import torch
 
-from draftbench.decoder.runner import Clock, Runner, Task
+from draftbench.decoder.runner import Clock, DecodeTask, Runner
 from draftbench.decoder.sampling import Uniforms, best, distribution, top_two_margin
 from draftbench.decoder.speculate import Batch
 from draftbench.errors import TrafficError
@@ -74,10 +74,10 @@ def plan(prompts: Iterable[Prompt], samples: int) -> list[list[list[PromptSample
     return planned
 
 
-def task_of(prompt: Prompt, sample: int, text: TextSide) -> Task:
+def task_of(prompt: Prompt, sample: int, text: TextSide) -> DecodeTask:
     """The decoding task of one sample of one request."""
     request = prompt.request
-    return Task(
+    return DecodeTask(
         prompt=list(prompt.tokens),
         limit=prompt.limit,
         sampling=request.sampling,

@@ -30,8 +30,8 @@ from draftbench.planner.recommendation import (
 from draftbench.records import SELF
 from draftbench.report.text import (
     SHELL_WORD,
-    Cell,
     Section,
+    TableCell,
     counted,
     filled,
     known_columns,
@@ -286,13 +286,13 @@ def candidates(
     evaluations = answer.by_candidate[:most]
     starred = any(answer.ranked_by(each) and not each.corrected for each in evaluations)
 
-    def speed(each: Evaluation) -> Cell:
+    def speed(each: Evaluation) -> TableCell:
         ranked = answer.ranked_by(each)
         mark = "*" if not each.corrected else " " if starred else ""
         return (ranked, mark) if ranked else None
 
-    def or_alone(name: str) -> Callable[[Evaluation], Cell]:
-        def figure(each: Evaluation) -> Cell:
+    def or_alone(name: str) -> Callable[[Evaluation], TableCell]:
+        def figure(each: Evaluation) -> TableCell:
             alone: float | None = getattr(each, f"{name}_without_interval")
             known: Estimate | None = getattr(each, name)
             return known if alone is None else f"{alone:.2f}"
@@ -332,16 +332,16 @@ def candidates(
 def _best_of_each(
     answer: Recommendation,
     evaluations: Sequence[Evaluation],
-    figures: Mapping[str, Callable[[Evaluation], Cell]],
+    figures: Mapping[str, Callable[[Evaluation], TableCell]],
     longest: int = 200,
     without: Collection[str] = (),
-) -> tuple[list[str], list[list[Cell]]]:
+) -> tuple[list[str], list[list[TableCell]]]:
     """Head and rows of a table with a row for each candidate, an arrow before the choice; without
     the columns named in `without` and those in which nothing is known. A candidate without a best k
     has α alone.
     """
     figures = {name: of for name, of in figures.items() if name not in without}
-    rows: list[list[Cell]] = []
+    rows: list[list[TableCell]] = []
     for each in evaluations:
         arrow = "→" if each.configuration == answer.choice else ""
         name, any_k = shortened(str(each.candidate), longest), each.k_is_a_placeholder
@@ -361,7 +361,7 @@ def every_section(answer: Recommendation) -> list[Section]:
         read, most = each.experts_read, each.experts_read_at_most
         return None if read is None or most is None else f"{read:.3g} / {most:.3g}"
 
-    figures: dict[str, Callable[[Evaluation], Cell]] = {
+    figures: dict[str, Callable[[Evaluation], TableCell]] = {
         "α": attrgetter("alpha"),
         "τ": attrgetter("mean_accepted_length"),
         "tok/round": attrgetter("tokens_per_round"),
@@ -378,7 +378,7 @@ def every_section(answer: Recommendation) -> list[Section]:
         for column, meaning in _LEGEND.items()
         if column in head
     )
-    halves: list[list[Cell]] = []
+    halves: list[list[TableCell]] = []
     for each in answer.by_candidate:
         if (parts := each.interval_from) is not None:
             errors = (parts.requests, parts.cells, parts.undecoded)
@@ -487,7 +487,7 @@ def _needed(reach: Reach | None) -> str:
 
 def headroom(answer: Recommendation) -> Section:
     """What better drafts of the same costs would bring."""
-    rows: list[list[Cell]] = [
+    rows: list[list[TableCell]] = [
         [
             str(each.candidate),
             None if each.alpha is None else f"{each.alpha:.2f}",
@@ -522,7 +522,7 @@ def loads(answer: Recommendation) -> Section:
         f"Without → with speculation, by the expected speed-up. {rate}: of all requests together "
         "while they decode; ms/token: of one request, prefills included where they were timed."
     ]
-    rows: list[list[Cell]] = []
+    rows: list[list[TableCell]] = []
     for at in answer.by_concurrency:
         best = None if at.leader is None else named(at.choice or at.leader)
         words = "costs unknown" if at.decision is None else DECISIONS[at.decision].lower()
@@ -629,7 +629,7 @@ def latency(waits: Latency, engine: str | None = None, arrivals: str | None = No
     covered = "Queueing and prefill of other requests are not included."
     if engine:
         covered = f"Timed by the client of {engine}, so queueing and other prefills are included."
-    rows, worse, unknown = list[list[Cell]](), [], ""
+    rows, worse, unknown = list[list[TableCell]](), [], ""
     for field, name in WAITS.items():
         before: Distribution | None = getattr(waits.plain, field)
         after: Distribution | None = getattr(waits.speculative, field)

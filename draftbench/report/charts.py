@@ -24,7 +24,7 @@ from draftbench.report.plot import (
     short,
     values_axis,
 )
-from draftbench.report.text import Cell, Section, counted
+from draftbench.report.text import Section, TableCell, counted
 from draftbench.run_folder.run import Run
 
 _SPEED_UP = "decode speed-up (×)"
@@ -176,7 +176,7 @@ def charts_of(run: Run, answer: Recommendation) -> Iterator[Chart]:
             )
             for g in groups
         ]
-        rows: list[list[Cell]] = [
+        rows: list[list[TableCell]] = [
             [g.by, g.name, str(g.requests), str(candidate), g.tokens_per_round]
             for candidate, groups in by_candidate.items()
             for g in groups
@@ -225,7 +225,7 @@ def _by_k(answer: Recommendation, over: str) -> Iterator[Chart]:
     the control, nor the candidates for which there is no colour.
     """
     evaluations = answer.evaluations
-    rows: list[list[Cell]] = []
+    rows: list[list[TableCell]] = []
     for e in evaluations:
         error = None if e.prediction_error is None else f"{e.prediction_error:+.1%}"
         figures = (e.tokens_per_round, e.speedup_predicted, e.speedup_measured, error)

@@ -26,7 +26,7 @@ _NUMBER = re.compile(r"[+−-]?\d|–")
 SHELL_WORD = re.compile(r"""(?:[^\s"']|"[^"]*"|'[^']*')+""")
 
 # A text; a figure; a figure to be shown with both ends of its interval and a mark; None: unknown.
-Cell = str | Estimate | tuple[Estimate, str] | None
+TableCell = str | Estimate | tuple[Estimate, str] | None
 
 
 @dataclass(frozen=True)
@@ -37,7 +37,7 @@ class Section:
 
     title: str
     head: Sequence[str] = ()
-    rows: Sequence[Sequence[Cell]] = ()
+    rows: Sequence[Sequence[TableCell]] = ()
     notes: Sequence[str] = ()
     code: Sequence[str] = ()
     names: int = 1
@@ -63,7 +63,7 @@ class Section:
         widest = widths.index(max(widths))
         room = widths[widest] - too_wide
         if room >= _NARROWEST_CELL:
-            wrapped: list[Sequence[Cell]] = []
+            wrapped: list[Sequence[TableCell]] = []
             for row in self.rows:
                 before, after = row[:widest], row[widest + 1 :]
                 lines = textwrap.wrap(shown(row[widest]), room, break_long_words=False) or [""]
@@ -73,7 +73,7 @@ class Section:
             if _width(text) <= width:
                 yield text
                 return
-        names, part = every[: self.names], list[Sequence[Cell]]()
+        names, part = every[: self.names], list[Sequence[TableCell]]()
         for cells in every[self.names :]:
             if part and _width(_by_column([*names, *part, cells])) > width:
                 yield _by_column([*names, *part])
@@ -128,8 +128,8 @@ def filled(sections: Iterable[Section]) -> list[Section]:
 
 
 def known_columns(
-    head: Sequence[str], rows: Sequence[Sequence[Cell]]
-) -> tuple[list[str], list[list[Cell]]]:
+    head: Sequence[str], rows: Sequence[Sequence[TableCell]]
+) -> tuple[list[str], list[list[TableCell]]]:
     """Head and rows without the columns in which nothing is known."""
     known = [at for at, _ in enumerate(head) if any(row[at] is not None for row in rows)]
     return [head[at] for at in known], [[row[at] for at in known] for row in rows]
@@ -161,7 +161,7 @@ def printable(text: str) -> str:
     return without_controls(text, lines=True)
 
 
-def columns(head: Sequence[str], rows: Sequence[Sequence[Cell]]) -> str:
+def columns(head: Sequence[str], rows: Sequence[Sequence[TableCell]]) -> str:
     """Columns two spaces apart, numbers aligned right, all else left; no line for an empty head."""
     table = [[printable(shown(cell)).replace("\n", " ") for cell in row] for row in (head, *rows)]
     aligned = []
@@ -173,7 +173,7 @@ def columns(head: Sequence[str], rows: Sequence[Sequence[Cell]]) -> str:
     return "\n".join(lines if any(head) else lines[1:])
 
 
-def _by_column(cells: Iterable[Sequence[Cell]]) -> str:
+def _by_column(cells: Iterable[Sequence[TableCell]]) -> str:
     """A table of columns, each with its head first."""
     head, *rows = zip(*cells, strict=True)
     return columns(list(map(shown, head)), rows)
@@ -183,7 +183,7 @@ def _width(text: str) -> int:
     return max(map(len, text.split("\n")))
 
 
-def markdown_table(head: Sequence[str], rows: Sequence[Sequence[Cell]]) -> str:
+def markdown_table(head: Sequence[str], rows: Sequence[Sequence[TableCell]]) -> str:
     table = [head, ["---"] * len(head), *rows]
     return "\n".join(
         f"| {' | '.join(markdown_escaped(shown(cell)) for cell in row)} |" for row in table
@@ -232,7 +232,7 @@ def parameters(count: int) -> str:
     return f"{count / 1e9:.3g} B" if count >= 1e9 else f"{count / 1e6:.3g} M"
 
 
-def shown(cell: Cell) -> str:
+def shown(cell: TableCell) -> str:
     """A cell as text: a figure ± half of its interval, in tenths if that is 1 or more, else in
     hundredths; with both ends where `±` would visibly misrepresent the interval.
     """

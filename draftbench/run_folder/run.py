@@ -37,8 +37,8 @@ from draftbench.run_folder.folder import RunFolder
 from draftbench.run_folder.manifest import Manifest
 from draftbench.run_folder.served import (
     answers_that_count,
-    at_their_concurrency,
     decodes_of,
+    open_loop_or_all,
     without_answer,
 )
 
@@ -114,7 +114,7 @@ class Run:
     def answers_at(self, concurrency: int) -> list[Served]:
         """A serving engine's answers at one of the run's loads."""
         return [
-            row for row in at_their_concurrency(self.served) if row.asked_concurrency == concurrency
+            row for row in open_loop_or_all(self.served) if row.asked_concurrency == concurrency
         ]
 
     def facts_of(self, candidate: Candidate | None) -> ModelFacts | None:

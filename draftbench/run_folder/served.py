@@ -65,7 +65,7 @@ def not_answered(reasons: Iterable[str], requests: int) -> str:
     return f"{counts.total()} of {requests} request{plural} {were} not answered: {named}"
 
 
-def at_their_concurrency(rows: Iterable[Served]) -> list[Served]:
+def open_loop_or_all(rows: Iterable[Served]) -> list[Served]:
     """With `--arrivals`, the answers to requests sent at their times of arrival; otherwise all."""
     every = list(rows)
     return [row for row in every if row.load == "open"] or every
@@ -86,9 +86,7 @@ def decodes_of(rows: Iterable[Served]) -> list[Decode]:
     Answers that ended in an error are left out. If a server does not report its drafting, its runs
     have no rounds.
     """
-    whole = [
-        row for row in at_their_concurrency(rows) if row.error is None and row.output_tokens > 0
-    ]
+    whole = [row for row in open_loop_or_all(rows) if row.error is None and row.output_tokens > 0]
     baseline = [row for row in whole if row.candidate is None]
     by_server = all(_by_server(row) for row in whole if row.output_tokens > 1)
     by_candidate: defaultdict[Candidate, list[Served]] = defaultdict(list)

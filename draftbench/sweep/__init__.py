@@ -1,5 +1,5 @@
-"""What a user asked → a run folder: `prepare` needs no weights, `grid.run` measures what is not
-measured yet. The options are read without torch.
+"""What a user asked → a run folder: `prepare` needs no weights, `measure_sweep` measures what is
+left. The options are read without torch.
 """
 
 from __future__ import annotations

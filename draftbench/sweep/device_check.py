@@ -27,7 +27,7 @@ from draftbench.models.quantize import Build, build_runner, check_level, layer_b
 from draftbench.models.source import ModelSource
 from draftbench.run_folder.run import read_run
 from draftbench.sweep.failures import describe
-from draftbench.sweep.grid import run
+from draftbench.sweep.measure import measure_sweep
 from draftbench.sweep.options import SweepOptions, Watcher
 from draftbench.sweep.preparation import prepare_models
 from draftbench.traffic import TrafficQuery
@@ -132,7 +132,7 @@ def _sweep(device: str, traffic: TrafficQuery, watcher: Watcher) -> tuple[str, b
     )
     with tempfile.TemporaryDirectory() as folder:
         prepared = prepare_models(options, "draftbench selfcheck", watcher)
-        found = read_run(run(prepared, Path(folder) / "run", watcher))
+        found = read_run(measure_sweep(prepared, Path(folder) / "run", watcher))
     if found.failures:
         return "; ".join(
             f"{failure.candidate}: {failure.reason}" for failure in found.failures

@@ -16,7 +16,7 @@ from draftbench.traffic.json_paths import at, unpacked
 from draftbench.traffic.messages import messages_of
 from draftbench.traffic.request_settings import PADDING
 
-Answer = str | dict[str, Any]
+LoggedAnswer = str | dict[str, Any]
 
 # Where logs keep the answer.
 ANSWERS = (
@@ -92,7 +92,9 @@ def _is_error(answer: Any) -> bool:
     return False
 
 
-def answer_of(row: Mapping[str, Any], path: str | None, last: Answer | None) -> Answer | None:
+def answer_of(
+    row: Mapping[str, Any], path: str | None, last: LoggedAnswer | None
+) -> LoggedAnswer | None:
     """The logged answer: at a path, else in the usual places, else the `last` message.
 
     Raises:
@@ -130,7 +132,7 @@ def _standing(row: Mapping[str, Any], place: str) -> Any:
     return None
 
 
-def message_of(turn: Mapping[str, Any]) -> Answer | None:
+def message_of(turn: Mapping[str, Any]) -> LoggedAnswer | None:
     """A message as an answer; None if it has neither text nor tool calls."""
     try:
         (message, *_) = messages_of([turn], set()) or [{}]
@@ -143,7 +145,7 @@ def message_of(turn: Mapping[str, Any]) -> Answer | None:
     return {"role": "assistant", "content": message["content"], **said}
 
 
-def _read(answer: Any) -> Answer | None:
+def _read(answer: Any) -> LoggedAnswer | None:
     """An answer in any API's format; the first if there are several choices."""
     match answer:
         case str() if _STREAMED.match(answer):
@@ -177,7 +179,7 @@ def _read(answer: Any) -> Answer | None:
     return said
 
 
-def _joined(items: list[Any]) -> Answer | None:
+def _joined(items: list[Any]) -> LoggedAnswer | None:
     """The answer as the Responses API's items, as blocks, or as messages."""
     if not all(isinstance(item, Mapping) for item in items):
         return None
@@ -201,7 +203,7 @@ def _is_hidden(item: Mapping[str, Any]) -> bool:
     return not item.get("content") and bool(item.get("summary") or item.get("encrypted_content"))
 
 
-def _with_reasoning(answer: Answer) -> Answer:
+def _with_reasoning(answer: LoggedAnswer) -> LoggedAnswer:
     """An answer that began with reasoning, whether or not the log has the reasoning's text."""
     if isinstance(answer, str):
         answer = {"role": "assistant", "content": answer}

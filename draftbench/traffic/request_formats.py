@@ -15,7 +15,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
-from draftbench.traffic.answers import ANSWERS, Answer, has_answer, message_of
+from draftbench.traffic.answers import ANSWERS, LoggedAnswer, has_answer, message_of
 from draftbench.traffic.errors import (
     BadRowError,
     LengthsOnlyError,
@@ -80,7 +80,7 @@ class LoggedRequest:
 
     content: Any  # a text, or turns of a conversation
     read: tuple[str, ...] = ()  # the paths of what a form read for it
-    answer: Answer | None = None  # with which a logged conversation ends
+    answer: LoggedAnswer | None = None  # with which a logged conversation ends
     settings: Mapping[str, Any] = field(default_factory=dict)
     # Whether it was sent to a server, whose default is temperature 1; None: nothing says so.
     server: bool | None = None

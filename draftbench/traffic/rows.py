@@ -19,7 +19,7 @@ import msgspec
 
 from draftbench.records import Request
 from draftbench.safe_files import without_controls
-from draftbench.traffic.answers import Answer, answer_of, failed
+from draftbench.traffic.answers import LoggedAnswer, answer_of, failed
 from draftbench.traffic.errors import BadRowError, NoTrafficError, NotRepresentableError
 from draftbench.traffic.files import MAX_ROW
 from draftbench.traffic.json_paths import at, parsed, unpacked
@@ -226,7 +226,7 @@ def _texts(value: Any) -> Iterator[str]:
 
 
 def _new_parts(
-    request: LoggedRequest, content: Mapping[str, Any], answer: Answer | None
+    request: LoggedRequest, content: Mapping[str, Any], answer: LoggedAnswer | None
 ) -> dict[str, Any]:
     """The unread parts of a prompt that can be ignored: numbers, labels, or a rendered copy of the
     prompt and the answer. What repeats whole turns, or whole lines of a plain prompt, is no part.
@@ -309,7 +309,9 @@ def _timestamp(value: Any) -> str | None:
     return text if len(text) <= _MAX_LABEL else None
 
 
-def _response(row: Mapping[str, Any], path: str | None, last: Answer | None) -> Answer | None:
+def _response(
+    row: Mapping[str, Any], path: str | None, last: LoggedAnswer | None
+) -> LoggedAnswer | None:
     answer = answer_of(row, path, last)
     if answer is None:
         return None

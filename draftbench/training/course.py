@@ -20,7 +20,7 @@ import msgspec
 import draftbench
 from draftbench.errors import UsageError
 from draftbench.measure.trajectories import ScoredResponse
-from draftbench.records import to_json
+from draftbench.records import Record, to_json
 from draftbench.run_folder.folder import FolderLock
 from draftbench.run_folder.key import keyed_hash
 from draftbench.run_folder.manifest import portable
@@ -36,9 +36,13 @@ REPORT = "training.json"
 QUESTION, FORECAST, CHECKPOINTS = "question", "forecast.json", "checkpoints"
 TRAINED = "trained"
 
-# A finished training: its learning rate, the rate of acceptance at each look, after how many steps,
-# and its seconds.
-_Trained = tuple[float, tuple[tuple[int, float], ...], float]
+
+class _Finished(Record, frozen=True):
+    """A finished training, before its proof."""
+
+    learning_rate: float
+    looks: tuple[tuple[int, float], ...]  # steps, and the rate of acceptance after them
+    seconds: float
 
 
 def work_folder(out: Path) -> Path:
@@ -105,22 +109,23 @@ def forecast_once(plan: Plan, work: Path, progress: Progress) -> Forecast:
     return made
 
 
-def trained_once(plan: Plan, work: Path, progress: Progress) -> _Trained:
+def trained_once(plan: Plan, work: Path, progress: Progress) -> _Finished:
     """Train and write the best weights, unless an earlier start has done so."""
     done = work / "looked.json"
     if done.exists():
-        return msgspec.json.decode(done.read_bytes(), type=_Trained)
+        return msgspec.json.decode(done.read_bytes(), type=_Finished)
     draft, start = plan.in_training(), time.monotonic()
 
     def look() -> float:
-        return plan.now(draft, work / "look", plan.examples.stop).rate.value or 0.0
+        return plan.now(draft, work / "look", plan.examples.validation).rate.value or 0.0
 
     looks = fit(draft, plan.examples.train, plan.settings, work / CHECKPOINTS, progress, look)
-    found = plan.settings.rate_for(draft.width), tuple(looks), time.monotonic() - start
+    rate, seconds = plan.settings.rate_for(draft.width), time.monotonic() - start
+    finished = _Finished(rate, tuple(looks), seconds)
     with writing(work):
         draft.save(work / TRAINED)
-        write_whole(done, msgspec.json.encode(found))
-    return found
+        write_whole(done, msgspec.json.encode(finished))
+    return finished
 
 
 def train(
@@ -136,7 +141,7 @@ def train(
     in `out` afterwards.
     """
     settings, trained = plan.settings, work / TRAINED
-    learning_rate, looks, seconds = trained_once(plan, work, progress)
+    finished = trained_once(plan, work, progress)
     progress.note("proving it on requests that it never saw")
     libraries = ["torch", "transformers", *["peft"] * (settings.lora is not None)]
     versions = {name: metadata.version(name) for name in libraries}
@@ -153,13 +158,13 @@ def train(
         **_splits(plan, key),
         lora=settings.lora,
         epochs=settings.epochs,
-        learning_rate=learning_rate,
+        learning_rate=finished.learning_rate,
         batch=settings.batch,
         seed=settings.seed,
-        looks=looks,
-        seconds=seconds,
+        looks=finished.looks,
+        seconds=finished.seconds,
         forecast=made,
-        proof=proof(plan.examples.prove),
+        proof=proof(plan.examples.test),
         other=proof(other) if other else None,
         packages={"draftbench": draftbench.__version__, **versions},
     )
@@ -179,7 +184,7 @@ def train(
 
 def _splits(plan: Plan, key: bytes) -> dict[str, Split]:
     splits = {}
-    for name in ("train", "stop", "prove"):
+    for name in ("train", "validation", "test"):
         responses = getattr(plan.examples, name)
         texts = [(tuple(r.prompt.tokens), tuple(r.tokens)) for r in responses]
         requests = len({r.trajectory.request for r in responses})

@@ -1,8 +1,8 @@
-"""The run's own responses as examples: to train on, to stop by, and to prove the draft on.
+"""The run's own responses, split into three sets: train; validation, which says when to stop; test,
+which proves the draft.
 
-A keyed hash decides which of the three a response is for: of its prompt or, if other prompts are
-near it, as the turns of a conversation are, of the first of them in token order. So no request that
-a draft was trained on is used to prove it, nor one like it.
+The split is by a keyed hash of the prompt. Near-duplicates (turns of one conversation) go by the
+hash of the first of them in token order, so nothing like a prompt of training is in the test set.
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ from draftbench.run_folder.folder import PrivateText, RunFolder
 from draftbench.run_folder.key import keyed_hash
 from draftbench.run_folder.run import Run
 
-# The shares of prompts that prove the draft and that say when to stop; the others train it.
-PROVE, STOP = 0.15, 0.1
-# The most responses that say when to stop: they are read at every look, and more would tell little.
+# The shares of prompts in the test and the validation set; the others are trained on.
+TEST, VALIDATION = 0.15, 0.1
+# The most responses for validation: they are read at every look, and more would tell little.
 LOOKED_AT = 300
 # Two prompts are near each other if they share this part of the pieces of the shorter one; a piece
 # is a run of this many tokens.
@@ -47,8 +47,8 @@ class Examples:
     """
 
     train: tuple[ScoredResponse, ...]
-    stop: tuple[ScoredResponse, ...]
-    prove: tuple[ScoredResponse, ...]
+    validation: tuple[ScoredResponse, ...]
+    test: tuple[ScoredResponse, ...]
 
 
 def prompt_of(response: ScoredResponse) -> Tokens:
@@ -65,7 +65,7 @@ def place_of(prompt: Sequence[int], key: bytes) -> str:
     """What the responses to a prompt, and to later ones near it, are for."""
     digest = _digest(prompt, key)
     share = int(digest, 16) / 16 ** len(digest)
-    return "prove" if share < PROVE else "stop" if share < PROVE + STOP else "train"
+    return "test" if share < TEST else "validation" if share < TEST + VALIDATION else "train"
 
 
 def _digest(prompt: Sequence[int], key: bytes) -> str:
@@ -115,7 +115,7 @@ def examples_of(run: Run, key: bytes) -> Examples:
     """
     responses = sorted(_recorded(run), key=lambda r: (_digest(r.prompt.tokens, key), r.key))
     first = first_of_near(map(prompt_of, responses))
-    places: dict[str, list[ScoredResponse]] = {"prove": [], "stop": [], "train": []}
+    places: dict[str, list[ScoredResponse]] = {"test": [], "validation": [], "train": []}
     for response in responses:
         places[place_of(first[prompt_of(response)], key)].append(response)
     ordered = {place: tuple(rows) for place, rows in places.items()}
@@ -126,7 +126,7 @@ def examples_of(run: Run, key: bytes) -> Examples:
             hint="sweep more of the traffic, a few hundred requests at least: of each hundred, 15 "
             "prove the draft and 10 say when to stop",
         )
-    return Examples(**ordered | {"stop": ordered["stop"][:LOOKED_AT]})
+    return Examples(**ordered | {"validation": ordered["validation"][:LOOKED_AT]})
 
 
 def other_traffic(other: Run, run: Run, examples: Examples) -> tuple[ScoredResponse, ...]:
@@ -145,7 +145,7 @@ def other_traffic(other: Run, run: Run, examples: Examples) -> tuple[ScoredRespo
             f"`{other.path}` is a run of another target, `{names[1]}`",
             hint="sweep the other traffic with the target that the draft is trained for",
         )
-    trained, others = (*examples.train, *examples.stop), list(_recorded(other))
+    trained, others = (*examples.train, *examples.validation), list(_recorded(other))
     first = first_of_near(map(prompt_of, (*trained, *others)))
     seen = {first[prompt_of(each)] for each in trained}
     unseen = tuple(each for each in others if first[prompt_of(each)] not in seen)

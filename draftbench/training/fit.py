@@ -60,7 +60,7 @@ class Progress(Protocol):
 
 
 def warm_up_of(steps: int) -> int:
-    """In how many of some steps the learning rate rises."""
+    """The warm-up steps of this many."""
     return round(WARM_UP * steps)
 
 
@@ -193,7 +193,7 @@ class _Trainer(Trainer):  # type: ignore[misc]
 
 
 class _Shown(TrainerCallback):  # type: ignore[misc]
-    """Shows every step, and makes the trainer look after some."""
+    """Reports progress, and makes the trainer evaluate after given steps."""
 
     def __init__(self, progress: Progress, what: str, looks: Sequence[int]) -> None:
         self.progress, self.what, self.looks = progress, what, looks
@@ -208,8 +208,7 @@ class _Shown(TrainerCallback):  # type: ignore[misc]
 
 @contextlib.contextmanager
 def writing(folder: Path) -> Iterator[None]:
-    """Where files are written to a folder, with libraries that have errors of their own for a full
-    disk.
+    """Turn what PyTorch, safetensors and the system raise while a folder is written into one error.
 
     Raises:
         RunFolderError: it cannot be written.

@@ -37,7 +37,7 @@ from draftbench.errors import UsageError
 from draftbench.training.examples import tokens_of
 from draftbench.training.fit import LOOKS_AN_EPOCH, Progress, begin, warm_up_of
 from draftbench.training.held_out import Acceptance
-from draftbench.training.outcome import Forecast, Part
+from draftbench.training.outcome import Forecast, TrainingPart
 from draftbench.training.plan import Plan
 from draftbench.training.settings import TrainingSettings
 
@@ -46,7 +46,7 @@ from draftbench.training.settings import TrainingSettings
 PARTS, LEAST_STEPS, LONGEST = (0.02, 0.04, 0.06), (2, 4, 6), 0.5
 # How many average steps of a training a step at the largest rate is worth.
 WORTH = 2
-# A forecast reads a third of the responses that say when to stop, and at least this many.
+# A forecast reads a third of the validation set, and at least this many.
 LEAST_READ = 50
 # The share of a training at which gains bend (c), on a grid: from its beginning to beyond its end.
 _BENDS = np.geomspace(0.003, 3.0, 12)
@@ -84,7 +84,7 @@ def first_parts(plan: Plan, work: Path, progress: Progress) -> FirstParts:
     Raises:
         UsageError: there is too little data for parts.
     """
-    train, stop, settings = plan.examples.train, plan.examples.stop, plan.settings
+    train, validation, settings = plan.examples.train, plan.examples.validation, plan.settings
     if (steps := part_steps(len(train), settings)) is None:
         fits = int(LONGEST * len(train) * settings.epochs / (WORTH * LEAST_STEPS[-1]))
         raise UsageError(
@@ -93,7 +93,7 @@ def first_parts(plan: Plan, work: Path, progress: Progress) -> FirstParts:
             hint=(f"train in smaller steps (`--batch {fits}`), or " if fits else "")
             + "sweep more of the traffic; `--anyway` trains without a forecast",
         )
-    read = stop[: max(len(stop) // 3, LEAST_READ)]
+    read = validation[: max(len(validation) // 3, LEAST_READ)]
     accepted = [plan.along(plan.draft.spec, read)]
     draft, begun, ended = plan.in_training(), list[float](), list[float]()
 
@@ -108,7 +108,7 @@ def first_parts(plan: Plan, work: Path, progress: Progress) -> FirstParts:
     # Before the first look the trainer starts, too.
     a_step = (sum(begun[1:]) - sum(ended[:-1])) / (steps[-1] - steps[0])
     # The training looks at more responses than the forecast.
-    reading = fmean(each.seconds for each in accepted[1:]) * (len(stop) / len(read) - 1)
+    reading = fmean(each.seconds for each in accepted[1:]) * (len(validation) / len(read) - 1)
     a_look = fmean(np.subtract(ended, begun)) + reading
     return FirstParts(
         steps,
@@ -128,7 +128,7 @@ def forecast(plan: Plan, first: FirstParts) -> Forecast:
     parts = zip(first.shares, first.steps, reached, strict=True)
     return Forecast(
         rate=original,
-        parts=tuple(Part(*each) for each in parts),
+        parts=tuple(TrainingPart(*each) for each in parts),
         gain=interval(draws),
         before=speeds.now if speeds else None,
         after=speeds.at(before, original + draws) if speeds else None,

@@ -13,7 +13,7 @@ LEAST_GAIN = 0.01
 Verdict = Literal["worth it", "may be worth it", "cannot tell", "not worth it"]
 
 
-class Part(Record, frozen=True):
+class TrainingPart(Record, frozen=True):
     """The draft after a part of its training."""
 
     share: float  # of the whole training; a step counts by its learning rate
@@ -32,7 +32,7 @@ class Forecast(Record, frozen=True):
     """What a training will bring, judged by its first parts."""
 
     rate: float  # how often a drafted token is accepted before training
-    parts: tuple[Part, ...]  # the shortest first
+    parts: tuple[TrainingPart, ...]  # the shortest first
     gain: Estimate  # by how much the rate will rise
     before: Reached | None  # None: the run did not time the draft
     after: Reached | None  # expected of the trained draft
@@ -61,8 +61,8 @@ class Forecast(Record, frozen=True):
         return self.verdict in ("worth it", "may be worth it")
 
     def held(self, gained: float) -> bool | None:
-        """Whether what was gained lies in the interval; None if no gain was promised for certain
-        and the gain is small or a loss, which says nothing about the forecast.
+        """Whether what was gained lies in the forecast's interval; None if the interval includes 0
+        and the gain is below its upper end: such a gain or loss says nothing about the forecast.
         """
         if self.gain.low <= 0 and gained <= self.gain.high:
             return None
@@ -119,8 +119,8 @@ class Training(Record, frozen=True):
     target: str  # of the run
     run: str  # id of the run whose responses these are
     train: Split  # what it was trained on
-    stop: Split  # what said when to stop
-    prove: Split  # what proved it
+    validation: Split  # what said when to stop
+    test: Split  # what proved it
     lora: int | None  # rank of the adapters that were trained, and added to the weights
     epochs: int  # how often the responses were read at most
     learning_rate: float  # the largest

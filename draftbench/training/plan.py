@@ -258,8 +258,8 @@ def _check_memory(plan: Plan) -> None:
         if not plan.is_head and lora is None:
             smaller += ", or train adapters alone (`--lora 16`)"
         raise ModelError(
-            f"training `{draft.name}` takes about {format_size(needed)}, and {format_size(left)} "
-            f"are free: {format_size(states)} for weights, gradients and AdamW, and "
-            f"{format_size(of_row)} for each of the {batch} responses of a step",
+            f"training `{draft.name}` needs about {format_size(needed)} ({format_size(states)} for "
+            f"weights, gradients and AdamW, {format_size(of_row)} for each of {batch} responses in "
+            f"a step), and {format_size(left)} are free",
             hint=f"`--batch {fits}` fits" if fits > 0 else smaller,
         )

@@ -45,7 +45,7 @@ class TrainingSettings:
         rate = self.learning_rate
         if rate is not None and not 0 < rate < math.inf:
             raise UsageError(
-                f"--learning-rate {rate:g} trains nothing",
+                f"--learning-rate must be a positive number, not {rate:g}",
                 hint="for example `--learning-rate 1e-4`, or leave it out",
             )
 

@@ -193,7 +193,7 @@ def test_an_audit_says_whether_speculation_changes_what_is_written(
 ):
     """Of an ended sweep, which is not measured again."""
     run = shutil.copytree(swept[0], tmp_path / "run")
-    monkeypatch.setattr("draftbench.sweep.grid.distribution_fault", lambda mode: fault)
+    monkeypatch.setattr("draftbench.sweep.measure.distribution_fault", lambda mode: fault)
     monkeypatch.setattr("draftbench.planner.recommend.audit", lambda run: audited)
     outcome = command(*sweep_words, "--out", run, "--audit")
     assert said in " ".join(outcome.err.split())

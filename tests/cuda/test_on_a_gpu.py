@@ -12,7 +12,7 @@ from draftbench.decoder.device import default_dtype
 from draftbench.decoder.drafters import ModelDrafter, ProposalRequest
 from draftbench.decoder.eagle import HeadDrafter
 from draftbench.decoder.quantized_linear import Int4CudaLinear
-from draftbench.decoder.runner import HiddenStates, Task
+from draftbench.decoder.runner import DecodeTask, HiddenStates
 from draftbench.decoder.sampling import Uniforms
 from draftbench.models.eagle import build_head
 from draftbench.models.quantize import Build, build_runner
@@ -42,7 +42,7 @@ def drafting(request):
     """A drafter that has begun with two rows of three tokens."""
     build, sampling = Build(default_dtype(DEVICE), "none", DEVICE), Sampling()
     tasks = [
-        Task([5, 6, 7], 31, sampling, Uniforms(str(row), 0, 32), lambda output: False)
+        DecodeTask([5, 6, 7], 31, sampling, Uniforms(str(row), 0, 32), lambda output: False)
         for row in range(2)
     ]
     states = None

@@ -10,7 +10,7 @@ from draftbench.decoder.attention import LaterDepths
 from draftbench.decoder.eagle import EagleHead, HeadDrafter
 from draftbench.decoder.linear import unquantized_linear
 from draftbench.decoder.llama import LlamaRunner
-from draftbench.decoder.runner import HiddenStates, HostClock, Task
+from draftbench.decoder.runner import DecodeTask, HiddenStates, HostClock
 from draftbench.decoder.sampling import Uniforms
 from draftbench.decoder.speculate import decode, decode_all
 from draftbench.measure.prompts import Prompt
@@ -77,7 +77,7 @@ def by_formulas(one, target, text):
 
 def task(prompt):
     uniforms = Uniforms("r", 0, LIMIT + 1)
-    return Task(prompt, LIMIT, Sampling(), uniforms, lambda output: False)
+    return DecodeTask(prompt, LIMIT, Sampling(), uniforms, lambda output: False)
 
 
 def response_of(prompt, target):

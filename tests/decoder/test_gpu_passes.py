@@ -21,7 +21,7 @@ from draftbench.decoder.llama import LlamaRunner
 from draftbench.decoder.quantized_linear import kernel_of
 from draftbench.decoder.runner import clock_for
 from draftbench.decoder.sampling import TOP_P_CANDIDATES
-from draftbench.decoder.speculate import _answers
+from draftbench.decoder.speculate import _target_tokens
 from draftbench.memory import LEVELS
 from draftbench.records import DraftingMode, Sampling
 from tests.decoder.operations import Operations
@@ -363,7 +363,7 @@ def test_rows_of_all_kinds_of_settings_are_drafted_and_answered_without_a_read(
         drafter = ModelDrafter(SimpleNamespace(device="cuda"), DraftingMode.SAMPLED)
         with Operations() as operations:
             drafted = drafter._next(drafts, on_card(n, words))
-            answers = _answers(rows, on_card(n * (k + 1), words), proposals)
+            answers = _target_tokens(rows, on_card(n * (k + 1), words), proposals)
     assert (len(drafted), len(answers)) == (n, n * (k + 1))
     assert not [found for found in operations.illegal if "read" in found or "mask" in found]
 

@@ -14,7 +14,7 @@ from transformers.modeling_layers import MtpModel
 
 from draftbench.decoder.any_transformer import TransformersRunner
 from draftbench.decoder.mtp import MtpHead, head_drafter
-from draftbench.decoder.runner import HiddenStates, HostClock, Task
+from draftbench.decoder.runner import DecodeTask, HiddenStates, HostClock
 from draftbench.decoder.sampling import Uniforms, top_two_margin
 from draftbench.decoder.speculate import decode, decode_all
 from draftbench.models.mtp import build_mtp, check_mtp
@@ -30,7 +30,7 @@ PROMPTS = [
 
 
 def task(prompt):
-    return Task(prompt, LIMIT, Sampling(), Uniforms("r", 0, LIMIT + 1), lambda output: False)
+    return DecodeTask(prompt, LIMIT, Sampling(), Uniforms("r", 0, LIMIT + 1), lambda output: False)
 
 
 def runners(layers):

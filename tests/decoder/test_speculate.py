@@ -16,7 +16,7 @@ from scripted import ScriptedClock, TimedRunner
 from draftbench.acceptance.rounds import expected_rounds, law_of
 from draftbench.decoder import drafters
 from draftbench.decoder.drafters import LookupDrafter, LookupIndex, ModelDrafter
-from draftbench.decoder.runner import HostClock, Task
+from draftbench.decoder.runner import DecodeTask, HostClock
 from draftbench.decoder.sampling import Uniforms
 from draftbench.decoder.scripted_model import markov
 from draftbench.decoder.speculate import Batch, decode, decode_all
@@ -58,20 +58,20 @@ def twos() -> TimedRunner:
     return following(*[2] * VOCABULARY)
 
 
-def task(limit: int, sampling: Sampling = SAMPLINGS[0], sample: int = 0) -> Task:
+def task(limit: int, sampling: Sampling = SAMPLINGS[0], sample: int = 0) -> DecodeTask:
     uniforms = Uniforms("request", sample, limit + 1)
-    return Task([0, 1], limit, sampling, uniforms, lambda output: output[-1] == END)
+    return DecodeTask([0, 1], limit, sampling, uniforms, lambda output: output[-1] == END)
 
 
-def endless(prompt: list[int], limit: int) -> Task:
-    return Task(prompt, limit, Sampling(), Uniforms("r", 0, limit + 1), lambda output: False)
+def endless(prompt: list[int], limit: int) -> DecodeTask:
+    return DecodeTask(prompt, limit, Sampling(), Uniforms("r", 0, limit + 1), lambda output: False)
 
 
 def drafter(draft: TimedRunner, mode: DraftingMode = GREEDY) -> ModelDrafter:
     return ModelDrafter(draft, mode)
 
 
-def alone(work: Task, target: TimedRunner, proposer=None, k: int = 0):
+def alone(work: DecodeTask, target: TimedRunner, proposer=None, k: int = 0):
     return decode(work, target, proposer, k, target.clock)
 
 
@@ -79,7 +79,7 @@ def rounds_of(response):
     return response.proposed, response.accepted, response.cut
 
 
-def scored(response, work: Task) -> ScoredResponse:
+def scored(response, work: DecodeTask) -> ScoredResponse:
     limits = {"limit": work.limit, "finish": response.finish, "sampling": work.sampling}
     trajectory = scenes.trajectory("r", len(response.tokens), prompt_tokens=2, **limits)
     request = Request(id="r", source="log.jsonl:1", prompt="", sampling=work.sampling)
@@ -200,7 +200,7 @@ def test_each_purpose_has_its_own_uniforms():
     target, draft = (TimedRunner(lambda tokens, row=row: row, 3) for row in law)
     numbers = {"target": 0.3, "draft": 0.6, "accept": 0.5, "residual": 0.9}
     uniforms = SimpleNamespace(stream=lambda purpose: np.full(4, numbers[purpose]))
-    work = Task([0], 3, Sampling(temperature=1.0), uniforms, lambda output: False)
+    work = DecodeTask([0], 3, Sampling(temperature=1.0), uniforms, lambda output: False)
     response = alone(work, target, ModelDrafter(draft, DraftingMode.SAMPLED), 1)
     assert response.tokens == [0, 2, 0]
     assert (response.proposed, response.accepted) == ([1, 0], [0, 0])
@@ -288,7 +288,7 @@ def batch_of(runner, drafter, rows, samplings):
     tasks = []
     for row in range(rows):
         how, uniforms = samplings[row % len(samplings)], Uniforms(str(row), 0, 13)
-        tasks.append(Task([3 + row, 5, 7], 12, how, uniforms, lambda output: False))
+        tasks.append(DecodeTask([3 + row, 5, 7], 12, how, uniforms, lambda output: False))
     return Batch(tasks, runner, drafter, 4, HostClock(), rows)
 
 

@@ -12,7 +12,7 @@ from transformers.generation import candidate_generator
 
 from draftbench.acceptance.rounds import expected_rounds, law_of
 from draftbench.decoder.drafters import ModelDrafter
-from draftbench.decoder.runner import HostClock, Task
+from draftbench.decoder.runner import DecodeTask, HostClock
 from draftbench.decoder.sampling import Uniforms
 from draftbench.decoder.speculate import decode
 from draftbench.measure.replay import replay_model
@@ -33,7 +33,9 @@ def foreign(text_source):
 
 def asked(prompt, limit, sampling):
     # Of draws that are no near ties: other streams meet one, whatever drafts.
-    return Task(list(prompt), limit, sampling, Uniforms("r1", 0, limit + 1), lambda output: False)
+    return DecodeTask(
+        list(prompt), limit, sampling, Uniforms("r1", 0, limit + 1), lambda output: False
+    )
 
 
 @pytest.mark.parametrize("mode", list(DraftingMode))

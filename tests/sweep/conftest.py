@@ -14,7 +14,7 @@ from sweep.engine import FakeEngine, fake_drive
 from draftbench.records import DraftingMode, LookupReplay, StackReplay
 from draftbench.run_folder.run import read_run
 from draftbench.sweep import SweepOptions, engine_ask, engine_check, engine_prepare, prepare, worker
-from draftbench.sweep.grid import run
+from draftbench.sweep.measure import measure_sweep
 from draftbench.sweep.options import ServingOptions
 from draftbench.traffic import TrafficQuery
 
@@ -77,7 +77,7 @@ def small(monkeypatch, tmp_path):
         return prepare(options(*drafts, **changes), "draftbench sweep", notes)
 
     def sweep(*drafts, out="run", **changes):
-        return run(prepared(*drafts, **changes), tmp_path / out, notes)
+        return measure_sweep(prepared(*drafts, **changes), tmp_path / out, notes)
 
     return SimpleNamespace(
         prepared=prepared,

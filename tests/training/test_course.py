@@ -161,7 +161,7 @@ def test_the_trained_draft_is_replayed_as_it_decodes_and_writes_what_the_target_
 @slow
 def test_the_original_is_accepted_in_the_proof_as_the_sweep_found(mine, swept):
     run = read_run(RunFolder(swept))
-    proving = {r.key for r in examples_of(run, request_key()).prove}
+    proving = {r.key for r in examples_of(run, request_key()).test}
     replays = [r for r in run.replays if r.candidate.draft == "spoiled" and r.key in proving]
     rate = sum(sum(each.accept) for each in replays) / sum(len(each.accept) for each in replays)
     found = mine[1]["training"]["proof"]["rate"]["original"]["value"]

@@ -1,4 +1,4 @@
-"""Which responses train, say when to stop, and prove: by a keyed hash of the prompt's tokens."""
+"""Which responses train, validate and test: by a keyed hash of the prompt's tokens."""
 
 import pytest
 from hypothesis import given
@@ -43,18 +43,18 @@ def names(responses):
 def test_every_response_has_one_place_and_equal_prompts_share_it(recorded):
     run = recorded([((at // 2, 7), (1, 2, 3)) for at in range(400)])
     found = examples_of(run, KEY)
-    places = [names(found.train), names(found.stop), names(found.prove)]
+    places = [names(found.train), names(found.validation), names(found.test)]
     assert set.union(*places) == {f"r{at}" for at in range(400)}
     assert sum(map(len, places)) == 400
     for at in range(0, 400, 2):
         assert len([place for place in places if place & {f"r{at}", f"r{at + 1}"}]) == 1
 
 
-def test_of_a_hundred_prompts_fifteen_prove_and_ten_stop():
+def test_of_a_hundred_prompts_fifteen_are_for_testing_and_ten_for_validation():
     places = [place_of((at,), KEY) for at in range(1000)]
     # Three standard deviations of binomials of 1000 with .15 and .1 are 34 and 28.
-    assert abs(places.count("prove") - 150) < 34
-    assert abs(places.count("stop") - 100) < 28
+    assert abs(places.count("test") - 150) < 34
+    assert abs(places.count("validation") - 100) < 28
 
 
 def prompts_of(count, length=40):
@@ -100,7 +100,7 @@ def test_near_prompts_have_one_place_and_prove_nothing_on_other_traffic(recorded
     run = recorded(turns)
     found = examples_of(run, KEY)
     beginnings = [
-        {prompt_of(r)[:20] for r in each} for each in (found.train, found.stop, found.prove)
+        {prompt_of(r)[:20] for r in each} for each in (found.train, found.validation, found.test)
     ]
     assert sum(map(len, beginnings)) == 100
     other = recorded([((*prompt, 5), (1, 2)) for prompt in prompts_of(200)], "other")
@@ -112,8 +112,8 @@ def test_near_prompts_have_one_place_and_prove_nothing_on_other_traffic(recorded
 def test_no_more_are_looked_at_than_say_enough_and_none_of_one_token(recorded, monkeypatch):
     monkeypatch.setattr("draftbench.training.examples.LOOKED_AT", 7)
     found = examples_of(recorded([((at,), (1, 2)) for at in range(200)] + [((200,), (1,))]), KEY)
-    assert len(found.stop) == 7
-    assert "r200" not in names(found.train + found.stop + found.prove)
+    assert len(found.validation) == 7
+    assert "r200" not in names(found.train + found.validation + found.test)
 
 
 def test_any_first_part_of_the_training_responses_is_the_same_in_any_order_of_the_run(recorded):
@@ -140,7 +140,7 @@ def test_other_traffic_is_of_the_same_target_and_not_what_the_training_saw(recor
     run = recorded([((at,), (1, 2)) for at in range(100)])
     examples = examples_of(run, KEY)
     other = recorded([((at,), (1, 2)) for at in range(50, 150)], "other")
-    seen = {r.prompt.tokens[0] for r in (*examples.train, *examples.stop)}
+    seen = {r.prompt.tokens[0] for r in (*examples.train, *examples.validation)}
     proving = {r.prompt.tokens[0] for r in other_traffic(other, run, examples)}
     assert proving == set(range(50, 150)) - seen
     with pytest.raises(UsageError, match="too few requests that the training does not see"):

@@ -51,7 +51,7 @@ def test_every_part_takes_more_steps_than_the_one_before(responses, batch, epoch
     ],
 )
 def test_too_few_steps_are_refused_with_the_batch_that_makes_enough(responses, batch, hint):
-    examples = SimpleNamespace(train=(None,) * responses, stop=())
+    examples = SimpleNamespace(train=(None,) * responses, validation=())
     plan = SimpleNamespace(examples=examples, settings=TrainingSettings(batch=batch))
     with pytest.raises(UsageError, match="too few to forecast") as refused:
         first_parts(plan, None, None)
@@ -88,7 +88,7 @@ def test_of_a_look_only_the_reading_takes_longer_in_a_training_and_a_start_is_no
 
     monkeypatch.setattr(time, "monotonic", lambda: now)
     plan = SimpleNamespace(
-        examples=SimpleNamespace(train=(1.0,) * 40, stop=(None,) * 300),
+        examples=SimpleNamespace(train=(1.0,) * 40, validation=(None,) * 300),
         settings=TrainingSettings(batch=1, epochs=4, learning_rate=0.1),
         draft=SimpleNamespace(spec="draft"),
         along=along,

@@ -25,7 +25,7 @@ from draftbench.sweep.resume import SweepState
 from draftbench.sweep.worker import Keep, Private
 
 
-def run(prepared: Prepared, out: Path, watcher: Watcher) -> RunFolder:
+def measure_sweep(prepared: Prepared, out: Path, watcher: Watcher) -> RunFolder:
     """Measure what is not measured yet; observations are in the folder as soon as they are made.
 
     Raises:
