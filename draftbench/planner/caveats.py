@@ -135,7 +135,7 @@ def _of_leader(evaluator: Evaluator, decided: DecisionAt) -> Iterator[Caveat]:
 
 def _no_speed(decided: DecisionAt) -> str:
     """Why no candidate's speed is known, by reason."""
-    known = [a for a in decided.alternatives if a.log() is not None or a.measured]
+    known = [a for a in decided.alternatives if a.log_speedup() is not None or a.measured]
     if breaking := [each for each in known if each.configuration in decided.breaks]:
         least = min(breaking, key=lambda each: (each.memory_bytes is None, each.memory_bytes))
         named = f"{least}: {'; '.join(decided.breaks[least.configuration])}"
@@ -203,7 +203,7 @@ def _of_engine(evaluator: Evaluator, decided: DecisionAt) -> Iterator[Caveat]:
             decisive=True,
             short=short,
         )
-    timed = {a.candidate for a in shown if a.log() is not None or a.measured}
+    timed = {a.candidate for a in shown if a.log_speedup() is not None or a.measured}
     names = dict.fromkeys(str(each.candidate) for each in shown if each.candidate not in timed)
     if timed and names:
         yield Caveat(

@@ -49,7 +49,7 @@ def at_concurrency(evaluator: Evaluator, concurrency: int) -> AtConcurrency:
     per_dollar = [
         each * _SECONDS_AN_HOUR / price if each and price else None for each in (plain_rate, rate)
     ]
-    known = any(each.log() is not None for each in decided.alternatives)
+    known = any(each.log_speedup() is not None for each in decided.alternatives)
     return AtConcurrency(
         concurrency=decided.concurrency,
         decision=decided.decision if known else None,

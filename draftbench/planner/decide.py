@@ -89,7 +89,7 @@ _REACH = _NORMAL.inv_cdf(0.975)
 Kind = Literal["expected", "end_to_end"]
 # The variance of a log speed-up by cause: requests with their timed passes, the noise of timed
 # cells, and not having been decoded.
-Parts = tuple[float, float, float]
+VarianceByCause = tuple[float, float, float]
 
 
 @dataclass(frozen=True, eq=False)
@@ -110,7 +110,7 @@ class Alternative:
     memory_bytes: int | None
     requests: int = 0
     equal: float = 0.0
-    parts: Parts | None = None
+    variance_by_cause: VarianceByCause | None = None
     column: int | None = None  # its place in `Evaluator.promised`
 
     def __str__(self) -> str:
@@ -120,15 +120,15 @@ class Alternative:
     def k(self) -> int:
         return self.configuration.k
 
-    def log(self, by: Kind = "expected") -> Floats | None:
+    def log_speedup(self, by: Kind = "expected") -> Floats | None:
         """The draws of its log speed-up [1 + draws]; None where unknown."""
         if self.column is None:
             return None
-        return self.evaluator.logs(self.configuration.concurrency, by)[self.column]
+        return self.evaluator.log_speedups(self.configuration.concurrency, by)[self.column]
 
     def value(self, by: Kind) -> float | None:
         """The expected speed-up."""
-        log = self.log(by)
+        log = self.log_speedup(by)
         return None if log is None else math.exp(log[0])
 
     def estimate(self, log: Floats | None) -> Estimate | None:
@@ -140,15 +140,15 @@ class Alternative:
     @property
     def interval_from(self) -> IntervalParts | None:
         """Half of the 95% interval that would remain if each part were the only one."""
-        parts = self.parts
-        if parts is None or self.requests < MIN_REQUESTS:
+        variances = self.variance_by_cause
+        if variances is None or self.requests < MIN_REQUESTS:
             return None
-        return IntervalParts(*(_REACH * np.sqrt(parts)).tolist())
+        return IntervalParts(*(_REACH * np.sqrt(variances)).tolist())
 
     @cached_property
     def expected(self) -> Estimate | None:
         """The expected speed-up of decoding with its interval."""
-        return self.estimate(self.log())
+        return self.estimate(self.log_speedup())
 
     @cached_property
     def tokens_per_round(self) -> float | None:
@@ -169,7 +169,7 @@ class Alternative:
         """By response: seconds without and with the draft as timed passes predict them, tokens, and
         weights; None where rounds or costs are unknown.
         """
-        if self.log() is None or not self.rounds.knows(self.k):
+        if self.log_speedup() is None or not self.rounds.knows(self.k):
             return None
         at = self.rounds, self.block or ROUND, self.configuration.concurrency
         plain, rounds = in_seconds(*at, None)[0], in_seconds(*at, self.k)[0]
@@ -207,7 +207,7 @@ class Alternative:
         rounds = here.rounds[0, at] * np.exp(self.extra_log_time_predicted)
         sides = np.stack([here.plain[0, at], rounds])
         sides += here.prefills[0, at] if by == "end_to_end" else 0.0
-        requests = self.evaluator.log_parts(concurrency, by).requests[:, at]
+        requests = self.evaluator.logs_by_cause(concurrency, by).requests[:, at]
         log = np.log(sides[0] / sides[1]) + np.append(0.0, requests)
         return log if np.isfinite(log).all() else None
 
@@ -284,7 +284,7 @@ class Alternative:
     def why_unknown(self) -> str:
         """Why its speed is unknown."""
         run = self.evaluator.run
-        if self.log() is not None:
+        if self.log_speedup() is not None:
             return "its prefill was not timed"
         if self.note is not None:
             return self.note
@@ -421,7 +421,7 @@ class Evaluator:
     @remembered
     def alternatives(self, concurrency: int) -> tuple[Alternative, ...]:
         """Every candidate at every k that the run was asked for, if anything is known there."""
-        here, parts = self.promised(concurrency), self._parts(concurrency)
+        here, variances = self.promised(concurrency), self._variances_by_cause(concurrency)
         column_of = {each: column for column, each in enumerate(here.configurations)}
         found = []
         for candidate in self.run.candidates:
@@ -446,25 +446,25 @@ class Evaluator:
                         memory_bytes=memory,
                         requests=0 if at is None else int(here.requests[at]),
                         equal=0.0 if at is None else float(here.equal[at]),
-                        parts=None if at is None else parts[at],
+                        variance_by_cause=None if at is None else variances[at],
                         column=at,
                     )
                 )
         return tuple(found)
 
     @remembered
-    def logs(self, concurrency: int, by: Kind) -> list[Floats | None]:
+    def log_speedups(self, concurrency: int, by: Kind) -> list[Floats | None]:
         """The draws of every log speed-up [1 + draws], by column; None where unknown."""
-        every = self.log_parts(concurrency, by).every + self.among_drafts(concurrency, by)
+        every = self.logs_by_cause(concurrency, by).every + self.among_drafts(concurrency, by)
         return [log if np.isfinite(log).all() else None for log in np.ascontiguousarray(every.T)]
 
     @remembered
-    def _longer(self, concurrency: int) -> tuple[Floats, Floats, Floats]:
+    def _slowdown(self, concurrency: int) -> tuple[Floats, Floats, Floats]:
         here = self.promised(concurrency)
         return self.effects.longer(here.configurations, here.step)
 
     @remembered
-    def log_parts(self, concurrency: int, by: Kind) -> _Logs:
+    def logs_by_cause(self, concurrency: int, by: Kind) -> _LogsByCause:
         """The log speed-ups, split by cause: what draws of requests add, what draws of time add,
         and the estimates with both. Draws of requests are scaled to Student's t, with n the number
         of equally long requests.
@@ -482,7 +482,7 @@ class Evaluator:
                     sides = np.logaddexp(sides, np.log(here.prefills[rows]))
                 return np.asarray(sides[..., 0] - sides[..., 1], np.float64)
 
-        estimate, by_requests, by_time = self._longer(concurrency)
+        estimate, by_requests, by_time = self._slowdown(concurrency)
         middle = logs(slice(0, 1), estimate[None])[0]
         requests, time = logs(slice(1, None), by_requests), logs(slice(0, 1), by_time) - middle
         n = np.maximum(equal, MIN_REQUESTS)
@@ -490,9 +490,11 @@ class Evaluator:
         # χ² over its degrees of freedom (Wilson & Hilferty 1931).
         spread = np.maximum(1 - square + normal * np.sqrt(square), 0.05) ** 3
         requests = (requests - requests.mean(axis=0)) * np.sqrt((n + 1) / (n - 1) / spread)
-        return _Logs(requests, time, np.concatenate([middle[None], middle + requests + time]))
+        return _LogsByCause(
+            requests, time, np.concatenate([middle[None], middle + requests + time])
+        )
 
-    def shown(self, timed: Sequence[Alternative]) -> Floats:
+    def simulated_timings(self, timed: Sequence[Alternative]) -> Floats:
         """The log speed-ups that one more timing of each alternative would show, without the draws
         of requests [draws, alternatives].
         """
@@ -504,7 +506,7 @@ class Evaluator:
             concurrency = each.configuration.concurrency
             passes = each.timing if each.block else np.zeros(PASS_DRAWS)
             passes = np.tile(passes, RESAMPLES // PASS_DRAWS)
-            time = self.log_parts(concurrency, "expected").time[:, each.column]
+            time = self.logs_by_cause(concurrency, "expected").time[:, each.column]
             found.append(time + passes + noise * normal(len(noise)) - beside)
         return np.stack(found, axis=1)
 
@@ -512,12 +514,12 @@ class Evaluator:
     def _block(self, candidate: Candidate, concurrency: int) -> Block | None:
         return between(self.source.blocks.get(candidate, {}), concurrency)
 
-    def _parts(self, concurrency: int) -> list[Parts | None]:
+    def _variances_by_cause(self, concurrency: int) -> list[VarianceByCause | None]:
         """The variance of every log speed-up by cause, by column; decoding it removes the last."""
-        here, logs = self.promised(concurrency), self.log_parts(concurrency, self.by)
+        here, logs = self.promised(concurrency), self.logs_by_cause(concurrency, self.by)
         chances, grid = self.effects.chances, self.effects.grid
         noise = 2 * float(chances @ [each.noise**2 for each in grid])
-        found: list[Parts | None] = []
+        found: list[VarianceByCause | None] = []
         timed = {cell.configuration for cell in self.effects.cells}
         for each, requests, time in zip(
             here.configurations, logs.requests.var(axis=0), logs.time.var(axis=0), strict=True
@@ -532,7 +534,7 @@ class Evaluator:
         """What shrinking each draw toward the mean over drafts adds to it [1 + draws,
         configurations]: true speed-ups at the best k are taken to be normal, their spread unknown.
         """
-        logs, best = self.log_parts(concurrency, by).every, dict[Candidate, int]()
+        logs, best = self.logs_by_cause(concurrency, by).every, dict[Candidate, int]()
         configurations = self.promised(concurrency).configurations
         for at, each in enumerate(configurations):
             known = each.candidate.draft != SELF and math.isfinite(logs[0, at])
@@ -574,7 +576,7 @@ class Evaluator:
         return DecisionAt(self, concurrency, [a for a in every if only in (None, a.candidate)])
 
 
-class _Logs(NamedTuple):
+class _LogsByCause(NamedTuple):
     """Draws of log speed-ups: what drawn requests and drawn times add to them [draws,
     configurations], and the estimates with both [1 + draws, configurations].
     """
@@ -601,7 +603,7 @@ class DecisionAt:
         for each in sorted(alternatives, key=str):
             if each.broken_limits:
                 self.breaks[each.configuration] = each.broken_limits
-            elif each.candidate.draft != SELF and (log := each.log(self.by)) is not None:
+            elif each.candidate.draft != SELF and (log := each.log_speedup(self.by)) is not None:
                 self.competing.append(each)
                 logs.append(log[1:])
         self._drawn: Floats = np.stack(logs, axis=1)
@@ -614,8 +616,8 @@ class DecisionAt:
         """
         if not timed:
             return 0.0
-        shown = self.evaluator.shown(timed)
-        shown, expected = shown - shown.mean(axis=0), self._drawn.mean(axis=0)
+        timings = self.evaluator.simulated_timings(timed)
+        shown, expected = timings - timings.mean(axis=0), self._drawn.mean(axis=0)
         learned = np.linalg.lstsq(shown, self._drawn - expected, rcond=None)[0]
         return float((expected + shown @ learned).max(axis=1).mean() - expected.max())
 
@@ -662,12 +664,12 @@ class DecisionAt:
         return min(near, key=size)
 
     def _pays(self, each: Alternative) -> bool:
-        return decide(each.estimate(each.log(self.by)), self.min_speedup) == "speculate"
+        return decide(each.estimate(each.log_speedup(self.by)), self.min_speedup) == "speculate"
 
     @property
     def best_of_draft(self) -> Alternative | None:
         """The leader; the fastest where nothing competes (the control, or limits are broken)."""
-        known = [a for a in self.alternatives if a.log(self.by) is not None]
+        known = [a for a in self.alternatives if a.log_speedup(self.by) is not None]
         return self.leader or max(known, key=lambda a: a.value(self.by) or 0.0, default=None)
 
     @cached_property
@@ -687,7 +689,7 @@ class DecisionAt:
         leader = self.leader
         if leader is None or round(leader.equal) < MIN_REQUESTS:
             return None
-        return leader.estimate(leader.log(self.by))
+        return leader.estimate(leader.log_speedup(self.by))
 
     @cached_property
     def impossible(self) -> str | None:
@@ -721,7 +723,7 @@ class DecisionAt:
             return self.choice.k
         return 0 if self.decision == "do_not_speculate" else None
 
-    def stays(self, learned: float, left: float) -> float:
+    def chance_unchanged(self, learned: float, left: float) -> float:
         """How likely more requests leave the answer as it is: the same decision, and no choice that
         is faster by more than timing noise. Time is not measured again (preposterior analysis,
         Raiffa & Schlaifer 1961).
@@ -733,7 +735,7 @@ class DecisionAt:
         leader, deciding = self.leader, self.deciding
         if leader is None or deciding is None:
             return 0.0
-        logs, own = self.evaluator.log_parts(self.concurrency, self.by), self._column(leader)
+        logs, own = self.evaluator.logs_by_cause(self.concurrency, self.by), self._column(leader)
         columns = np.array([each.column for each in self.competing], np.int64)
         shown = math.sqrt(learned) * logs.requests[:, columns]
         then = self._drawn.mean(axis=0) + np.insert(shown, 0, 0.0, axis=1)  # nothing of plain
@@ -778,9 +780,14 @@ class DecisionAt:
         too much.
         """
         leader, run, deciding = self.leader, self.evaluator.run, self.deciding
-        if self.settled_by != "sample" or leader is None or deciding is None or not leader.parts:
+        if (
+            self.settled_by != "sample"
+            or leader is None
+            or deciding is None
+            or not leader.variance_by_cause
+        ):
             return None
-        requests, cells, undecoded = leader.parts
+        requests, cells, undecoded = leader.variance_by_cause
         least = faster_than(self.min_speedup)
         now = max(len(leader.cells), 1)  # processes, or starts of an engine
         if requests <= 1e-12:

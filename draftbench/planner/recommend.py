@@ -184,7 +184,7 @@ def evaluations(run: Run, decided: DecisionAt) -> tuple[Evaluation, ...]:
                 prediction_error=each.prediction_error,
                 memory_bytes=each.memory_bytes,
                 reason=None if each is decided.choice else why_not(each, decided),
-                speedup_end_to_end_expected=each.estimate(each.log("end_to_end")),
+                speedup_end_to_end_expected=each.estimate(each.log_speedup("end_to_end")),
                 requests=each.requests,
                 requests_served=answered[each],
                 requests_measured=len(measured.speedup.requests) if measured else 0,

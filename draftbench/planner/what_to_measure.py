@@ -121,7 +121,7 @@ def timed_enough(
     """
     evaluator = Evaluator(replace(run, costs=tuple(points)), DecisionOptions())
     best = evaluator.at(concurrency, candidate).best_of_draft
-    if best is None or best.block is None or best.parts is None:
+    if best is None or best.block is None or best.variance_by_cause is None:
         return True
     spent = 0.0  # by all visits and one more to every step, without stalls
     for point in points:
@@ -142,7 +142,7 @@ def timed_enough(
     # With --until settled others may follow, and all together leave less doubt.
     measured = len({trajectory.request for trajectory in run.trajectories})
     share = min(1.0, measured / run.manifest.traffic.requests)
-    of_requests = 1.96 * math.sqrt(share * best.parts[0])
+    of_requests = 1.96 * math.sqrt(share * best.variance_by_cause[0])
     small = max(_SHARE_OF_DISTANCE * abs(math.log(speed)), _SHARE_OF_REQUESTS * of_requests)
     return bool((high - low) / 2 <= min(max(small, _FINEST), _COARSEST))
 
@@ -166,7 +166,7 @@ def settled(run: Run, weights: Mapping[str, float]) -> bool:
     learned, left = float(((now - of_all) ** 2).sum() / doubt), float(of_all @ of_all / doubt)
     evaluator = Evaluator(run, DecisionOptions())
     decisions = map(evaluator.at, evaluator.concurrencies())
-    return all(decision.stays(learned, left) >= _SETTLED for decision in decisions)
+    return all(decision.chance_unchanged(learned, left) >= _SETTLED for decision in decisions)
 
 
 def settled_after(run: Run) -> int | None:

@@ -103,7 +103,7 @@ def test_prompt_lookup_pays_one_proposal_a_round_whatever_it_finds(scene):
 
 
 def test_end_to_end_adds_both_prefills(timed):
-    assert alternative(timed, 2).log("end_to_end") is None
+    assert alternative(timed, 2).log_speedup("end_to_end") is None
     timed.prefills(2.0, 0.5)
     found = alternative(timed, 2).value("end_to_end")
     assert found == pytest.approx((8 + 2) / (4.1 + 2.5))

@@ -330,7 +330,7 @@ def test_an_answer_stays_as_often_as_the_rest_of_the_requests_leaves_it(scene, s
     mean = NormalDist(beyond, sd * math.sqrt(1 - 1 / times))
     half = 1.96 * sd / math.sqrt(times)
     stays = 1 - mean.cdf(half) if share > 1 else mean.cdf(half) - mean.cdf(-half)
-    assert here.stays(1 - 1 / times, 1 / times) == pytest.approx(stays, abs=0.03)
+    assert here.chance_unchanged(1 - 1 / times, 1 / times) == pytest.approx(stays, abs=0.03)
 
 
 def test_an_answer_does_not_stay_where_another_draft_may_be_faster(scene):
@@ -343,12 +343,12 @@ def test_an_answer_does_not_stay_where_another_draft_may_be_faster(scene):
         scene.times({1: 1.0, 2: 1.0, 3: 1.0}, {1: 0.01, 2: 0.01}, draft)
     run = scene.observed(2)
     assert Evaluator(run, DecisionOptions()).at(1).decision == "speculate"
-    both = Evaluator(run, DecisionOptions()).at(1).stays(0.98, 0.02)
+    both = Evaluator(run, DecisionOptions()).at(1).chance_unchanged(0.98, 0.02)
     alone = replace(run, replays=run.replays[::2])
     assert both < 0.6
-    assert Evaluator(alone, DecisionOptions()).at(1).stays(0.98, 0.02) > 0.95
+    assert Evaluator(alone, DecisionOptions()).at(1).chance_unchanged(0.98, 0.02) > 0.95
     unknown = replace(run, costs=())
-    assert Evaluator(unknown, DecisionOptions()).at(1).stays(0.98, 0.02) == 0.0
+    assert Evaluator(unknown, DecisionOptions()).at(1).chance_unchanged(0.98, 0.02) == 0.0
 
 
 def test_a_draft_that_was_not_timed_at_a_middle_load_is_answered_there_between_two(scene):
@@ -375,6 +375,6 @@ def test_the_draws_of_few_requests_are_as_wide_as_students_t(scene):
     scene.times(TARGET, DRAFT)
     evaluator = Evaluator(scene.observed(1), DecisionOptions())
     seconds = evaluator.at(1).alternatives[0].promised_by_response[1]
-    low, high = np.quantile(evaluator.log_parts(1, "expected").requests[:, 0], (0.025, 0.975))
+    low, high = np.quantile(evaluator.logs_by_cause(1, "expected").requests[:, 0], (0.025, 0.975))
     reach = 2.776 * seconds.std(ddof=1) / seconds.mean() / 5**0.5
     assert (high - low) / 2 == pytest.approx(reach, rel=0.06)

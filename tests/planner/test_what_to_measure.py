@@ -196,7 +196,9 @@ def alike_requests(scene):
 def test_an_answer_is_settled_where_it_is_at_every_load(alike_requests, monkeypatch):
     run, likely = alike_requests(1, 4), {1: 0.96, 4: 0.94}
     weights = {trajectory.request: 1.0 for trajectory in run.trajectories}
-    monkeypatch.setattr(DecisionAt, "stays", lambda here, learned, left: likely[here.concurrency])
+    monkeypatch.setattr(
+        DecisionAt, "chance_unchanged", lambda here, learned, left: likely[here.concurrency]
+    )
     assert not settled(run, weights)
     likely[4] = 0.95
     assert settled(run, weights)
@@ -216,7 +218,9 @@ def test_requests_that_occur_often_may_change_an_answer_as_much(
 ):
     run, asked = alike_requests(1), []
     names = [trajectory.request for trajectory in run.trajectories]
-    monkeypatch.setattr(DecisionAt, "stays", lambda here, *shares: asked.append(shares) or 1.0)
+    monkeypatch.setattr(
+        DecisionAt, "chance_unchanged", lambda here, *shares: asked.append(shares) or 1.0
+    )
     settled(part_of(run, names[:4]), dict(zip(names, (1, 1, 1, 1, *others), strict=True)))
     assert asked == [(pytest.approx(learned), pytest.approx(left))]
 
@@ -230,7 +234,7 @@ def test_the_fewest_requests_that_settle_an_answer_are_of_whole_waves(alike_requ
         asked.append(len(here.evaluator.run.trajectories))
         return 0.9 + 0.01 * len(asked) * 3
 
-    monkeypatch.setattr(DecisionAt, "stays", stays)
+    monkeypatch.setattr(DecisionAt, "chance_unchanged", stays)
     assert settled_after(run) == 4
     assert asked == [2, 4]
 
