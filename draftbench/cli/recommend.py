@@ -30,6 +30,7 @@ from draftbench.report.answer import (
 from draftbench.report.text import (
     SCREEN_COLUMNS,
     SCREEN_LINES,
+    Section,
     columns,
     command_lines,
     counted,
@@ -162,22 +163,12 @@ def render(
 
 def _screen(answer: Recommendation, top: list[str], width: int, commands: Sequence[str]) -> str:
     """The first lines, the first rows of the table, as many notes as fit, and what to run next."""
-    # Memory and c, which --all shows, are left out before names become hard to tell apart.
-    every_column: Sequence[str] = ()
-    for without in ((), ("memory",), ("memory", "c")):
-        table = candidates(answer, LONGEST_NAME, without, _MOST_ROWS)
-        every_column = every_column or table.head
-        over = max(map(len, columns(table.head, table.rows).split("\n"))) - width
-        longest = max((len(str(row[1])) for row in table.rows), default=0) - max(over, 0)
-        if over <= 0 or longest >= _TELLING_NAME:
-            break
-    if over > 0:
-        table = candidates(answer, max(longest, _SHORTEST_NAME), without, _MOST_ROWS)
+    table, narrow = _fitted_table(answer, width)
     shown = [columns(table.head, table.rows)]
     if (left_out := len(answer.by_candidate) - _MOST_ROWS) > 0:
         shown.append(f"   and {left_out} more: --all")
     legend = [_HALF, *table.notes]
-    if narrow := [name for name in every_column if name in without]:
+    if narrow:
         legend.append(f"left out: {' and '.join(narrow)} (--all)")
     notes = [paragraph(text, width) for text in _below(answer)]
     for caveat in _urgent(answer):
@@ -195,6 +186,23 @@ def _screen(answer: Recommendation, top: list[str], width: int, commands: Sequen
         if text.count("\n") < SCREEN_LINES:
             break
     return text
+
+
+def _fitted_table(answer: Recommendation, width: int) -> tuple[Section, list[str]]:
+    """The first rows of the table, and the columns left out for its width. Memory and c, which
+    --all shows, are left out before names become hard to tell apart.
+    """
+    every_column: Sequence[str] = ()
+    for without in ((), ("memory",), ("memory", "c")):
+        table = candidates(answer, LONGEST_NAME, without, _MOST_ROWS)
+        every_column = every_column or table.head
+        over = max(map(len, columns(table.head, table.rows).split("\n"))) - width
+        longest = max((len(str(row[1])) for row in table.rows), default=0) - max(over, 0)
+        if over <= 0 or longest >= _TELLING_NAME:
+            break
+    if over > 0:
+        table = candidates(answer, max(longest, _SHORTEST_NAME), without, _MOST_ROWS)
+    return table, [name for name in every_column if name in without]
 
 
 def _below(answer: Recommendation) -> list[str]:

@@ -120,39 +120,7 @@ def judge(old: Baseline, new: Baseline, limits: Sequence[Limit] | None = None) -
             "none of the limited metrics can be compared",
             hint="the two runs define α differently, or one has none; limit mean_accepted_length",
         )
-
-    # Segments, unless there is only one, by acceptance; by chance alone, some of many would fail.
-    segments: dict[str, list[Pair]] = {}
-    for pair in sorted(pairs, key=lambda pair: pair[0].segment or ""):
-        if pair[0].segment is not None:
-            segments.setdefault(pair[0].segment, []).append(pair)
-    by_segment = [
-        check
-        for name, of_segment in segments.items()
-        if len(segments) > 1
-        for limit in limits
-        if limit.metric not in TIMED and (check := _check(limit, old, new, of_segment, name))
-    ]
-    for at, adjusted in enumerate(holm([check.holm_p or 0.0 for check in by_segment])):
-        verdict = by_segment[at].verdict
-        if verdict is Verdict.FAIL and adjusted > TAIL:
-            verdict = Verdict.INCONCLUSIVE
-        by_segment[at] = replace(by_segment[at], verdict=verdict, holm_p=adjusted)
-
-    # Suspected faults of a kind that the old run lacks.
-    known = {fault.kind for fault in old.faults}
-    faults = [fault.message for fault in new.faults if fault.kind not in known]
-    states: tuple[tuple[str, Callable[[RequestCounts], bool]], ...] = (
-        ("end after one token, so that nothing is drafted", lambda counts: counts.tokens == 0),
-        ("end in a repetition loop, which any draft predicts", lambda counts: counts.looping > 0),
-    )
-    for words, in_state in states:
-        of_pairs = [(in_state(before), in_state(after)) for before, after in pairs]
-        worse, better = of_pairs.count((False, True)), of_pairs.count((True, False))
-        if chance_of(worse, better) <= TAIL and worse - better >= _SHARE * len(pairs):
-            was, now = (sum(side) for side in zip(*of_pairs, strict=True))
-            faults.append(f"{now} of {len(pairs)} responses {words}; in the baseline {was} did")
-
+    by_segment, faults = _judge_segments(old, new, limits, pairs), _new_faults(old, new, pairs)
     texts, answers = _judge_texts(old, new, pairs), _judge_answers(old, new)
     if same_run(old, new):  # that nothing changed is no finding
         pooled = [replace(check, verdict=Verdict.INCONCLUSIVE) for check in pooled]
@@ -282,6 +250,48 @@ def _check(
         smallest_detectable_drop=gain.smallest_detectable_drop(limit.value),
         holm_p=None if segment is None else gain.p_fail(limit.value),
     )
+
+
+def _judge_segments(
+    old: Baseline, new: Baseline, limits: Sequence[Limit], pairs: Sequence[Pair]
+) -> list[Check]:
+    """The checks of every segment by acceptance, unless there is only one; corrected for their
+    number, since of many some would fail by chance alone.
+    """
+    segments: dict[str, list[Pair]] = {}
+    for pair in sorted(pairs, key=lambda pair: pair[0].segment or ""):
+        if pair[0].segment is not None:
+            segments.setdefault(pair[0].segment, []).append(pair)
+    checks = [
+        check
+        for name, of_segment in segments.items()
+        if len(segments) > 1
+        for limit in limits
+        if limit.metric not in TIMED and (check := _check(limit, old, new, of_segment, name))
+    ]
+    for at, adjusted in enumerate(holm([check.holm_p or 0.0 for check in checks])):
+        verdict = checks[at].verdict
+        if verdict is Verdict.FAIL and adjusted > TAIL:
+            verdict = Verdict.INCONCLUSIVE
+        checks[at] = replace(checks[at], verdict=verdict, holm_p=adjusted)
+    return checks
+
+
+def _new_faults(old: Baseline, new: Baseline, pairs: Sequence[Pair]) -> list[str]:
+    """Suspected faults of a kind that the old run lacks, and responses that newly end badly."""
+    known = {fault.kind for fault in old.faults}
+    faults = [fault.message for fault in new.faults if fault.kind not in known]
+    states: tuple[tuple[str, Callable[[RequestCounts], bool]], ...] = (
+        ("end after one token, so that nothing is drafted", lambda counts: counts.tokens == 0),
+        ("end in a repetition loop, which any draft predicts", lambda counts: counts.looping > 0),
+    )
+    for words, in_state in states:
+        of_pairs = [(in_state(before), in_state(after)) for before, after in pairs]
+        worse, better = of_pairs.count((False, True)), of_pairs.count((True, False))
+        if chance_of(worse, better) <= TAIL and worse - better >= _SHARE * len(pairs):
+            was, now = (sum(side) for side in zip(*of_pairs, strict=True))
+            faults.append(f"{now} of {len(pairs)} responses {words}; in the baseline {was} did")
+    return faults
 
 
 def _judge_answers(old: Baseline, new: Baseline) -> AnswerCheck | None:

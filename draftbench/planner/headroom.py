@@ -21,9 +21,9 @@ def headroom(
     possible one would be, and how often a draft must be accepted to pay off or to win; for every
     draft (stacks left out) that training could improve and whose speed is known.
 
-    A round at one k takes the same time however much of it is accepted, so its speed-up grows with
-    its tokens. At most these are the tokens of a draft that is always accepted or, where a greedy
-    draft meets a target that samples, of the target as its own draft.
+    The time of a round at one k does not depend on acceptance, so the speed-up is proportional to
+    tokens per round. Their ceiling is full acceptance or, for greedy drafts of a target that
+    samples, the target as its own draft.
 
     Args:
         evaluated: the candidates with their α.
