@@ -105,8 +105,8 @@ def attention(rows: int, keys: int) -> tuple[int, float, float]:
     size = 4 * rows * KEY_HEADS * keys * HEAD
     slabs = [normal(2, rows, KEY_HEADS, keys, HEAD) for _ in range(copies_of(size))]
     qkv = normal(rows, (HEADS + 2 * KEY_HEADS) * HEAD)
-    given = (qkv, None, None, 0.0, torch.full((rows,), keys - 1, device="cuda"))
-    given = (*given, normal(keys, 1, HEAD), normal(keys, 1, HEAD))
+    starts, cos, sin = torch.full((rows,), keys - 1, device="cuda"), *normal(2, keys, 1, HEAD)
+    given = (qkv, None, None, 0.0, starts, cos, sin)
     # It takes the heads that share a key as tokens, which all see every key.
     grouped = qkv[:, : HEADS * HEAD].reshape(rows, KEY_HEADS, -1, HEAD)
     flash = torch.ops.aten._scaled_dot_product_flash_attention.default
