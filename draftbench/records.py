@@ -670,6 +670,11 @@ class Failure(Observation, frozen=True):
     hint: str  # what to do about it
     resolved: bool = False
 
+    @property
+    def tried_again(self) -> bool:
+        """Whether the sweep's own command tries it again: not a pair that cannot work."""
+        return self.stage in ("measure", "serve")
+
 
 class Environment(Record, frozen=True):
     """The machine and the software; times are only compared between equal ones."""

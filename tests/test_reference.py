@@ -114,7 +114,7 @@ def test_of_two_that_lose_as_little_the_smaller_leads_only_where_it_pays_as_sure
             one.configuration: np.append(0.05, 0.05 + sd * draws)
             for one, sd, draws in zip(pair, (doubt, 0.001), normal, strict=True)
         }
-        monkeypatch.setattr(Alternative, "log", lambda self, by: logs[self.configuration])
+        monkeypatch.setattr(Alternative, "log_speedup", lambda self, by: logs[self.configuration])
         return DecisionAt(evaluator, 1, pair).leader.memory_bytes
 
     assert leader(0.001) == 1

@@ -174,11 +174,10 @@ def run_sweep(
             if options.audit:
                 watcher.note(_audited(answer.audit))
         finally:
-            # What the same command would try again, which a pair that cannot work is not.
             unfinished = [
                 str(failure.candidate or "the server without a draft")
                 for failure in observed.failures
-                if failure.stage in ("measure", "serve")
+                if failure.tried_again
             ] + [str(row.candidate or "the server without a draft") for row in observed.unanswered]
             if unfinished:
                 limited = options.candidate_timeout is not None

@@ -382,8 +382,9 @@ class Evaluator:
 
     @cached_property
     def can_be_timed(self) -> bool:
-        """Whether the built-in decoder can time a draft that did not fail: a level that was
-        simulated has no speed of its own, and the target as its own draft is a control.
+        """Whether the built-in decoder can time a draft that did not fail, and none is to be tried
+        again first. A level that was simulated has no speed of its own; the target as its own draft
+        is a control.
         """
         run = self.run
         failed = {failure.candidate for failure in run.failures}
@@ -393,6 +394,7 @@ class Evaluator:
 
         return (
             run.manifest.question.engine is None
+            and not any(failure.tried_again for failure in run.failures)
             and not simulated(None)
             and any(
                 each.draft != SELF and each not in failed and not simulated(each)

@@ -105,8 +105,8 @@ def test_the_asked_speedup_is_the_bar_and_must_be_passed(scene, requests_alone):
     [
         ("small", "replay", [], 1, "timing"),
         ("small", "best", [], 1, None),
-        ("small", "replay", [scenes.failure("broken", "shapes")], 1, "timing"),
-        ("small", "replay", [scenes.failure("small", "no room")], 1, None),
+        ("small", "replay", [scenes.failure("broken", "shapes", stage="check")], 1, "timing"),
+        ("small", "replay", [scenes.failure("tiny", "late")], 1, None),  # first tried again
         ("small", "replay", [scenes.facts(scenes.named("small"), has_kernel=False)], 1, None),
         ("self", "replay", [], 1, None),  # a control
         ("small", "replay", [], 8, None),  # the sweep did not ask for this load
