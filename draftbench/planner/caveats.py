@@ -57,15 +57,20 @@ _STALLED = 0.02
 # c is uncertain if the upper end of its interval is this many times the lower one, and this many
 # target steps above it.
 _UNCERTAIN_TIMES, _UNCERTAIN_STEPS = 3.0, 0.1
+# Three times what the model expects of one configuration (5%). The median was 0.3 to 8% in 12 runs,
+# and over 25% in two whose passes or decoding other processes disturbed.
+_PREDICTION_ERROR = 0.15
 # Decisive caveats after which no figure of acceptance can be trusted.
 _BASIC: tuple[CaveatKind, ...] = ("contradiction", "control-failed", "replay-disagreement")
 # Requests sent at a smaller share of the log's load say little about that load.
 _WHOLE_LOAD = 0.9
 
 
-def caveats(evaluator: Evaluator, decided: DecisionAt) -> tuple[Caveat, ...]:
+def caveats(
+    evaluator: Evaluator, decided: DecisionAt, error: PredictionError | None
+) -> tuple[Caveat, ...]:
     """Every caveat once: the decisive ones first, led by those that put acceptance in doubt. One
-    that holds for several candidates names them all.
+    that holds for several candidates names them all. `error` is that of predicted speed-ups.
     """
     run, target = evaluator.run, evaluator.run.facts_of(None)
     found = [
@@ -78,6 +83,10 @@ def caveats(evaluator: Evaluator, decided: DecisionAt) -> tuple[Caveat, ...]:
         *_of_candidates(evaluator, decided),
         *(Caveat("model", f"target: {text}") for text in (target.caveats if target else ())),
     ]
+    if error and error.median > _PREDICTION_ERROR:
+        off = f"measured speed-ups differ from predicted ones by {error.median:.0%}"
+        text = f"{off} (median of {error.configurations}): the table's may be as far off; see --all"
+        found.append(Caveat("prediction-error", text, decisive=True, short=off))
     for failure in run.failures:
         if failure.candidate is not None:
             text = f"{failure.candidate} was not fully measured: {failure.reason}"

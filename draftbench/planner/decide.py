@@ -790,7 +790,11 @@ class DecisionAt:
         if leader.note:
             return "load"
         enough = len(to_decode(leader.rounds.trajectories, FEW_DECODED)) >= FEW_DECODED
-        return "decoding" if enough else "sample"
+        if not enough:
+            return "sample"
+        # A sweep keeps to the k's of a draft that it began with, unless it decodes at all of them.
+        begun = {(own.candidate, own.concurrency) for own in self.evaluator.cells if own.k}
+        return "every-k" if (leader.candidate, self.concurrency) in begun else "decoding"
 
     @cached_property
     def larger_sweep(self) -> LargerSweep | None:

@@ -42,6 +42,7 @@ CaveatKind = Literal[
     "output-differs",
     "contradiction",
     "no-fast-kernel",
+    "prediction-error",
     "replay-disagreement",
     "partly-replayed",
     "uncertain-cost",
@@ -54,8 +55,9 @@ FEW_DECODED = 5
 Objective = Literal["speedup", "latency", "throughput", "cost"]
 # What to run next: the same sweep to its end, or again on a quiet machine where a figure is
 # impossible. Or what settles an open decision: timing a server without speculation, timing drafts
-# that were only replayed, decoding the leader, timing this load, or a larger sweep.
-Remedy = Literal["resuming", "quiet", "baseline", "timing", "decoding", "load", "sample"]
+# that were only replayed, decoding the leader (at every k, if its draft was decoded at others),
+# timing this load, or a larger sweep.
+Remedy = Literal["resuming", "quiet", "baseline", "timing", "decoding", "every-k", "load", "sample"]
 # A larger sweep is advised if it settles an open decision with this probability.
 SETTLES = 0.9
 # Above this α of `self`, near ties alone can explain why it is below 1.

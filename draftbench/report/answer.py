@@ -123,8 +123,9 @@ def _next_sweep(answer: Recommendation) -> _Sweep | None:
     if settled_by == "timing":
         sentence = "Next: time and decode the drafts, by the same sweep with --measure best."
         return _Sweep(sentence, {"--measure": "best"}, resumes=True)
-    if settled_by == "decoding":
-        decoded = {"--measure": "best", "--measure-requests": str(answer.requests)}
+    if settled_by in ("decoding", "every-k"):
+        ks = "best" if settled_by == "decoding" else "all"
+        decoded = {"--measure": ks, "--measure-requests": str(answer.requests)}
         sentence = f"Next: decode it, by the same sweep with {_words(decoded)}."
         return _Sweep(sentence, decoded, resumes=True)
     if settled_by == "load":

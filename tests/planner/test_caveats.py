@@ -123,6 +123,16 @@ def test_a_level_is_called_slower_than_unquantized_only_beyond_the_noise_of_its_
     assert (found is not None and slower in found.text) is told
 
 
+@pytest.mark.parametrize(("longer", "said"), [(1.2, "by 20%"), (0.8, "by 20%"), (1.1, None)])
+def test_decoding_that_its_passes_do_not_explain_makes_an_answer_provisional(scene, longer, said):
+    scene.timed(30)
+    scene.decodes(30, 1, 4.95 * longer)  # 4.95 s are promised
+    found = caveat_of(scene.observed(1), "prediction-error")
+    assert (found and found.decisive and found.short) == (
+        said and f"measured speed-ups differ from predicted ones {said}"
+    )
+
+
 def test_doubts_are_listed_where_they_apply_and_not_elsewhere(scene):
     scene.request("r0", looping=4)
     scene.request("at once", 1, origin="log")  # there is nothing to draft

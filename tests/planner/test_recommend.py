@@ -134,6 +134,10 @@ def test_requests_that_disagree_too_much_are_inconclusive_and_more_are_asked_for
     assert evaluation(found).speedup_predicted.value == pytest.approx(16 / 14.35)
     # Nothing was decoded, which comes first.
     assert (found.settled_by, found.larger_sweep) == ("decoding", None)
+    # A sweep that began with another k of the draft decodes at this one only among all.
+    scene.decodes(8, 2, 4.95, **OTHER_TEXT)
+    found = recommend(scene.observed(1, 2))
+    assert (found.decision, found.leader.k, found.settled_by) == ("inconclusive", 1, "every-k")
     scene.decodes(8, 1, 4.95, **OTHER_TEXT)
     found = recommend(scene.observed(1))
     assert (found.decision, found.settled_by) == ("inconclusive", "sample")
