@@ -383,8 +383,8 @@ class Evaluator:
     @cached_property
     def can_be_timed(self) -> bool:
         """Whether the built-in decoder can time a draft that did not fail, and none is to be tried
-        again first. A level that was simulated has no speed of its own; the target as its own draft
-        is a control.
+        again first. The speed of a simulated level says nothing about the level, and the target as
+        its own draft is a control.
         """
         run = self.run
         failed = {failure.candidate for failure in run.failures}

@@ -97,15 +97,11 @@ def charts_of(run: Run, answer: Recommendation) -> Iterator[Chart]:
             name = f"{short(str(each.candidate))}, k = {each.k}"
             drawn.append(Bar(name, speed, row % SERIES, hollow=each.speedup_measured is None))
     if drawn:
-        decoded = sum(not bar.hollow for bar in drawn)
-        kinds = f"Filled points ({decoded} of {len(drawn)}) were decoded, hollow ones predicted."
-        if decoded in (0, len(drawn)):
-            kinds = f"Every point is {'of a draft that was decoded' if decoded else 'predicted'}."
         yield Chart(
             "speedup-by-candidate",
             "Each candidate at its best k",
-            "Left of 1× speculation is slower than decoding without it. Lines: 95% intervals "
-            f"{over}. {kinds}",
+            "Left of 1× speculation is slower than decoding without it. Points: the speed-ups of "
+            f"the table, hollow if not decoded. Lines: 95% intervals {over}.",
             bars(_SPEED_UP, drawn, answer.min_speedup),
             candidates(answer),
         )

@@ -22,7 +22,7 @@ from typing import Any
 # Ray reads this while it is imported. An attempt to connect waits 40 seconds; after twenty, a
 # cluster that has died is still dead.
 os.environ.setdefault("RAY_NUM_REDIS_GET_RETRIES", "1")
-# Without a connection Ray would begin a cluster of its own on this machine.
+# Without a connection Ray would start a new cluster on this machine.
 os.environ.setdefault("RAY_ENABLE_AUTO_CONNECT", "0")
 
 import ray
