@@ -664,26 +664,28 @@ class DecisionAt:
         """The alternative that ranks first; None where no speed is known."""
         return self.best_of(self.competing)
 
-    def best_of(self, some: Sequence[Alternative]) -> Alternative | None:
-        """Of the alternatives within HARDLY_MORE_LOSS of the best that pay off as surely as it: the
-        draft of least memory, then its smallest k.
-        """
+    def as_good(self, some: Sequence[Alternative]) -> list[Alternative]:
+        """The alternatives within HARDLY_MORE_LOSS of the best that pay off as surely as it."""
         losses = {each: self.loss(each) for each in some}
-        if not losses:
-            return None
-        best = min(losses, key=losses.__getitem__)
-        sure = self._pays(best)
+        best = min(losses, key=losses.__getitem__, default=None)
+        if best is None:
+            return []
         near = [each for each in some if losses[each] <= losses[best] + HARDLY_MORE_LOSS]
+        return [each for each in near if self._pays(each)] if self._pays(best) else near
+
+    def best_of(self, some: Sequence[Alternative]) -> Alternative | None:
+        """Of those as good as the best: the draft of least memory, then its smallest k."""
+        near = self.as_good(some)
+        losses = {each: self.loss(each) for each in near}
         least: dict[Candidate, float] = {}
         for each in near:
             least[each.candidate] = min(losses[each], least.get(each.candidate, 1.0))
 
-        def size(each: Alternative) -> tuple[bool, float, float, int, float]:
+        def size(each: Alternative) -> tuple[float, float, int]:
             memory = math.inf if each.memory_bytes is None else each.memory_bytes
-            unsure = sure and not self._pays(each)
-            return unsure, memory, least[each.candidate], each.k, losses[each]
+            return memory, least[each.candidate], each.k
 
-        return min(near, key=size)
+        return min(near, key=size, default=None)
 
     def _pays(self, each: Alternative) -> bool:
         return decide(each.estimate(each.log_speedup(self.by)), self.min_speedup) == "speculate"
