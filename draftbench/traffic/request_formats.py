@@ -317,6 +317,8 @@ def _telemetry(call: Mapping[str, Any]) -> LoggedRequest | None:
     functions, defined = at(call, "llm.request.functions"), at(call, "gen_ai.tool.definitions")
     tools = [
         {"type": "function", **{name: unpacked(each[name]) for name in each}}
+        if isinstance(each, Mapping)
+        else each
         for each in (functions if isinstance(functions, list) else [])
     ]
     return LoggedRequest(
@@ -330,7 +332,8 @@ def _openinference(call: Mapping[str, Any]) -> LoggedRequest | None:
     messages, tools = at(call, "llm.input_messages"), at(call, "llm.tools")
     if not isinstance(messages, list):
         return None
-    tools = [unpacked(at(tool, "tool.json_schema")) for tool in tools or ()] or None
+    if isinstance(tools, list):
+        tools = [unpacked(at(tool, "tool.json_schema")) for tool in tools]
     # `input.value` is the same once more, as the program gave it.
     read = ("llm.input_messages", "llm.tools", "input.value", "input.mime_type")
     return LoggedRequest(messages, read, settings={"tools": tools})
@@ -361,8 +364,9 @@ def _alpaca(call: Mapping[str, Any]) -> LoggedRequest | None:
 
 def _history(value: Any) -> list[dict[str, Any]]:
     """The earlier questions and answers in a data set's row."""
+    pairs = [] if value in _EMPTY else unpacked(value) or []
     turns = []
-    for pair in () if value in _EMPTY else unpacked(value) or ():
+    for pair in pairs if isinstance(pairs, list) else [pairs]:
         match pair:
             case [str(asked), str(answer)]:
                 turns += [_user(asked), {"role": "assistant", "content": answer}]

@@ -30,6 +30,8 @@ from draftbench.traffic.request_settings import PADDING, request_fields, setting
 # Most bytes of a request as JSON, and of a logged response; a row with more is a bad row.
 MAX_TEXT = 1 << 20
 _MAX_LABEL = 200
+# What is said of a row that no form foresaw.
+MISSHAPEN = "not of the shape that its form has"
 
 # What loggers write in place of text that they do not keep, each in its own brackets: inside the
 # text (LiteLLM), for all of it (Langfuse, Datadog, OpenInference), or at its end. A user's "(some
@@ -131,6 +133,9 @@ def read_request(
         raise BadRowError("nested too deeply") from None
     except UnicodeError:
         raise BadRowError("not UTF-8") from None
+    except (TypeError, ValueError, AttributeError, LookupError) as error:
+        # Whatever a stranger wrote into a row, --skip-bad can skip it.
+        raise BadRowError(MISSHAPEN) from error
     form = asked.form + " as chat" * (fields.as_chat and isinstance(asked.content, str))
     assumed = setting_value("temperature", asked.settings.get("temperature")) is None
     named = (fields.response, fields.segment)
