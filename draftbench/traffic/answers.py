@@ -123,7 +123,7 @@ def has_answer(row: Mapping[str, Any], place: str) -> bool:
 
 
 def _standing(row: Mapping[str, Any], place: str) -> Any:
-    """The value at one of `ANSWERS`, except the choices of a quiz, which are texts."""
+    """The value at one of `ANSWERS`; None for `choices` that are texts, as a quiz's options are."""
     value = at(row, place)
     if place != "choices":
         return value

@@ -8,11 +8,12 @@ from copy import deepcopy
 
 import pytest
 from log_shapes import SHAPES, USER
+from traffic.asked import QUERY
 
 from draftbench.traffic import TrafficQuery, load
 from draftbench.traffic import rows as reader
 from draftbench.traffic.errors import BadRowError, NoTrafficError, NotRepresentableError
-from draftbench.traffic.rows import MISSHAPEN, Fields, read_request
+from draftbench.traffic.rows import MISSHAPEN, read_request
 
 # Fields that forms read and that the rows of docs/logs.md lack.
 MORE = [
@@ -56,7 +57,7 @@ def misshapen():
 
 def refusal(row):
     try:
-        read_request(json.dumps(row).encode(), "log:1", Fields(), b"key")
+        read_request(json.dumps(row).encode(), "log:1", QUERY)
     except (BadRowError, NotRepresentableError, NoTrafficError) as error:
         return str(error)
     return None
