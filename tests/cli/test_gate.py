@@ -174,7 +174,7 @@ def test_a_load_without_times_is_saved_with_those_of_another_and_says_so(command
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        ("--concurrency 4,1", "--concurrency names several\nhint: for example --concurrency 4\n"),
+        ("--concurrency 4,1", "--concurrency names several\nhint: for example --concurrency 4"),
         # Known fault: costs of no file were nothing amiss if candidate and k were named.
         ("--candidate ngram --k 3 --costs none.yaml", "none.yaml"),
     ],
