@@ -1,6 +1,7 @@
 """Measures on a serving engine: the server without a draft writes the responses, each draft is
-replayed over them, and servers that draft answer the same requests. In each repeat every server is
-started once, and at the end the one without a draft once more.
+replayed over them, and servers that draft answer the same requests. In each repeat every server
+that drafts is started once, and the one without a draft after every second candidate and at the
+end.
 
 The path of a request: a session starts or connects servers (`_open`), `_ask` sends what each still
 has to answer at a load, and `_take` records every answer as it arrives. If a server does not start,
@@ -175,7 +176,7 @@ class EngineWorker:
         return failed[0] if failed else None
 
     def end_repeat(self) -> None:
-        """Ask the server without a draft once more, and judge which differences are near ties."""
+        """Ask the server without a draft once more."""
         self._ask_plain(self.serving.plain_starts(self.repeat))
         self.repeat += 1
 

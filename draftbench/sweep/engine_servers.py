@@ -191,16 +191,16 @@ def arrival_times(samples: Sequence[PromptSample], options: SweepOptions) -> dic
         missing = f"{len(seconds) - len(moments)} of {len(seconds)}" if moments else "the"
         raise TrafficError(
             f"--arrivals log: {missing} requests do not say when they came",
-            hint="`timestamp` is an ISO date, or seconds or milliseconds since 1970; a sweep can "
-            "take --arrivals poisson:RATE",
+            hint="`timestamp` is a date like 2026-01-31T12:00:00Z, or seconds or milliseconds "
+            "since 1970; a sweep can take --arrivals poisson:RATE",
         )
     begin, scale = min(moments), options.serving.time_scale
     return {key: (moment - begin) / scale for key, moment in zip(keys, moments, strict=True)}
 
 
 def _seconds(timestamp: str | None) -> float | None:
-    """Seconds since 1970 or another moment; None if this is not a time. A number too large for
-    seconds counts milliseconds, microseconds or nanoseconds.
+    """Seconds since 1970 or another moment; None if this is not a time. Digits alone are a number,
+    never a date; one too large for seconds counts milliseconds, microseconds or nanoseconds.
     """
     if timestamp is None:
         return None

@@ -11,6 +11,7 @@ from typing import Protocol
 
 from draftbench.errors import UsageError
 from draftbench.flags import (
+    LARGEST_CARD,
     draft_lengths,
     flag,
     flag_name,
@@ -22,6 +23,7 @@ from draftbench.flags import (
     level_name,
     level_names,
     number_range,
+    numbers,
     one_of,
 )
 from draftbench.hub import Trust
@@ -107,18 +109,6 @@ def _arrivals(text: str) -> str:
 def _lookup(text: str) -> NGramSizes:
     shortest, longest = number_range("--ngram", text)
     return NGramSizes(longest, shortest)
-
-
-def _cards(text: str) -> tuple[int, ...]:
-    """`0-3,6` → (0, 1, 2, 3, 6)."""
-    try:
-        ends = [[int(end) for end in part.split("-")] for part in text.split(",")]
-        cards = [card for first, *last in ends for card in range(first, [first, *last][-1] + 1)]
-        if max(map(len, ends)) <= 2 and cards:
-            return tuple(dict.fromkeys(cards))
-    except ValueError:
-        pass
-    raise UsageError(f"--cards {text}: expected numbers of GPUs", hint="for example --cards 0-7")
 
 
 def workers_named(text: str) -> int | RayCluster:
@@ -388,7 +378,7 @@ class SweepOptions:
         "One worker on each of these GPUs, e.g. 0-7.",
         "N,…",
         hint="an engine takes its GPUs by --engine-args",
-        parse=_cards,
+        parse=partial(numbers, "--cards", LARGEST_CARD, smallest=0),
     )
 
     candidate_timeout: float | None = in_safety(

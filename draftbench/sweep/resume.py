@@ -85,7 +85,8 @@ class SweepState:
     waves: list[list[list[PromptSample]]]  # all responses to write, by wave and group
     due: int  # waves to measure; with --until settled one more at a time
     settled: bool = False  # whether these waves settle the answer
-    run: Run | None = None  # by which the last k's were chosen
+    # By which the last k's were chosen: while it is here, its rounds need not be computed again.
+    run: Run | None = None
     responses: dict[Key, ScoredResponse] = field(default_factory=dict)
     facts: dict[Candidate | None, list[ModelFacts]] = field(default_factory=dict)
     failures: dict[Candidate | None, Failure] = field(default_factory=dict)
@@ -421,7 +422,7 @@ class SweepState:
         ]
         run = run_of(self.prepared.manifest, records)
         ks = ks_to_decode(run, candidate, concurrency, options.most_ks)
-        self.run = run  # its rounds are known as long as it is there
+        self.run = run
         return ks
 
     def _timed_enough(

@@ -31,6 +31,7 @@ def sent(*timestamps, scale=1.0):
         (("2026-01-31T12:00:00Z", "2026-01-31T13:00:01+01:00"), [0, 1]),
         (("2026-01-31T12:00:00", "1769860802"), [0, 2]),
         (("-3", "2"), [0, 5]),
+        (("20260131", "20260201"), [0, 70]),  # no dates
     ],
 )
 def test_a_time_is_a_date_or_seconds_or_too_large_to_be_seconds(timestamps, seconds):
