@@ -27,6 +27,7 @@ import msgspec
 import torch
 
 from draftbench.decoder.drafters import LookupIndex
+from draftbench.decoder.mtp import Head
 from draftbench.engines.client import Fault
 from draftbench.engines.connect import connect
 from draftbench.engines.drive import drive
@@ -34,20 +35,14 @@ from draftbench.engines.engine import Answer, Ask, Server
 from draftbench.engines.start import started
 from draftbench.engines.vllm import MODEL_RUNNER
 from draftbench.errors import DraftbenchError, EngineError, ModelError, RunFolderError, TrafficError
-from draftbench.measure.replay import (
-    replay_head,
-    replay_lookup,
-    replay_model,
-    stepping_disagreement,
-)
+from draftbench.measure.candidate import load_draft
+from draftbench.measure.replay import replay_head, replay_lookup, replay_model
 from draftbench.measure.trajectories import PromptSample, ScoredResponse, looping
 from draftbench.models.check import engine_sheet, held_head
 from draftbench.models.drafting import parsed
-from draftbench.models.eagle import build_head
 from draftbench.models.engine_rules import ENGINE_RULES, lookup_rule, too_short
 from draftbench.models.quantize import build_runner
 from draftbench.models.source import ModelSource
-from draftbench.models.translation import keeps_ids, translated
 from draftbench.records import (
     LOOKUP,
     NEAR_TIE_MARGIN,
@@ -431,49 +426,38 @@ class EngineWorker:
                     for each in group
                 ]
             return
-        source, caveats = prepared.drafts[name], prepared.caveats.get(name, ())
+        source, target, runner = prepared.drafts[name], prepared.target, None
+        if parsed(name)[0] == "eagle3":  # the target passes over its own answers
+            target = ModelSource(options.target, options.trust)
+            runner, _ = build_runner(target, prepared.build, None)
         least = self.state.least_rows(candidate)
         build = replace(prepared.build, level=candidate.quant, least_rows=least)
-        if parsed(name)[0] == "eagle3":  # the target passes over its own answers
-            of_target = ModelSource(options.target, options.trust)
-            target, _ = build_runner(of_target, prepared.build, None)
-            layers = of_target.config.get_text_config().num_hidden_layers
-            head, facts = build_head(source, build, name, target, layers, serving.engine)
-            weights, width = held_head(source, serving.dtype)
-            facts = msgspec.structs.replace(
-                facts,
-                weight_bytes=weights if candidate.quant == "none" else facts.weight_bytes,
-                kv_bytes_per_token=facts.kv_bytes_per_token * width // build.dtype.itemsize,
-                caveats=(
-                    *caveats,
-                    *facts.caveats,
-                    f"replayed over states of the target that were computed here in {facts.dtype} "
-                    f"({serving.engine} computes in {self._dtype() or 'the type of its files'})",
-                ),
-            )
-
-            def replayed(group: Sequence[ScoredResponse]) -> Sequence[Observation]:
-                return [replay_head(each, candidate, head, target, window) for each in group]
+        longest = max(chain(*groups), key=lambda response: response.length)
+        draft, facts = load_draft(name, source, build, target, runner, longest, serving.engine)
+        caveats = (*prepared.caveats.get(name, ()), *facts.caveats)
+        # The bytes are those that the engine holds.
+        if runner is None:
+            held = engine_sheet(source, serving.dtype)
+            weights, cached = held.bytes_at(candidate.quant), held.kv_bytes_per_token
         else:
-            runner, facts = build_runner(source, build, name)
-            runner = translated(runner, prepared.target, source)
-            longest = max(chain(*groups), key=lambda response: response.length)
-            held, near_tie = engine_sheet(source, serving.dtype), NEAR_TIE_MARGIN[facts.dtype]
-            facts = msgspec.structs.replace(
-                facts,
-                weight_bytes=held.bytes_at(candidate.quant),
-                kv_bytes_per_token=held.kv_bytes_per_token,
-                translated=not keeps_ids(prepared.target, source),
-                replay_disagreement=stepping_disagreement(runner, longest, near_tie),
-                caveats=(*caveats, *facts.caveats),
+            weights, width = held_head(source, serving.dtype)
+            weights = weights if candidate.quant == "none" else facts.weight_bytes
+            cached = facts.kv_bytes_per_token * width // build.dtype.itemsize
+            caveats += (
+                f"replayed over states of the target that were computed here in {facts.dtype} "
+                f"({serving.engine} computes in {self._dtype() or 'the type of its files'})",
             )
-
-            def replayed(group: Sequence[ScoredResponse]) -> Sequence[Observation]:
-                return replay_model(runner, serving.target, group, candidate, options.mode)
-
+        facts = msgspec.structs.replace(
+            facts, weight_bytes=weights, kv_bytes_per_token=cached, caveats=caveats
+        )
         if facts not in self.state.facts.get(candidate, []):
             yield [facts]
-        yield from map(replayed, groups)
+        for group in groups:
+            if isinstance(draft, Head):
+                assert runner is not None
+                yield [replay_head(each, candidate, draft, runner, window) for each in group]
+            else:
+                yield replay_model(draft, serving.target, group, candidate, options.mode)
 
     def _judge(self, plain: Server) -> None:
         """Record whether each answer that differs from its response does so at a near tie: there,

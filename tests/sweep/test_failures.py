@@ -13,7 +13,7 @@ from scenes import with_fields
 
 from draftbench.decoder.llama import LlamaRunner
 from draftbench.errors import ModelError, RunFolderError
-from draftbench.measure import decoding, trajectories
+from draftbench.measure import candidate, decoding, trajectories
 from draftbench.records import Candidate
 from draftbench.sweep import worker
 from draftbench.sweep.failures import describe
@@ -209,7 +209,7 @@ def test_a_run_folder_that_cannot_be_written_ends_the_sweep(tmp_path, small, mod
 
 
 def test_a_drafts_weights_are_gone_before_the_next_ones_are_loaded(small, monkeypatch):
-    build, loaded = worker.build_runner, []
+    build, loaded = candidate.build_runner, []
 
     def watched(source, how, draft):
         assert [runner for runner in loaded if runner() is not None] == []
@@ -219,7 +219,7 @@ def test_a_drafts_weights_are_gone_before_the_next_ones_are_loaded(small, monkey
             loaded.append(weakref.ref(runner))
         return runner, facts
 
-    monkeypatch.setattr(worker, "build_runner", watched)
+    monkeypatch.setattr(candidate, "build_runner", watched)
     drafts = small.models / "draft", small.copy("draft", "copy")
     assert small.found(*drafts, measure="replay").failures == ()
     assert len(loaded) == 2
