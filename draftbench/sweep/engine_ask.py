@@ -78,6 +78,7 @@ from draftbench.sweep.engine_servers import (
     ALONE,
     Load,
     ServerConfig,
+    Serving,
     arrival_times,
 )
 from draftbench.sweep.failures import failure, parts_missing, timed_out
@@ -103,37 +104,45 @@ class Session(NamedTuple):
 
 
 class EngineWorker:
-    """Holds one session after the other; the first gives the responses.
-
-    Raises:
-        EngineError: the server that writes the responses cannot be asked.
-        TrafficError: it answered nothing.
+    """Measures on servers, one session after the other; the first session's answers are the
+    responses.
     """
 
     def __init__(
         self,
         prepared: Prepared,
+        serving: Serving,
         state: SweepState,
         folder: RunFolder,
         keep: Keep,
         watcher: Watcher,
     ) -> None:
-        assert prepared.serving is not None
-        self.prepared, self.options, self.serving = prepared, prepared.options, prepared.serving
+        self.prepared, self.options, self.serving = prepared, prepared.options, serving
         self.state, self.folder, self.keep, self.watcher = state, folder, keep, watcher
         self.repeat = 0
         self.deadline: float | None = None
         self.machine = Watch(uuid.uuid4().hex[:8])
+
+    def write_responses(self) -> None:
+        """Ask the server that writes the responses.
+
+        Raises:
+            EngineError: it cannot be asked.
+            TrafficError: it answered nothing.
+        """
         try:
             self._hold_session([self.serving.writer])
         except (EngineError, ModelError) as error:
             self._keep([failure(None, error, "serve")])
             raise
-        if not state.responses:
+        if not self.state.responses:
             raise TrafficError(
                 "the server answered no request",
                 hint="its errors are kept as `served` records; look at its log",
             )
+
+    def share_replays(self, candidates: Sequence[Candidate]) -> None:
+        """Nothing: each candidate is replayed before its servers are asked."""
 
     def attempt(self, candidate: Candidate) -> Failure | None:
         """Replay a candidate (in the first repeat), and ask the servers that draft with it. A

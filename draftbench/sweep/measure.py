@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from contextlib import ExitStack
 from pathlib import Path
+from typing import Protocol
 
 from draftbench.decoder.self_check import distribution_fault
 from draftbench.errors import AuditError, RunFolderError
@@ -23,6 +24,34 @@ from draftbench.sweep.pool import Pool
 from draftbench.sweep.preparation import Prepared
 from draftbench.sweep.resume import SweepState
 from draftbench.sweep.worker import Keep, Private
+
+
+class Workers(Protocol):
+    """What measures: processes with the built-in decoder, or the servers of an engine."""
+
+    def write_responses(self) -> None:
+        """Have the target write the responses that are due.
+
+        Raises:
+            DraftbenchError: nothing can be measured.
+        """
+        ...
+
+    def share_replays(self, candidates: Sequence[Candidate]) -> None:
+        """Have several workers replay the candidates."""
+        ...
+
+    def attempt(self, candidate: Candidate) -> Failure | None:
+        """Measure what is left of a candidate in this repeat; a failure of it alone is returned.
+
+        Raises:
+            DraftbenchError: the sweep cannot go on.
+        """
+        ...
+
+    def end_repeat(self) -> None:
+        """All candidates were attempted."""
+        ...
 
 
 def measure_sweep(prepared: Prepared, out: Path, watcher: Watcher) -> RunFolder:
@@ -77,16 +106,16 @@ def measure_sweep(prepared: Prepared, out: Path, watcher: Watcher) -> RunFolder:
             watcher.note("everything is measured already; no model is loaded")
             folder.note_sweep(state.manifest(), None)
             return folder
-        worker: Pool | EngineWorker
+        workers: Workers
         if prepared.serving is not None:
-            worker = EngineWorker(prepared, state, folder, keep, watcher)
+            workers = EngineWorker(prepared, prepared.serving, state, folder, keep, watcher)
         else:
-            worker = stack.enter_context(Pool(prepared, state, keep, watcher))
+            workers = stack.enter_context(Pool(prepared, state, keep, watcher))
         failed: set[Candidate] = set()
         while True:
-            if isinstance(worker, Pool):
-                worker.share_replays([each for each in left if each not in failed])
-            _measure(left, worker, state, failed, keep, watcher)
+            workers.write_responses()
+            workers.share_replays([each for each in left if each not in failed])
+            _measure(left, workers, state, failed, keep, watcher)
             measured = state.requests
             if not state.next_wave():
                 break
@@ -98,14 +127,14 @@ def measure_sweep(prepared: Prepared, out: Path, watcher: Watcher) -> RunFolder:
 
 def _measure(
     left: Sequence[Candidate],
-    worker: Pool | EngineWorker,
+    workers: Workers,
     state: SweepState,
     failed: set[Candidate],
     keep: Keep,
     watcher: Watcher,
 ) -> None:
     """Measure every candidate once per repeat, reversing the order each time, so that drift of the
-    machine affects all of them alike. Those that fail join the `failed`.
+    machine affects all of them alike. Adds those that fail to `failed`.
     """
     options = state.prepared.options
     for repeat in range(options.repeats):
@@ -118,7 +147,7 @@ def _measure(
             # Skip a candidate that failed before any server answered: it would fail again.
             if candidate in failed and not state.answered(candidate):
                 continue
-            failure = worker.attempt(candidate)
+            failure = workers.attempt(candidate)
             if failure is not None:
                 watcher.note(f"{candidate} failed: {failure.reason}")
                 keep([failure], ())
@@ -130,8 +159,7 @@ def _measure(
                     candidate=candidate, stage="measure", reason="", hint="", resolved=True
                 )
                 keep([gone], ())
-        if isinstance(worker, EngineWorker):
-            worker.end_repeat()
+        workers.end_repeat()
 
 
 def _refuse_changes(prepared: Prepared, state: SweepState, left: Sequence[Candidate]) -> None:

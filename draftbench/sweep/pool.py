@@ -72,12 +72,7 @@ Left = dict[Candidate | None, deque[_Job]]
 
 
 class Pool:
-    """The workers of a sweep with the built-in decoder; as a context manager it ends them.
-
-    Raises:
-        ModelError: the target cannot be loaded or run.
-        TrafficError: nothing to measure on, or logged responses that are not the target's.
-    """
+    """The workers of a sweep with the built-in decoder; as a context manager it ends them."""
 
     def __init__(self, prepared: Prepared, state: SweepState, keep: Keep, watcher: Watcher) -> None:
         self.options, self.state, self.watcher = prepared.options, state, watcher
@@ -102,9 +97,12 @@ class Pool:
         for seat in self._seats:
             seat.place.end()
 
-    def share_replays(self, candidates: Sequence[Candidate]) -> None:
-        """Have the due responses written and, if there are several workers, candidates replayed
-        along them, each on as few workers as keep all busy.
+    def write_responses(self) -> None:
+        """Have the due responses written.
+
+        Raises:
+            ModelError: the target cannot be loaded or run.
+            TrafficError: nothing to measure on, or logged responses that are not the target's.
         """
         drafted: list[ScoredResponse] = []
         # With `--until settled` a wave of which nothing can be drafted is followed by another.
@@ -129,13 +127,22 @@ class Pool:
                 f"left out, since one token leaves nothing to draft: {too_short} of "
                 f"{len(self.state.responses)} responses"
             )
-        if self.options.worker_count > 1:
-            groups = {c: self.state.unreplayed(c) for c in candidates if not c.fallback}
-            responses = sum(len(group) for some in groups.values() for group in some)
-            self._staff(sum(map(len, groups.values())))
-            self.watcher.stage(f"replay by {len(self._seats)} workers", responses)
-            left = {c: [Replaying([group]) for group in some] for c, some in groups.items()}
-            self._failed = {c: f for c, f in self._share(left).items() if c}
+
+    def share_replays(self, candidates: Sequence[Candidate]) -> None:
+        """If there are several workers, have them replay the candidates, each on as few workers as
+        keep all busy.
+
+        Raises:
+            ModelError: the target cannot be loaded or run.
+        """
+        if self.options.worker_count == 1:
+            return
+        groups = {c: self.state.unreplayed(c) for c in candidates if not c.fallback}
+        responses = sum(len(group) for some in groups.values() for group in some)
+        self._staff(sum(map(len, groups.values())))
+        self.watcher.stage(f"replay by {len(self._seats)} workers", responses)
+        left = {c: [Replaying([group]) for group in some] for c, some in groups.items()}
+        self._failed = {c: f for c, f in self._share(left).items() if c}
 
     def attempt(self, candidate: Candidate) -> Failure | None:
         """Measure what is left of one candidate; a failure of it alone is returned, not raised.
@@ -179,6 +186,9 @@ class Pool:
                     self.watcher.stage(at, units, candidate, longer)
             if failed := self._share({candidate: jobs}).get(candidate):
                 return failed
+
+    def end_repeat(self) -> None:
+        """Nothing: the next attempt begins the next process."""
 
     def _staff(self, tasks: int) -> None:
         """Have as many of the requested workers as this many tasks need."""
