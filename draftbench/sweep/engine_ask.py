@@ -78,7 +78,7 @@ from draftbench.sweep.engine_servers import (
     ALONE,
     Load,
     ServerConfig,
-    Serving,
+    Servers,
     arrival_times,
 )
 from draftbench.sweep.failures import failure, parts_missing, timed_out
@@ -111,13 +111,13 @@ class EngineWorker:
     def __init__(
         self,
         prepared: Prepared,
-        serving: Serving,
+        servers: Servers,
         state: SweepState,
         folder: RunFolder,
         keep: Keep,
         watcher: Watcher,
     ) -> None:
-        self.prepared, self.options, self.serving = prepared, prepared.options, serving
+        self.prepared, self.options, self.servers = prepared, prepared.options, servers
         self.state, self.folder, self.keep, self.watcher = state, folder, keep, watcher
         self.repeat = 0
         self.deadline: float | None = None
@@ -131,7 +131,7 @@ class EngineWorker:
             TrafficError: it answered nothing.
         """
         try:
-            self._hold_session([self.serving.writer])
+            self._hold_session([self.servers.writer])
         except (EngineError, ModelError) as error:
             self._keep([failure(None, error, "serve")])
             raise
@@ -164,10 +164,10 @@ class EngineWorker:
                 failed.append(failure(candidate, error))
             finally:
                 gc.collect()
-            serving, fewest = self.serving, self.serving.fewest(candidate)
-            drafts = self.options.measure not in ("none", "replay") and candidate in serving.levels
-            if serving.server is None and drafts and not serving.ks(candidate):
-                reason = f"replayed only: {too_short(serving.engine, fewest)}"
+            servers, fewest = self.servers, self.servers.fewest(candidate)
+            drafts = self.options.measure not in ("none", "replay") and candidate in servers.levels
+            if servers.given is None and drafts and not servers.ks(candidate):
+                reason = f"replayed only: {too_short(servers.engine, fewest)}"
                 hint = f"ask for it with --k {fewest} or more"
                 failed += [Failure(candidate=candidate, stage="start", reason=reason, hint=hint)]
         for configs in self.state.sessions(candidate, self.repeat):
@@ -175,13 +175,13 @@ class EngineWorker:
                 self._hold_session(configs)
             except (EngineError, ModelError) as error:
                 failed.append(self._failure(configs, error))
-        if candidate in self.serving.levels:
-            self._ask_plain(self.serving.plain_until(candidate, self.repeat))
+        if candidate in self.servers.levels:
+            self._ask_plain(self.servers.plain_until(candidate, self.repeat))
         return failed[0] if failed else None
 
     def end_repeat(self) -> None:
         """Ask the server without a draft once more."""
-        self._ask_plain(self.serving.plain_starts(self.repeat))
+        self._ask_plain(self.servers.plain_starts(self.repeat))
         self.repeat += 1
 
     def _ask_plain(self, starts: Sequence[ServerConfig]) -> None:
@@ -210,7 +210,7 @@ class EngineWorker:
             sessions = [self._open(stack, config, process) for config in configs]
             wrong = {config: Counter[str]() for config in configs}
             sent = Counter[ServerConfig]()
-            loads = chain.from_iterable(map(self.serving.loads, configs))
+            loads = chain.from_iterable(map(self.servers.loads, configs))
             for load in dict.fromkeys(loads):
                 left = [self.state.unserved(config).get(load, []) for config in configs]
                 what = f"{configs[-1].drafting}, {load}"
@@ -243,14 +243,14 @@ class EngineWorker:
             RunFolderError: this run was measured on a different server.
             ModelError: its time is up.
         """
-        serving, name = self.serving, uuid.uuid4().hex[:8]
+        servers, name = self.servers, uuid.uuid4().hex[:8]
         running, files, speculation = None, dict[str, str](), None
-        if serving.server is None:
+        if servers.given is None:
             # The version that earlier servers named says which flags the engine knows.
             versions = (facts.version for facts in self.state.engines if facts.started)
-            start = replace(serving.start(config), version=next(versions, None))
+            start = replace(servers.start(config), version=next(versions, None))
             speculation = start.speculation
-            refuse_other_files(self.state.engines, serving)
+            refuse_other_files(self.state.engines, servers)
             self.watcher.note(f"starting {start.engine}: {config}")
             files = files_of(start.target, speculation)
             logs = self.folder.path / PRIVATE / "servers" / name
@@ -260,8 +260,8 @@ class EngineWorker:
             server = connect(running.url, start.engine)
             stack.callback(server.close)
         else:
-            plain = serving.baseline if config.candidate is None else None
-            server = plain or serving.server
+            plain = servers.baseline if config.candidate is None else None
+            server = plain or servers.given
         described = server.facts()
         facts = facts_of(described, config, name, process, running, files)
         refuse_another(self.state.engines, facts)
@@ -272,7 +272,7 @@ class EngineWorker:
         if server.returns_ids:
             server.echo([prompt.tokens for prompt in self.prepared.prompts[:ECHOED]])
         # Warm up with unrecorded requests, as many in flight as there will be.
-        most, prompts = self.options.max_concurrency, serving.warm_up
+        most, prompts = self.options.max_concurrency, servers.warm_up
         asks = [
             Ask(("", n), prompts[n % len(prompts)], WARM_UP_TOKENS, Sampling())
             for n in range(2 * most)
@@ -304,8 +304,10 @@ class EngineWorker:
             ModelError: its time is up.
         """
         config, server, wrong = session.config, session.server, Counter[str]()
-        arrivals = arrival_times(samples, self.options) if load.concurrency is None else {}
-        log_p = self.options.mode is not DraftingMode.GREEDY and config == self.serving.writer
+        arrivals: dict[Key, float] = {}
+        if load.concurrency is None:
+            arrivals = arrival_times(samples, self.servers.serving, self.options.traffic.seed)
+        log_p = self.options.mode is not DraftingMode.GREEDY and config == self.servers.writer
         decode = None if server.returns_ids else self.prepared.target.tokenizer.decode
         asks = []
         for each in samples:
@@ -368,12 +370,12 @@ class EngineWorker:
             error = "empty"
         elif contradiction(answer, config.k):
             error = OTHER_DRAFTING
-        elif max(answer.tokens or (0,)) >= self.serving.ids:
+        elif max(answer.tokens or (0,)) >= self.servers.ids:
             error, reason = WRONG_IDS, "the server wrote token ids that its model does not have"
         response = self.state.responses.get(sample.key)
         output = answer.text if answer.tokens is None else tuple(answer.tokens)
         digest = keyed_hash(self.options.traffic.key, repr(output).encode())
-        writes = response is None and config == self.serving.writer and load == ALONE
+        writes = response is None and config == self.servers.writer and load == ALONE
         if writes and error is None:
             response = response_of(answer, sample, digest)
         first_difference = None
@@ -384,7 +386,7 @@ class EngineWorker:
             candidate=config.candidate,
             k=config.k,
             repeat=config.repeat,
-            mode=self.serving.mode(config),
+            mode=self.servers.mode(config),
             server=session.facts.server,
             process=session.facts.process,
             concurrency=load.concurrency,
@@ -420,7 +422,7 @@ class EngineWorker:
         """The facts of a draft, unless they are recorded already, then the replays of one group of
         responses after the other.
         """
-        prepared, serving, options = self.prepared, self.serving, self.options
+        prepared, servers, options = self.prepared, self.servers, self.options
         name, window = candidate.draft, max(options.ks)
         if name == LOOKUP:
             # An engine may look up by another rule on a CPU, and in its older model runner.
@@ -428,7 +430,7 @@ class EngineWorker:
                 facts.settings.get(MODEL_RUNNER) for facts in self.state.engines if facts.started
             ]
             older = runners and ("0" in runners or not torch.cuda.is_available())
-            rule = lookup_rule(serving.engine, older=bool(older))
+            rule = lookup_rule(servers.engine, older=bool(older))
             for group in groups:
                 yield [
                     replay_lookup(each, candidate, LookupIndex(*options.lookup, rule), window)
@@ -442,19 +444,19 @@ class EngineWorker:
         least = self.state.least_rows(candidate)
         build = replace(prepared.build, level=candidate.quant, least_rows=least)
         longest = max(chain(*groups), key=lambda response: response.length)
-        draft, facts = load_draft(name, source, build, target, runner, longest, serving.engine)
+        draft, facts = load_draft(name, source, build, target, runner, longest, servers.engine)
         caveats = (*prepared.caveats.get(name, ()), *facts.caveats)
         # The bytes are those that the engine holds.
         if runner is None:
-            held = engine_sheet(source, serving.dtype)
+            held = engine_sheet(source, servers.dtype)
             weights, cached = held.bytes_at(candidate.quant), held.kv_bytes_per_token
         else:
-            weights, width = held_head(source, serving.dtype)
+            weights, width = held_head(source, servers.dtype)
             weights = weights if candidate.quant == "none" else facts.weight_bytes
             cached = facts.kv_bytes_per_token * width // build.dtype.itemsize
             caveats += (
                 f"replayed over states of the target that were computed here in {facts.dtype} "
-                f"({serving.engine} computes in {self._dtype() or 'the type of its files'})",
+                f"({servers.engine} computes in {self._dtype() or 'the type of its files'})",
             )
         facts = msgspec.structs.replace(
             facts, weight_bytes=weights, kv_bytes_per_token=cached, caveats=caveats
@@ -466,7 +468,7 @@ class EngineWorker:
                 assert runner is not None
                 yield [replay_head(each, candidate, draft, runner, window) for each in group]
             else:
-                yield replay_model(draft, serving.target, group, candidate, options.mode)
+                yield replay_model(draft, servers.target, group, candidate, options.mode)
 
     def _judge(self, plain: Server) -> None:
         """Record whether each answer that differs from its response does so at a near tie: there,
@@ -498,21 +500,21 @@ class EngineWorker:
         for facts in reversed(self.state.engines):
             if stated := facts.settings.get("dtype", ""):
                 return stated.removeprefix("torch.")
-        rules = ENGINE_RULES.get(self.serving.engine)
+        rules = ENGINE_RULES.get(self.servers.engine)
         if rules is not None and rules.rounds_activations:
             return ""
-        if self.serving.server is not None and not self.serving.dtype:
+        if self.servers.given is not None and not self.servers.dtype:
             self.watcher.note(
                 "the server does not say in which number type it computes: its near ties are "
                 "judged as those of bfloat16, unless a sweep's --dtype names the type"
             )
-        return self.serving.dtype
+        return self.servers.dtype
 
     def _keep(self, records: Sequence[Observation], private: Private = ()) -> None:
         """Record what was measured, and what else the machine did meanwhile, which is unknown with
         a running server.
         """
-        others = self.machine.look() if self.serving.server is None else None
+        others = self.machine.look() if self.servers.given is None else None
         self.keep(records if others is None else [*records, others], private)
         self.state.add(records)
 

@@ -107,8 +107,8 @@ def measure_sweep(prepared: Prepared, out: Path, watcher: Watcher) -> RunFolder:
             folder.note_sweep(state.manifest(), None)
             return folder
         workers: Workers
-        if prepared.serving is not None:
-            workers = EngineWorker(prepared, prepared.serving, state, folder, keep, watcher)
+        if prepared.servers is not None:
+            workers = EngineWorker(prepared, prepared.servers, state, folder, keep, watcher)
         else:
             workers = stack.enter_context(Pool(prepared, state, keep, watcher))
         failed: set[Candidate] = set()
@@ -166,9 +166,9 @@ def _refuse_changes(prepared: Prepared, state: SweepState, left: Sequence[Candid
     """Raise a RunFolderError if a server, the threads, a model's files or the layout of weights are
     not those with which the run was measured so far.
     """
-    if prepared.serving is not None:
+    if prepared.servers is not None:
         threads = prepared.manifest.environment.threads
-        refuse_changes(state.engines, prepared.serving, threads)
+        refuse_changes(state.engines, prepared.servers, threads)
     latest = {candidate: facts[-1] for candidate, facts in state.facts.items()}
     prints = {
         candidate and candidate.draft: facts.fingerprint for candidate, facts in latest.items()

@@ -72,7 +72,7 @@ from draftbench.run_folder.manifest import (
     environment,
     portable,
 )
-from draftbench.sweep.engine_servers import Serving
+from draftbench.sweep.engine_servers import Servers
 from draftbench.sweep.failures import failure, known_error
 from draftbench.sweep.options import SweepOptions, Watcher
 from draftbench.traffic import Traffic, load
@@ -110,7 +110,7 @@ class Prepared:
     traffic: TrafficSummary
     manifest: Manifest
     build: Build
-    serving: Serving | None = None
+    servers: Servers | None = None
 
     @property
     def prompt_tokens(self) -> list[tuple[int, int]]:

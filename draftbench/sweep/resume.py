@@ -41,7 +41,7 @@ from draftbench.records import (
 from draftbench.run_folder.folder import PrivateText, RunFolder
 from draftbench.run_folder.manifest import Manifest
 from draftbench.run_folder.run import Run, check_that_it_fits, comparable, run_of, to_decode
-from draftbench.sweep.engine_servers import ALONE, Load, ServerConfig, Serving
+from draftbench.sweep.engine_servers import ALONE, Load, ServerConfig, Servers
 from draftbench.sweep.preparation import Prepared
 
 
@@ -258,12 +258,12 @@ class SweepState:
 
     def left(self) -> tuple[Candidate, ...]:
         """The candidates that are not completely measured, or have failed."""
-        candidates, serving = self.prepared.candidates, self.prepared.serving
+        candidates, servers = self.prepared.candidates, self.prepared.servers
         if self.unanswered() or not self.drafted():
             return candidates
 
         def whole(candidate: Candidate) -> bool:
-            models: list[Candidate | None] = [] if serving else [None]
+            models: list[Candidate | None] = [] if servers else [None]
             models += [candidate] * (candidate.draft in self.prepared.drafts)
             loaded = all(model in self.facts for model in models)
             return (
@@ -284,7 +284,7 @@ class SweepState:
         here to be replayed with.
         """
         if (
-            self.prepared.serving is not None
+            self.prepared.servers is not None
             and candidate.draft != LOOKUP
             and candidate.draft not in self.prepared.drafts
         ):
@@ -298,7 +298,7 @@ class SweepState:
         """
         if missing := self.unreplayed(candidate):
             yield Replaying(missing)
-        if self.prepared.serving is not None:  # its servers are in `sessions`
+        if self.prepared.servers is not None:  # its servers are in `sessions`
             return
         loaded = [self.facts[model][-1] for model in (None, candidate) if model in self.facts]
         # The speed of a simulated level says nothing about the level.
@@ -325,29 +325,29 @@ class SweepState:
         requests. Hold each session before asking for the next: the k's at which a server is started
         depend on what was served before.
         """
-        serving, measure = self.prepared.serving, self.prepared.options.measure
-        if serving is None or measure in ("none", "replay"):
+        servers, measure = self.prepared.servers, self.prepared.options.measure
+        if servers is None or measure in ("none", "replay"):
             return
-        if serving.drafting is not None and candidate == serving.drafting.candidate:
-            if serving.baseline is not None:
-                yield [ServerConfig(None, 0, repeat + 1), serving.drafting._replace(repeat=repeat)]
-        elif serving.server is None and candidate in serving.levels:
-            for k in self._ks_to_start(serving, candidate, repeat):
+        if servers.drafting is not None and candidate == servers.drafting.candidate:
+            if servers.baseline is not None:
+                yield [ServerConfig(None, 0, repeat + 1), servers.drafting._replace(repeat=repeat)]
+        elif servers.given is None and candidate in servers.levels:
+            for k in self._ks_to_start(servers, candidate, repeat):
                 yield [ServerConfig(candidate, k, repeat)]
 
-    def _ks_to_start(self, serving: Serving, candidate: Candidate, repeat: int) -> Iterator[int]:
+    def _ks_to_start(self, servers: Servers, candidate: Candidate, repeat: int) -> Iterator[int]:
         """All k's with `--measure all`; otherwise those started so far and then, one after the
         other, those worth a start. After a repeat's last server without a draft, no new k is
         started, except in the last repeat.
         """
-        options, back, ks = self.prepared.options, repeat % 2 == 1, serving.ks(candidate)
+        options, back, ks = self.prepared.options, repeat % 2 == 1, servers.ks(candidate)
         if options.measure == "all":
             yield from sorted(ks, reverse=back)
             return
         asked = {config for config, _ in self.answers}
         started = {c.k for c in asked if c.candidate == candidate and c.repeat <= repeat}
         yield from sorted(started, reverse=back)
-        ended, last = serving.plain_starts(repeat)[-1] in asked, repeat + 1 == options.repeats
+        ended, last = servers.plain_starts(repeat)[-1] in asked, repeat + 1 == options.repeats
         while ks and (last or not ended):
             run = self._measured()
             wanted = (
@@ -365,23 +365,23 @@ class SweepState:
 
     def plain_left(self) -> bool:
         """Whether servers without a draft still have to be asked."""
-        serving = self.prepared.serving
-        if serving is None:
+        servers = self.prepared.servers
+        if servers is None:
             return False
         repeats = range(self.prepared.options.repeats)
-        plain = chain([serving.writer], *map(serving.plain_starts, repeats))
+        plain = chain([servers.writer], *map(servers.plain_starts, repeats))
         return any(map(self.unserved, plain))
 
     def unserved(self, config: ServerConfig) -> dict[Load, list[PromptSample]]:
         """What a server still has to answer, by load."""
-        serving = self.prepared.serving
-        assert serving is not None
+        servers = self.prepared.servers
+        assert servers is not None
         samples = list(chain(*self.groups))
         known = self.trajectories()
         missing = {}
-        for load in serving.loads(config):
+        for load in servers.loads(config):
             done = self.answers.get((config, load), {}).keys()
-            if config == serving.writer and load == ALONE:  # its answers are the responses
+            if config == servers.writer and load == ALONE:  # its answers are the responses
                 due = {sample.key for sample in samples} - (done & self.responses.keys())
             elif load.concurrency is None:  # all or none: fewer requests would be less load
                 due = set(self.responses) if self.responses.keys() - done else set()

@@ -14,8 +14,9 @@ def sent(*timestamps, scale=1.0):
         (SimpleNamespace(request=SimpleNamespace(id=str(at), timestamp=timestamp)), 0)
         for at, timestamp in enumerate(timestamps)
     ]
-    options = SimpleNamespace(serving=ServingOptions(arrivals="log", time_scale=scale))
-    return [arrival_times(asked, options)[str(at), 0] for at in range(len(timestamps))]
+    serving = ServingOptions(arrivals="log", time_scale=scale)
+    times = arrival_times(asked, serving, seed=0)
+    return [times[str(at), 0] for at in range(len(timestamps))]
 
 
 @pytest.mark.parametrize(
