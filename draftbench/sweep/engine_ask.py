@@ -68,7 +68,7 @@ from draftbench.sweep.engine_check import (
     check_drafting,
     contradiction,
     drafted_nothing,
-    facts_of,
+    engine_facts,
     files_of,
     other_drafting,
     refuse_another,
@@ -227,7 +227,7 @@ class EngineWorker:
                         self.state.along(config.candidate),
                         session.server.counters().drafted,
                     ):
-                        raise self._taken_back(session, "it drafted nothing")
+                        raise self._invalidate(session, "it drafted nothing")
             plain = next((s.server for s in sessions if s.config.k == 0), None)
             if plain is not None:
                 self._judge(plain)
@@ -263,7 +263,7 @@ class EngineWorker:
             plain = servers.baseline if config.candidate is None else None
             server = plain or servers.given
         described = server.facts()
-        facts = facts_of(described, config, name, process, running, files)
+        facts = engine_facts(described, config, name, process, running, files)
         refuse_another(self.state.engines, facts)
         check_drafting(described, config, speculation)
         self._keep([facts])
@@ -335,7 +335,7 @@ class EngineWorker:
             error = self._take(session, load, by_key[answer.ask.key], answer)
             self.watcher.advance()
             if error == OTHER_DRAFTING:
-                raise self._taken_back(session, contradiction(answer, config.k) or "")
+                raise self._invalidate(session, contradiction(answer, config.k) or "")
             wrong.update([error] if error else [])
             lost = lost + 1 if answer.error in (Fault.UNREACHABLE, Fault.TIMEOUT) else 0
             if lost >= MOST_LOST:
@@ -346,8 +346,8 @@ class EngineWorker:
                 )
         return wrong
 
-    def _taken_back(self, session: Session, what: str) -> EngineError:
-        """Mark the answers of a server that drafts differently as invalid."""
+    def _invalidate(self, session: Session, what: str) -> EngineError:
+        """Mark a server's answers as invalid, and return the error: it drafts differently."""
         self._keep(
             [
                 msgspec.structs.replace(row, error=OTHER_DRAFTING)

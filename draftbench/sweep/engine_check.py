@@ -39,7 +39,7 @@ _PROBES, _PROBED_TOKENS = 5, 48
 _ROOM = 4
 
 
-def facts_of(
+def engine_facts(
     described: ServerFacts,
     config: ServerConfig,
     server: str,
@@ -88,7 +88,7 @@ def refuse_changes(recorded: Sequence[EngineFacts], servers: Servers, threads_he
         # Beside a baseline the server that drafts may not have been asked yet.
         for before in drafted or (running if servers.baseline is None else ()):
             _refuse("draft", _drafting(before), _drafting(config))
-        refuse_another(recorded, facts_of(servers.facts, config, "", "", None, {}))
+        refuse_another(recorded, engine_facts(servers.facts, config, "", "", None, {}))
     threads = None if servers.threads is None else str(servers.threads)
     for begun in (facts.settings.get("threads") for facts in recorded if facts.started):
         if begun != threads:

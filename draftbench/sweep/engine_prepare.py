@@ -72,12 +72,12 @@ from draftbench.sweep.preparation import (
     PromptMaker,
     check_drafts,
     counts_of,
-    facts_of,
     manifest_of,
     question_of,
     read_requests,
     render,
     specs_of,
+    traffic_facts,
 )
 from draftbench.traffic import TrafficQuery, load
 
@@ -276,7 +276,7 @@ def prepare_serving(
         prompts=prompts,
         traffic=summary,
         manifest=manifest_of(
-            options, command, question, facts_of(traffic, summary), threads, specs
+            options, command, question, traffic_facts(traffic, summary), threads, specs
         ),
         build=build,
         servers=servers,
@@ -284,8 +284,8 @@ def prepare_serving(
 
 
 def _without_values(text: str, key: bytes) -> str:
-    """What a user added to the start of a server: its form, and a keyed hash that reveals a changed
-    value.
+    """The user's extra flags without their values, plus a keyed hash, so that a changed value is
+    noticed.
     """
     form = " ".join(form_of(shlex.split(text)))
     return f"{form} ({keyed_hash(key, text.encode())})" if text else ""

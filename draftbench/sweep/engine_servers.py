@@ -18,7 +18,7 @@ from draftbench.measure.trajectories import PromptSample
 from draftbench.models.drafting import Speculation
 from draftbench.models.engine_rules import fewest_drafted
 from draftbench.records import LOOKUP, Candidate, DraftingMode, Key
-from draftbench.sweep.options import ServingOptions, SweepOptions
+from draftbench.sweep.options import ServingOptions, SweepOptions, in_turn
 
 # How many candidates come between two starts of the server without a draft.
 CANDIDATES_BETWEEN = 2
@@ -152,21 +152,18 @@ class Servers:
     def plain_starts(self, repeat: int) -> list[ServerConfig]:
         """The servers without a draft that one repeat starts: one after every second candidate and
         one at the end. Every server that drafts runs between two of these, which show how the
-        machine changed. It is compared with the mean of all, which is more certain than any one.
+        machine changed; each is compared with the mean of all of them.
         """
         if self.given is not None or self.options.measure == "replay":
             return []
         count = max(1, math.ceil(len(self.levels) / CANDIDATES_BETWEEN))
         return [ServerConfig(None, 0, repeat * count + at + 1) for at in range(count)]
 
-    def in_order(self, repeat: int) -> list[Candidate]:
-        """The candidates as a repeat measures them: every second one backwards."""
-        return list(self.levels)[:: -1 if repeat % 2 else 1]
-
     def plain_until(self, candidate: Candidate, repeat: int) -> list[ServerConfig]:
-        """The servers without a draft whose turn is over when a candidate's is."""
+        """The starts without a draft that are due once this candidate is done."""
         plain = self.plain_starts(repeat)[:-1]  # the last one follows all candidates
-        return plain[: (self.in_order(repeat).index(candidate) + 1) // CANDIDATES_BETWEEN]
+        done = in_turn(self.levels, repeat).index(candidate) + 1
+        return plain[: done // CANDIDATES_BETWEEN]
 
 
 def arrival_times(

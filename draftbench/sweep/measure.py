@@ -19,7 +19,7 @@ from draftbench.run_folder.folder import RunFolder
 from draftbench.sweep.engine_ask import EngineWorker
 from draftbench.sweep.engine_check import refuse_changes
 from draftbench.sweep.failures import changed_model
-from draftbench.sweep.options import Watcher
+from draftbench.sweep.options import Watcher, in_turn
 from draftbench.sweep.pool import Pool
 from draftbench.sweep.preparation import Prepared
 from draftbench.sweep.resume import SweepState
@@ -133,14 +133,12 @@ def _measure(
     keep: Keep,
     watcher: Watcher,
 ) -> None:
-    """Measure every candidate once per repeat, reversing the order each time, so that drift of the
-    machine affects all of them alike. Adds those that fail to `failed`.
-    """
+    """Measure every candidate once per repeat; adds those that fail to `failed`."""
     options = state.prepared.options
     for repeat in range(options.repeats):
         last = repeat + 1 == options.repeats
         if repeat > 0:
-            left = state.left()[:: -1 if repeat % 2 else 1]
+            left = in_turn(state.left(), repeat)
             what = "repeat" if options.serving else "process"
             watcher.note(f"{what} {repeat + 1} of {options.repeats}")
         for candidate in left:

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import Protocol
+from typing import Protocol, TypeVar
 
 from draftbench.errors import UsageError
 from draftbench.flags import (
@@ -32,6 +32,7 @@ from draftbench.models.engine_rules import DRIVEN, ENGINE_RULES, STARTED, engine
 from draftbench.records import SELF, Candidate, DraftingMode, NGramSizes, Observation
 from draftbench.traffic import TrafficQuery
 
+T = TypeVar("T")
 # How many requests a server answers at once with --arrivals, unless its engine answers more.
 SLOTS = 16
 
@@ -478,13 +479,20 @@ def check_options(options: SweepOptions, serving: ServingOptions) -> None:
             "--until settled with --measure replay, which times nothing and so answers nothing",
             hint="leave --measure out: the best k's are decoded, on the first requests",
         )
-    # A single k tells how many tokens a server drafts if it does not report that.
+    # One k states how many tokens a server drafts that does not report it.
     several = len(options.ks) > 1 and options.ks != SweepOptions.ks
     if serving.server is not None and not options.drafts and several:
         raise UsageError(
             "--k makes no sense with a server that is running",
             hint="a running server has its own k; --k is for the drafts that --drafts replays",
         )
+
+
+def in_turn(things: Iterable[T], repeat: int) -> list[T]:
+    """Things in the order of a repeat: every second one goes backwards, so that a drift of the
+    machine affects all of them alike.
+    """
+    return list(things)[:: -1 if repeat % 2 else 1]
 
 
 class Watcher(Protocol):

@@ -208,7 +208,9 @@ def prepare_models(options: SweepOptions, command: str, watcher: Watcher) -> Pre
     longest = max(len(prompt.tokens) + prompt.limit for prompt in prompts)
     longest += 2 * (max(options.ks) + 1)
     question = question_of(options, traffic, build)
-    manifest = manifest_of(options, command, question, facts_of(traffic, summary), threads, specs)
+    manifest = manifest_of(
+        options, command, question, traffic_facts(traffic, summary), threads, specs
+    )
     if machine is not None:
         manifest = msgspec.structs.replace(manifest, environment=machine)
     return Prepared(
@@ -386,7 +388,7 @@ def counts_of(prompts: Sequence[Prompt]) -> Mapping[int, float]:
     return Counter(chain.from_iterable(p.logged or p.tokens for p in prompts))
 
 
-def facts_of(traffic: Traffic, summary: TrafficSummary) -> TrafficFacts:
+def traffic_facts(traffic: Traffic, summary: TrafficSummary) -> TrafficFacts:
     """What the run folder keeps of the traffic."""
     bad = {"bad row": traffic.bad} if traffic.bad else {}
     return TrafficFacts(

@@ -42,10 +42,11 @@ from draftbench.run_folder.folder import PrivateText, RunFolder
 from draftbench.run_folder.manifest import Manifest
 from draftbench.run_folder.run import Run, check_that_it_fits, comparable, run_of, to_decode
 from draftbench.sweep.engine_servers import ALONE, Load, ServerConfig, Servers
+from draftbench.sweep.options import in_turn
 from draftbench.sweep.preparation import Prepared
 
 
-class Answering(NamedTuple):
+class Writing(NamedTuple):
     """Write a group's responses, or take them from the log, and score them."""
 
     group: list[PromptSample]
@@ -241,7 +242,7 @@ class SweepState:
         """The prompts by request id."""
         return {prompt.request.id: prompt for prompt in self.prepared.prompts}
 
-    def unanswered(self) -> list[list[PromptSample]]:
+    def unwritten(self) -> list[list[PromptSample]]:
         """The groups with a missing response, which are written again as a whole."""
         return [
             group
@@ -259,7 +260,7 @@ class SweepState:
     def left(self) -> tuple[Candidate, ...]:
         """The candidates that are not completely measured, or have failed."""
         candidates, servers = self.prepared.candidates, self.prepared.servers
-        if self.unanswered() or not self.drafted():
+        if self.unwritten() or not self.drafted():
             return candidates
 
         def whole(candidate: Candidate) -> bool:
@@ -340,13 +341,13 @@ class SweepState:
         other, those worth a start. After a repeat's last server without a draft, no new k is
         started, except in the last repeat.
         """
-        options, back, ks = self.prepared.options, repeat % 2 == 1, servers.ks(candidate)
+        options, ks = self.prepared.options, servers.ks(candidate)
         if options.measure == "all":
-            yield from sorted(ks, reverse=back)
+            yield from in_turn(sorted(ks), repeat)
             return
         asked = {config for config, _ in self.answers}
         started = {c.k for c in asked if c.candidate == candidate and c.repeat <= repeat}
-        yield from sorted(started, reverse=back)
+        yield from in_turn(sorted(started), repeat)
         ended, last = servers.plain_starts(repeat)[-1] in asked, repeat + 1 == options.repeats
         while ks and (last or not ended):
             run = self._measured()
@@ -394,7 +395,8 @@ class SweepState:
 
     def _ks(self, candidate: Candidate, concurrency: int) -> list[int]:
         """The k's to decode at: those decoded so far; if there are none, the best ones by what was
-        measured of this candidate and of those before it.
+        measured of this candidate and of those before it, and no more, so that a resumed sweep
+        chooses as one that was not interrupted.
         """
         options = self.prepared.options
         if not options.most_ks:

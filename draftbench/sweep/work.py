@@ -35,6 +35,7 @@ from draftbench.sweep.engine_servers import (
     Servers,
     arrival_times,
 )
+from draftbench.sweep.options import in_turn
 from draftbench.sweep.preparation import Prepared
 
 # Until a process loads a model: libraries, tokenizers, traffic.
@@ -58,8 +59,8 @@ _VISIT, _PROMPT_VISIT = SAMPLES_PER_VISIT + 1, 2
 
 
 class Stage(NamedTuple):
-    """A stage to come: `what` is how a watcher's words for it begin, and `start` the seconds of
-    starting and loading before it.
+    """A stage to come: `what` is the beginning of its name in the watcher, and `start` the seconds
+    of starting and loading before it.
     """
 
     candidate: Candidate | None
@@ -210,7 +211,7 @@ def stages_of_decoder(
         if workers > 1:
             yield Stage(None, "replay", loading / workers, share * reading / workers)
         for process in range(1 if wave else options.processes):
-            for at, candidate in enumerate(prepared.candidates[:: -1 if process % 2 else 1]):
+            for at, candidate in enumerate(in_turn(prepared.candidates, process)):
                 draft = model(candidate)
                 begun = begin * (process + at > 0) * (options.processes > 1)
                 begun += (candidate in theirs) * draft.loading
@@ -291,11 +292,11 @@ def configs_of(prepared: Prepared, servers: Servers, *, every_k: bool) -> Iterat
                 yield servers.drafting._replace(repeat=repeat)
             continue
         plain = 0  # servers without a draft so far
-        for candidate in servers.in_order(repeat):
+        for candidate in in_turn(servers.levels, repeat):
             ks = servers.ks(candidate) if speculates else ()
             if options.measure == "best" and not every_k:
                 ks = tuple(sorted({*ks[:1], *ks[-1:]}))
-            for k in ks[:: -1 if repeat % 2 else 1]:
+            for k in in_turn(ks, repeat):
                 yield ServerConfig(candidate, k, repeat)
             yield from (due := servers.plain_until(candidate, repeat))[plain:]
             plain = len(due)

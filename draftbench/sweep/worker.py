@@ -37,7 +37,7 @@ from draftbench.run_folder.machine import Watch
 from draftbench.sweep.failures import failure, known_error, timed_out
 from draftbench.sweep.options import Watcher
 from draftbench.sweep.preparation import Prepared
-from draftbench.sweep.resume import Answering, Decoding, Replaying, Timing
+from draftbench.sweep.resume import Decoding, Replaying, Timing, Writing
 
 Private = Sequence[PrivateText] | Sequence[PrivateStart]
 # How often all passes are timed, as far as known in advance.
@@ -51,7 +51,7 @@ class Task:
     """A step of a candidate or (None) of the target, with what a worker needs to know for it."""
 
     candidate: Candidate | None
-    step: Answering | Replaying | Timing | Decoding
+    step: Writing | Replaying | Timing | Decoding
     # How target and candidate were loaded earlier in this run, if they were.
     loaded_as: Mapping[Candidate | None, ModelFacts]
     longest: ScoredResponse | None = None  # on which the passes of a draft are tried
@@ -119,7 +119,7 @@ class Worker:
         elif self._machine is None:
             self._machine = Watch(self.process)
         if task.candidate is None:
-            self._answer(task)
+            self._write_responses(task)
             return None
         stage = "load"
         try:
@@ -146,9 +146,9 @@ class Worker:
         if torch.cuda.is_available():
             torch.cuda.empty_cache()
 
-    def _answer(self, task: Task) -> None:
+    def _write_responses(self, task: Task) -> None:
         """Write a group's responses, or take them from the log, and score them."""
-        assert isinstance(task.step, Answering)
+        assert isinstance(task.step, Writing)
         measurement, group, origin = self.measurement, task.step.group, self.options.responses
         try:
             if origin == "log":
@@ -188,7 +188,7 @@ class Worker:
         return LoadedCandidate(candidate, draft, self.measurement)
 
     def _measure(
-        self, loaded: LoadedCandidate, step: Answering | Replaying | Timing | Decoding
+        self, loaded: LoadedCandidate, step: Writing | Replaying | Timing | Decoding
     ) -> None:
         """Replay, time or decode."""
         match step:

@@ -16,7 +16,7 @@ from draftbench.errors import ModelError, RunFolderError
 from draftbench.measure import candidate, decoding, trajectories
 from draftbench.records import Candidate
 from draftbench.sweep import worker
-from draftbench.sweep.failures import describe
+from draftbench.sweep.failures import reason_of
 
 pytestmark = pytest.mark.slow
 
@@ -137,7 +137,7 @@ TOOLCHAIN = "the provided PTX was compiled with an unsupported toolchain"
     ],
 )
 def test_an_exception_is_put_in_words_without_what_it_was_given(error, reason, hint):
-    found = describe(error)
+    found = reason_of(error)
     assert found[0].startswith(reason)
     assert hint in found[1]
     assert "customer" not in found[0]
