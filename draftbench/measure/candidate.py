@@ -10,7 +10,7 @@ import msgspec
 import torch
 
 from draftbench.decoder.drafters import Drafter, LookupDrafter, ModelDrafter, StackDrafter
-from draftbench.decoder.mtp import Head, head_drafter
+from draftbench.decoder.heads import Head
 from draftbench.decoder.runner import Clock, Runner
 from draftbench.decoder.sampling import best, top_two_margin
 from draftbench.measure.prompts import TextSide
@@ -64,7 +64,7 @@ class LoadedCandidate:
             return lookup
         drafter: Drafter
         if isinstance(runner, Head):
-            drafter = head_drafter(runner)
+            drafter = runner.drafter()
         else:
             drafter = ModelDrafter(runner, measurement.mode)
         return StackDrafter(lookup, drafter) if self.candidate.fallback else drafter

@@ -27,7 +27,7 @@ import msgspec
 import torch
 
 from draftbench.decoder.drafters import LookupIndex
-from draftbench.decoder.mtp import Head
+from draftbench.decoder.heads import Head
 from draftbench.engines.client import Fault
 from draftbench.engines.connect import connect
 from draftbench.engines.drive import drive

@@ -45,7 +45,7 @@ class Workers(Protocol):
         """Measure what is left of a candidate in this repeat; a failure of it alone is returned.
 
         Raises:
-            DraftbenchError: the sweep cannot go on.
+            DraftbenchError: the sweep has to end.
         """
         ...
 
