@@ -216,6 +216,7 @@ def basis(answer: Recommendation, leader: Evaluation) -> str:
     """What the deciding speed-up rests on, the required minimum, and whether another draft may be
     as good.
     """
+    here = next(at for at in answer.by_concurrency if at.concurrency == answer.concurrency)
     decoded, replayed = leader.requests_measured, leader.requests or answer.requests
     requests = counted(replayed, "request")
     if not decoded:
@@ -228,6 +229,10 @@ def basis(answer: Recommendation, leader: Evaluation) -> str:
         rests_on += f" with costs of {answer.costs_from}"
     elif answer.engine:
         rests_on += f" in {answer.engine}"
+    if here.between:
+        low, high = here.between
+        costs = "" if answer.costs_from else "costs "
+        rests_on += f", {costs}interpolated between concurrency {low} and {high}"
     included = "included" if answer.objective == "latency" else "excluded"
     asked = "" if answer.min_speedup == 1 else f"; {answer.min_speedup:g}× is asked for"
     tie = ""
