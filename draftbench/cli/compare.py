@@ -24,7 +24,7 @@ from draftbench.planner.passes import MIN_PROCESSES
 from draftbench.records import SELF
 from draftbench.report.answer import DECISIONS
 from draftbench.report.text import Section, TableCell, counted, filled, sentence, shortened
-from draftbench.run_folder.manifest import flag_of
+from draftbench.run_folder.manifest import flag_of, in_words
 
 _LEGEND = (
     "A, B and B − A cover the requests in both runs; B − A has its 95% interval, paired as in "
@@ -109,7 +109,9 @@ def changes(comparison: Comparison, *, everything: bool = False) -> list[Section
     for side, only in (("A", comparison.only_a), ("B", comparison.only_b)):
         notes += [f"Only in {side}: {', '.join(only)}"] if only else []
     differing = {
-        "settings": [(flag_of(each.fact), each.a, each.b) for each in comparison.question],
+        "settings": [
+            (flag_of(each.fact), in_words(each.a), in_words(each.b)) for each in comparison.question
+        ],
         "models": [(each.fact, each.a, each.b) for each in comparison.models],
     }
     notes = [*([_LEGEND] if rows else []), *notes]
@@ -190,7 +192,7 @@ def answers(compared: SideBySide, *, everything: bool = False) -> list[Section]:
     settings = []
     for differing in compared.question:
         values = zip(compared.runs, differing.values, strict=True)
-        of_each = "; ".join(f"{letters[run]} {value or '–'}" for run, value in values)
+        of_each = "; ".join(f"{letters[run]} {in_words(value)}" for run, value in values)
         settings.append(f"{flag_of(differing.fact)}: {of_each}")
     sections = [Section("Answers", head, rows, notes), caveats]
     if everything:
