@@ -14,6 +14,7 @@ from draftbench.flags import flag
 from draftbench.gate.compare import (
     OTHER_KEYS,
     Comparison,
+    Difference,
     FigureChange,
     SideBySide,
     compare_runs,
@@ -108,16 +109,14 @@ def changes(comparison: Comparison, *, everything: bool = False) -> list[Section
         notes.append("No candidate is in both runs.")
     for side, only in (("A", comparison.only_a), ("B", comparison.only_b)):
         notes += [f"Only in {side}: {', '.join(only)}"] if only else []
-    differing = {
-        "settings": [
-            (flag_of(each.fact), in_words(each.a), in_words(each.b)) for each in comparison.question
-        ],
-        "models": [(each.fact, each.a, each.b) for each in comparison.models],
-    }
+    settings = [
+        Difference(flag_of(c.fact), *map(in_words, (c.a, c.b))) for c in comparison.question
+    ]
+    differing = {"settings": settings, "models": comparison.models}
     notes = [*([_LEGEND] if rows else []), *notes]
     if not everything:
         for what, facts in differing.items():
-            notes += _names(what, [fact for fact, *_ in facts])
+            notes += _names(what, [each.fact for each in facts])
         notes += [*_names("environment", comparison.environment), _MORE]
     a, b = comparison.requests_a, comparison.requests_b
     sizes = f" (A: {a}, B: {b})"
@@ -128,7 +127,7 @@ def changes(comparison: Comparison, *, everything: bool = False) -> list[Section
     ]
     if everything:
         for what, facts in differing.items():
-            lines = [f"{fact}: {before or '–'} → {after or '–'}" for fact, before, after in facts]
+            lines = [f"{each.fact}: {each.a or '–'} → {each.b or '–'}" for each in facts]
             sections.append(Section(f"Differences in the {what}", notes=lines))
         sections.append(Section("Differences in the environment", notes=comparison.environment))
     return [sections[0], *filled(sections[1:])]
