@@ -143,7 +143,8 @@ def _next_sweep(answer: Recommendation) -> _Sweep | None:
         if larger.enough:
             return _Sweep(f"To settle it: {more and more + ', and '}a sweep with {again}.", flags)
         size = f"{more and more + ': '}{_size(answer, larger)}"
-        chance = f"{larger.chance:.0%} of such sweeps settle it"
+        # Rounded up it would seem to reach what no size does.
+        chance = f"{min(larger.chance, SETTLES - 0.01):.0%} of such sweeps settle it"
         far = f"no realistic sample size reaches {SETTLES:.0%}"
         return _Sweep(f"Perhaps: {size} ({again}). {chance}; {far}.", None)  # not advised
     if settled_by is None:
