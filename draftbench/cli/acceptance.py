@@ -123,6 +123,8 @@ def one_screen(report: AcceptanceReport) -> list[Section]:
         alpha = _known(c.alpha) if c.alpha else None
         rows.append([name, alpha, *(lengths.get(k) for k in ks)])
         found = [*_faults(c), *([_counted(c)] if c.counted else [])]
+        if not (c.counted or any(lengths.values())):
+            found.append("unknown at these k: the sweep looked no further than its own")
         if c.breakdown and c.candidate != SELF:
             drafts[c.candidate] = name
             found += filter(None, [c.breakdown.reading])
