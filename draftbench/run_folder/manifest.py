@@ -96,7 +96,7 @@ class Question(Record, frozen=True):
     arrivals_digest: str | None = None  # keyed hash of the times of arrival; None: closed
     tokenizer: str | None = None  # empty: the target's, or the server's
     max_concurrency: Rows | None = None
-    replay: ReplayedBy | None = None  # who replays drafts: local; in older runs an engine too
+    replay: ReplayedBy | None = None  # who replays an engine's drafts: local; kept for old runs
 
 
 class Effort(Record, frozen=True):
@@ -161,7 +161,7 @@ class Manifest(Record, frozen=True):
 
     @property
     def requests(self) -> int:
-        """How many requests the last sweep measured once it is done."""
+        """How many requests a finished sweep covers."""
         return self.effort.settled_after or self.traffic.requests
 
 
@@ -244,7 +244,7 @@ def flag_of(name: str) -> str:
 
 
 def difference_lines(differences: Differences) -> list[str]:
-    """Differences of questions or environments, each as "name: before → after"."""
+    """Differences of questions or environments (not of efforts), as "name: before → after"."""
     of_question = ("key_id", *Question.__struct_fields__)
     return [
         _DIGESTS.get(
