@@ -356,7 +356,7 @@ def facts_of(
                 f"quantization `{level}` touched no layer of `{source.name}`",
                 hint="its layers' sizes do not divide into the level's groups; use another level",
             )
-        caveats = [f"{level} covers {share:.0%} of the linear weights"]
+        caveats = [f"{level} covers {min(share, 0.99):.0%} of the linear weights"]
     return ModelFacts(
         candidate=None if draft is None else Candidate(draft=draft, quant=level),
         quant=level,
