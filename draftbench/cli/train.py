@@ -67,9 +67,11 @@ def train(
     from draftbench.models.source import quiet_libraries
 
     quiet_libraries()  # some print when they are imported
+    from draftbench.training.examples import examples_of, other_traffic
+
+    examples = examples_of(observed, key)  # refuses too few before libraries for training load
     from draftbench.cli.progress import TerminalWatcher
     from draftbench.training import course
-    from draftbench.training.examples import examples_of, other_traffic
     from draftbench.training.forecast import part_steps
     from draftbench.training.plan import plan_training
 
@@ -81,7 +83,6 @@ def train(
         else:
             work = course.work_folder(out)  # where an interrupted training resumes
             stack.enter_context(resumable(work / course.QUESTION))
-        examples = examples_of(observed, key)
         watcher.note(
             f"{counted(len(examples.train), 'response')} to train on, {len(examples.validation)} "
             f"for validation, {len(examples.test)} to prove it on"
