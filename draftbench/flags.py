@@ -89,7 +89,7 @@ def numbers(flag: str, largest: int, text: str) -> tuple[int, ...]:
     """`8,1-3` → (8, 1, 2, 3): each number once, in the order given."""
     chosen: dict[int, None] = {}
     for part in text.split(","):
-        low, high = number_range(flag, part)
+        low, high = number_range(flag, part, text)
         if high > largest:
             raise UsageError(
                 f"{flag} {text}: the largest value is {largest}", hint=f"for example {flag} 1,4"
@@ -120,12 +120,12 @@ def path(flag: str, text: str) -> Path:
     return Path(text)
 
 
-def number_range(flag: str, text: str) -> tuple[int, int]:
-    """`2-4` or `3` → first and last."""
-    low, dash, high = text.strip().partition("-")
+def number_range(flag: str, part: str, text: str) -> tuple[int, int]:
+    """`2-4` or `3`, a part of a flag's text → first and last."""
+    low, dash, high = part.strip().partition("-")
     try:
         # A number below 0 begins with the dash.
-        first, last = int(low or text), int(high if dash else low)
+        first, last = int(low or part), int(high if dash else low)
     except ValueError:
         raise UsageError(
             f"{flag} {text}: expected a number or a range", hint=f"for example {flag} 2-4"

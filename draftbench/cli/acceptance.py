@@ -126,6 +126,8 @@ def one_screen(report: AcceptanceReport) -> list[Section]:
         found = [*_faults(c), *([_counted(c)] if c.counted else [])]
         if c.requests and not (c.alpha or c.counted):
             found.append(_NO_ALPHA)
+        if not (c.counted or any(lengths.values())):
+            found.append("unknown at these k: the sweep looked no further than its own")
         if c.breakdown and c.candidate != SELF:
             drafts[c.candidate] = name
             found += filter(None, [c.breakdown.reading])

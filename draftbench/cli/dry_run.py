@@ -243,4 +243,6 @@ def sections(plan: DryRun) -> list[Section]:
     if plan.most_seconds is not None:
         times = dict.fromkeys((duration(plan.least_seconds), duration(plan.most_seconds)))
         title = f"This sweep would take about {' to '.join(times)}{memory}"
+    elif plan.least_seconds is not None:
+        title = f"This sweep would take {duration(plan.least_seconds)} or more"
     return [Section(title, ("", ""), list(rows.items()), plan.assumed)]

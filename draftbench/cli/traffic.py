@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Annotated, Any
 
 import msgspec
@@ -43,8 +42,7 @@ def traffic(
     draftbench traffic prod.jsonl --show-prompt
     draftbench traffic suite:chat --format json | jq .forms
     """
-    query = replace(traffic_query(source, **reading), constraints=frozenset(KINDS))
-    read = load(query)
+    read = load(traffic_query(source, constraints=frozenset(KINDS), **reading))
     shown = show_prompt or source.startswith("suite:")
     first = first_request(read.requests[0], None, shown=shown)
     summary = msgspec.structs.replace(read.summary, first=first)

@@ -105,7 +105,7 @@ def _arrivals(text: str) -> str:
 
 
 def _lookup(text: str) -> NGramSizes:
-    shortest, longest = number_range("--ngram", text)
+    shortest, longest = number_range("--ngram", text, text)
     return NGramSizes(longest, shortest)
 
 

@@ -81,7 +81,8 @@ def test_levels_are_taken_with_blanks_repeated_and_once():
         ("-1", "--k -1: the smallest value is 1"),
         ("1-65", "--k 1-65: the largest value is 64"),
         ("x", "--k x: expected a number or a range"),
-        ("1,,4", "--k : expected a number or a range"),
+        ("1,,4", "--k 1,,4: expected a number or a range"),
+        ("3, 4-2", "--k 3, 4-2: the start of a range must not exceed its end"),
         ("", "--k : expected a number or a range"),
     ],
 )

@@ -437,6 +437,7 @@ def test_the_control_is_no_draft_that_others_are_shrunk_towards(log):
         (("--costs", "."), "run"),
         (("--costs", RUN.with_name("tinyllama-stories")), "another target"),
         (("--slo", "ttft=1s,ttft=2s"), "--slo ttft=1s,ttft=2s: expected limits"),
+        (("--slo", "ttft=0ms"), "--slo ttft=0ms: expected limits"),
     ],
 )
 def test_words_that_cannot_be_used(failing, tmp_path, monkeypatch, words, meant):
@@ -452,3 +453,6 @@ def test_the_commands_that_come_next_ask_the_same_question(command, engine):
     asked = f"{RUN} --min-speedup 2.5 --costs={engine} --objective latency"
     assert f"recommend {asked} --all" in following
     assert f"report {asked} --html report.html" in following
+    everything = command("recommend", RUN, *words, "--all").out.partition("next:")[2]
+    assert f"report {asked} --html" in " ".join(everything.replace("\\\n", " ").split())
+    assert "--all" not in everything
