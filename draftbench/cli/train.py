@@ -63,6 +63,12 @@ def train(
             "no folder for the trained draft",
             hint="add `--out ./NAME`, or ask for the forecast alone with `--forecast`",
         )
+    if out is not None and out.exists():
+        raise UsageError(f"`{out}` exists", hint="take a new folder for --out")
+    if out is not None and not out.absolute().parent.is_dir():
+        raise UsageError(
+            f"there is no folder `{out.absolute().parent}`", hint="create it, or take another --out"
+        )
     observed, key = read(run), request_key()
     from draftbench.models.source import quiet_libraries
 
@@ -75,8 +81,6 @@ def train(
     from draftbench.training.forecast import part_steps
     from draftbench.training.plan import plan_training
 
-    if out is not None:
-        course.check_place(out)
     with TerminalWatcher(quiet=quiet) as watcher, contextlib.ExitStack() as stack:
         if out is None:
             work = Path(stack.enter_context(tempfile.TemporaryDirectory()))
