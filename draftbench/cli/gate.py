@@ -123,8 +123,12 @@ def gate(
         check_output(file, force)
     if save:
         observed = read(run)
-        if None in (candidate, k):
-            options = with_costs(options, costs, observed)
+        if len(options.concurrency) > 1:
+            raise UsageError(
+                "a baseline is of one concurrency, and --concurrency names several",
+                hint=f"for example --concurrency {options.concurrency[0]}",
+            )
+        options = with_costs(options, costs, observed)
         saved = baseline_of(observed, candidate, k, options)
         write_baseline(saved, save)
         requests = counted(len(saved.requests), "request")

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from draftbench.decoder.drafters import Drafter, LookupDrafter, ModelDrafter, StackDrafter
-from draftbench.decoder.mtp import Head, head_drafter
+from draftbench.decoder.heads import Head
 from draftbench.decoder.runner import Clock, Runner
 from draftbench.measure.prompts import TextSide
 from draftbench.records import Candidate, DraftingMode, NGramSizes
@@ -48,7 +48,7 @@ class LoadedCandidate:
             return lookup
         drafter: Drafter
         if isinstance(runner, Head):
-            drafter = head_drafter(runner)
+            drafter = runner.drafter()
         else:
             drafter = ModelDrafter(runner, measurement.mode)
         return StackDrafter(lookup, drafter) if self.candidate.fallback else drafter

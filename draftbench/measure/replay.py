@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from draftbench.decoder.drafters import LookupIndex
-from draftbench.decoder.mtp import Head
+from draftbench.decoder.heads import Head
 from draftbench.decoder.runner import HiddenStates, Runner
 from draftbench.decoder.sampling import best, distribution, temperature_only, top_two_margin
 from draftbench.errors import ModelError

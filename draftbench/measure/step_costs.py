@@ -17,8 +17,8 @@ from torch import Tensor
 
 from draftbench.acceptance.rounds import MOST_READ
 from draftbench.decoder.drafters import LookupIndex
+from draftbench.decoder.heads import Head
 from draftbench.decoder.mixture import counted_experts, expert_layers
-from draftbench.decoder.mtp import Head
 from draftbench.decoder.runner import HiddenStates, Runner
 from draftbench.decoder.sampling import best
 from draftbench.measure.candidate import LoadedCandidate

@@ -15,6 +15,7 @@ from torch import Tensor, nn
 
 from draftbench.decoder.any_transformer import TransformersRunner, rewind_obstacle
 from draftbench.decoder.device import capability, make_ready
+from draftbench.decoder.heads import Head
 from draftbench.decoder.linear import (
     IN_16_BITS,
     IN_ROWS,
@@ -26,7 +27,6 @@ from draftbench.decoder.linear import (
 )
 from draftbench.decoder.llama import LlamaRunner, llama_obstacle
 from draftbench.decoder.mixture import STACKED, mixture_of
-from draftbench.decoder.mtp import Head
 from draftbench.decoder.quantized_linear import INT4_ALONE, KERNELS, kernel_of
 from draftbench.decoder.runner import Runner
 from draftbench.errors import ModelError, did_you_mean

@@ -86,7 +86,7 @@ class DecisionOptions:
         None,
         "The most that p99 time per output token may grow, as a ratio, e.g. 1.2.",
         "RATIO",
-        min=0.0,
+        min=0.01,
     )
     slo: Slo | None = in_decision(
         None,

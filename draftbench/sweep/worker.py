@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 import msgspec
 import torch
 
-from draftbench.decoder.mtp import Head
+from draftbench.decoder.heads import Head
 from draftbench.decoder.runner import clock_for
 from draftbench.errors import DraftbenchError, ModelError
 from draftbench.measure.candidate import LoadedCandidate, MeasurementContext

@@ -432,6 +432,7 @@ def test_the_control_is_no_draft_that_others_are_shrunk_towards(log):
         (("--price-per-hour", "0"), "cannot be used"),
         (("--max-memory", "-1GB"), "for example 24GB"),
         (("--max-p99-ratio", "-1"), "--max-p99-ratio"),
+        (("--max-p99-ratio", "0"), "--max-p99-ratio 0: the smallest value is 0.01"),
         (("--min-speedup=nan",), "--min-speedup"),
         (("--costs", "none.yaml"), "cannot read `none.yaml`"),
         (("--costs", "."), "run"),

@@ -7,7 +7,8 @@ import pytest
 import torch
 
 from draftbench.acceptance.faults import contradiction
-from draftbench.decoder.eagle import Drafted, EagleHead, HeadDrafter
+from draftbench.decoder.eagle import EagleHead
+from draftbench.decoder.heads import Drafted, HeadDrafter
 from draftbench.decoder.runner import HostClock
 from draftbench.errors import ModelError
 from draftbench.measure.candidate import LoadedCandidate, MeasurementContext
