@@ -154,7 +154,7 @@ def run_sweep(
                 list(map(str, prepared.candidates)),
                 options.ks,
                 stages_to_come(prepared),
-                in_seconds=prepared.serving is None,
+                in_seconds=prepared.servers is None,
                 at_most=options.until == "settled",
             )
             folder = measure_sweep(prepared, out, watcher)

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
-from itertools import compress, repeat, takewhile
+from itertools import repeat, takewhile
 from typing import Any, NamedTuple
 
 import torch
@@ -25,9 +25,6 @@ from draftbench.measure.candidate import LoadedCandidate
 from draftbench.measure.teacher import teacher_forced
 from draftbench.measure.trajectories import ScoredResponse
 from draftbench.records import Candidate, DraftingMode, LookupReplay, Replay
-
-# Positions that are stepped through one by one to see whether stepping agrees with the single pass.
-STEPPED_POSITIONS = 48
 
 
 def replay(
@@ -131,35 +128,6 @@ def _rounded(values: list[float], missing: int) -> tuple[float, ...]:
     could not draft.
     """
     return tuple([round(value, 3) for value in values] + [0.0] * missing)
-
-
-def stepping_disagreement(
-    runner: Runner, response: ScoredResponse, near_tie: float
-) -> float | None:
-    """Share of positions at which stepping token by token chooses another token than one pass does,
-    without those where the logits of the pass are a near tie; None where none is left.
-
-    A share above a few percent means that the level's activations depend on their neighbours, so
-    that replay does not predict the decoder.
-    """
-    prompt = response.prompt.tokens
-    room = max(0, runner.context_length - len(prompt))
-    tokens = response.tokens[: min(room, STEPPED_POSITIONS + 1)]
-    if len(tokens) < 2:
-        return None
-    parts = teacher_forced(runner, [(prompt, tokens)], first=1)
-    logits = torch.cat([part for _, _, part in parts])
-    once, clear = best(logits).tolist(), (top_two_margin(logits) > near_tie).tolist()
-    cache = runner.new_cache(len(prompt) + len(tokens))
-
-    def step(read: Sequence[int]) -> int:
-        ids = torch.tensor(read, device=runner.device)
-        return int(best(runner.forward(ids, cache, every=False)))
-
-    step(prompt)
-    steps = [step([token]) for token in tokens[:-1]]
-    differs = [a != b for a, b in compress(zip(once, steps, strict=True), clear)]
-    return sum(differs) / len(differs) if differs else None
 
 
 def replay_lookup(

@@ -13,7 +13,7 @@ from draftbench.cli.output import rendered
 from draftbench.records import Candidate
 from draftbench.run_folder import run
 from draftbench.sweep import work
-from draftbench.sweep.engine_servers import Serving
+from draftbench.sweep.engine_servers import Servers
 from draftbench.sweep.options import ServingOptions, SweepOptions
 from draftbench.sweep.work import DeviceSpeed
 
@@ -128,12 +128,12 @@ def on_an_engine(tmp_path, monkeypatch):
         )
         prepared = SimpleNamespace(
             options=swept,
-            serving=Serving("vllm", swept, options, None, {}, {ngram: "none"}, ()),
+            servers=Servers("vllm", swept, options, None, {}, {ngram: "none"}, ()),
             candidates=[ngram],
             prompt_tokens=[(60, 40)] * 10,
             manifest=manifest(engine="vllm", arrivals=arrivals, requests=10),
         )
-        return of_engine(prepared, prepared.serving, sheet("big", 2_000_000_000), {}, CORES)
+        return of_engine(prepared, prepared.servers, sheet("big", 2_000_000_000), {}, CORES)
 
     return make
 
