@@ -30,7 +30,7 @@ STEPPED_POSITIONS = 48
 
 @dataclass(frozen=True)
 class MeasurementContext:
-    """The loaded target, and all that every measurement of a sweep needs besides a candidate."""
+    """What every measurement of a sweep shares: the loaded target, its text, the clock, the k's."""
 
     target: Runner
     text: TextSide
