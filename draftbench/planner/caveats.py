@@ -20,9 +20,11 @@ from msgspec.structs import astuple
 from draftbench.acceptance.definitions import by_tokens
 from draftbench.acceptance.faults import CONTROL_FAILED, near_tie, suspected_faults
 from draftbench.acceptance.intervals import FEW_REQUESTS, MIN_REQUESTS, Estimate
+from draftbench.planner.alternatives import Alternative
 from draftbench.planner.cells import baseline_drift, beyond_timed
 from draftbench.planner.cost_sources import engine_name
-from draftbench.planner.decide import OVER_TOKENS, Alternative, DecisionAt, Evaluator, decide
+from draftbench.planner.decide import OVER_TOKENS, DecisionAt, decide
+from draftbench.planner.evaluator import Evaluator
 from draftbench.planner.output_check import audit
 from draftbench.planner.recommendation import (
     FEW_DECODED,
