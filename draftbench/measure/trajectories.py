@@ -19,7 +19,7 @@ from draftbench.decoder.runner import Clock, DecodeTask, Runner
 from draftbench.decoder.sampling import Uniforms, best, distribution, top_two_margin
 from draftbench.decoder.speculate import Batch
 from draftbench.errors import TrafficError
-from draftbench.measure.prompts import Prompt, TextSide
+from draftbench.measure.prompts import Prompt, TargetText
 from draftbench.measure.teacher import TOKENS_AT_ONCE, teacher_forced
 from draftbench.records import Key, Trajectory
 from draftbench.run_folder.folder import PrivateText
@@ -72,7 +72,7 @@ def plan(prompts: Iterable[Prompt], samples: int) -> list[list[list[PromptSample
     return planned
 
 
-def task_of(prompt: Prompt, sample: int, text: TextSide) -> DecodeTask:
+def task_of(prompt: Prompt, sample: int, text: TargetText) -> DecodeTask:
     """The decoding task of one sample of one request."""
     request = prompt.request
     return DecodeTask(
@@ -87,7 +87,7 @@ def task_of(prompt: Prompt, sample: int, text: TextSide) -> DecodeTask:
 def generate(
     group: Sequence[PromptSample],
     target: Runner,
-    text: TextSide,
+    text: TargetText,
     clock: Clock,
     between: Callable[[int], None] = lambda done: None,
 ) -> list[Output]:

@@ -22,7 +22,7 @@ from scenes import EMBEDDED
 from draftbench.cli import main
 from draftbench.errors import ModelError, TrafficError
 from draftbench.measure import templates
-from draftbench.measure.prompts import TextSide
+from draftbench.measure.prompts import TargetText
 from draftbench.models.source import ModelSource
 from draftbench.records import Request
 
@@ -52,8 +52,8 @@ def chat(content: str = MARKER) -> Request:
 def text():
     """Makes the text side of the embedded target with another template."""
 
-    def with_template(template: str) -> TextSide:
-        side = TextSide(ModelSource(str(EMBEDDED / "target")))
+    def with_template(template: str) -> TargetText:
+        side = TargetText(ModelSource(str(EMBEDDED / "target")))
         side.tokenizer.chat_template = template
         return side
 
