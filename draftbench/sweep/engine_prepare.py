@@ -30,7 +30,7 @@ from draftbench.errors import (
     UsageError,
 )
 from draftbench.flags import LARGEST_CONCURRENCY, LARGEST_K
-from draftbench.hub import short_name
+from draftbench.hub import or_beside, short_name
 from draftbench.measure.prompts import LostAnswerError, Prompt, TargetText, fitted
 from draftbench.measure.replay import ServedTarget
 from draftbench.measure.trajectories import PromptSample
@@ -164,7 +164,9 @@ def prepare_serving(
             hint="name it with --target: its configuration and tokenizer are enough",
         )
     checks: dict[Method, Check] = {
-        "draft-model": partial(check_pair, target.source, traffic=counts_of(prompts))
+        "draft-model": partial(
+            check_pair, target.source, traffic=counts_of(prompts), chats=summary.chats > 0
+        )
     }
     if heads := [specs[name] for name, each in speculations.items() if each.method == "eagle3"]:
         obstacle = _no_states(options, build)
@@ -338,10 +340,8 @@ def _check_starts(
             continue
         what = f"no head at `{method}:{spec}`" if is_head else f"no model at `{spec}`"
         hint = WHERE_HEADS_ARE if is_head else _MODELS
-        raise ModelError(
-            f"{flag}: {what}",
-            hint="give a .gguf file" if rules.converts and not replayed_here else hint,
-        )
+        hint = "give a .gguf file" if rules.converts and not replayed_here else hint
+        raise ModelError(f"{flag}: {what}", hint=or_beside(spec, hint))
 
 
 def _connected(

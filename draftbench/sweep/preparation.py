@@ -194,7 +194,9 @@ def prepare_models(options: SweepOptions, command: str, watcher: Watcher) -> Pre
         )
     prompts, summary = render(options, traffic, TargetText(target), context)
     checks: dict[Method, Check] = {
-        "draft-model": partial(check_pair, target, traffic=counts_of(prompts)),
+        "draft-model": partial(
+            check_pair, target, traffic=counts_of(prompts), chats=summary.chats > 0
+        ),
         "eagle3": partial(check_eagle, target),
         "mtp": check_mtp,
     }
@@ -329,6 +331,7 @@ def render(
     dropped: Counter[str] = Counter()
     refused: dict[str, list[RefusedError]] = {}
     first: Request | None = None
+    chats = 0
     for request in traffic.requests:
         if options.responses == "log" and not request.response:
             dropped["no logged answer"] += 1
@@ -354,6 +357,7 @@ def render(
             dropped["a logged answer without any token"] += 1
         else:
             first = first or request
+            chats += request.messages is not None
             prompts.append(prompt)
     if refused and not (options.traffic.skip_bad and prompts):
         count, firsts = sum(map(len, refused.values())), [each[0] for each in refused.values()]
@@ -378,7 +382,7 @@ def render(
         left_out={**summary.left_out, **dropped},
         assumed=summary.assumed if options.temperature is None else {},
         constrained=sum(prompt.request.constraint is not None for prompt in prompts),
-        chats=sum(prompt.request.messages is not None for prompt in prompts),
+        chats=chats,
         first=first_request(first, rendered, shown=shown),
     )
 

@@ -102,7 +102,9 @@ def test_time_between_two_chats_is_not_counted(text, monkeypatch):
 
 def test_a_template_that_ends_its_process_ends_no_other(text):
     target_text = text("{{ messages }}")
-    target_text.tokenizer.apply_chat_template = lambda *_, **__: os.kill(os.getpid(), signal.SIGKILL)
+    target_text.tokenizer.apply_chat_template = lambda *_, **__: os.kill(
+        os.getpid(), signal.SIGKILL
+    )
     with pytest.raises(ModelError, match=r"ended its process on log\.jsonl:3"):
         target_text.prompt(chat(), 64, 512)
 

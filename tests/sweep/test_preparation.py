@@ -173,8 +173,10 @@ def test_requests_that_the_template_refuses_are_skipped_and_counted(small, tmp_p
 def test_the_first_prompt_is_shown_where_that_is_asked_for_and_of_a_suite(
     small, tmp_path, strict, asked, end
 ):
-    first = small.prepared("ngram", traffic=query(chats(tmp_path, "user")), **asked).traffic.first
+    prepared = small.prepared("ngram", traffic=query(chats(tmp_path, "user")), **asked)
+    first = prepared.traffic.first
     assert (first.roles, first.end) == (("user",), end)
+    assert prepared.manifest.traffic.chats == 1
     assert small.prepared("ngram", traffic=query("suite:completion", sample=1)).traffic.first.end
 
 
