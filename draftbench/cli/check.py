@@ -95,13 +95,13 @@ def check(
     if traffic is not None:
         # How often each of the target's token ids occurs in the logged answers, which are what
         # would be drafted, and in the prompts of requests without one.
-        from draftbench.measure.prompts import TextSide
+        from draftbench.measure.prompts import TargetText
         from draftbench.traffic import load
 
         query = traffic_query(traffic, sample)
         if query.on_hub:
             note(f"note: {traffic} is fetched from the dataset hub unless it is cached")
-        text, counts = TextSide(source), defaultdict(float)
+        text, counts = TargetText(source), defaultdict(float)
         for request in load(query).requests:
             chats = chats or request.messages is not None
             prompt = text.prompt(request, 1, sys.maxsize)

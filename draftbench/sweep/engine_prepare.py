@@ -31,7 +31,7 @@ from draftbench.errors import (
 )
 from draftbench.flags import LARGEST_CONCURRENCY, LARGEST_K
 from draftbench.hub import or_beside, short_name
-from draftbench.measure.prompts import LostAnswerError, Prompt, TextSide, fitted
+from draftbench.measure.prompts import LostAnswerError, Prompt, TargetText, fitted
 from draftbench.measure.replay import ServedTarget
 from draftbench.measure.trajectories import PromptSample
 from draftbench.memory import LEVELS, format_size, level_of
@@ -488,7 +488,7 @@ def target_of(
     return EngineTarget(
         name,
         source,
-        TextSide(source, _TEMPLATE_OF_STARTED if server is None else _TEMPLATE_OF_RUNNING),
+        TargetText(source, _TEMPLATE_OF_STARTED if server is None else _TEMPLATE_OF_RUNNING),
         configured,
         context,
         ids=rows or len(source.tokenizer) + _PADDING,
@@ -502,7 +502,7 @@ class ServerText:
     server: Server
 
     def prompt(self, request: Request, limit: int, context_length: int) -> Prompt | None:
-        """The request as token ids, as `measure.prompts.TextSide` makes them.
+        """The request as token ids, as `measure.prompts.TargetText` makes them.
 
         Raises:
             RefusedError: the request asks for what cannot be asked over HTTP.

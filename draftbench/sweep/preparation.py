@@ -41,7 +41,7 @@ from draftbench.errors import (
     UsageError,
 )
 from draftbench.hub import names_model
-from draftbench.measure.prompts import LostAnswerError, Prompt, TextSide
+from draftbench.measure.prompts import LostAnswerError, Prompt, TargetText
 from draftbench.models.compatibility import check_pair, check_writes, context_length_of
 from draftbench.models.drafting import DRAFT_KINDS, Method, draft_name, parsed
 from draftbench.models.eagle import check_eagle
@@ -85,7 +85,7 @@ Check = Callable[[ModelSource], tuple[str, ...] | None]
 
 
 class PromptMaker(Protocol):
-    """Turns requests into token ids: `measure.prompts.TextSide`, or a server."""
+    """Turns requests into token ids: `measure.prompts.TargetText`, or a server."""
 
     def prompt(self, request: Request, limit: int, context_length: int) -> Prompt | None: ...
 
@@ -192,7 +192,7 @@ def prepare_models(options: SweepOptions, command: str, watcher: Watcher) -> Pre
             f"`{target.name}` names no context length, as recurrent models do",
             hint="choose a target whose layers keep keys and values",
         )
-    prompts, summary = render(options, traffic, TextSide(target), context)
+    prompts, summary = render(options, traffic, TargetText(target), context)
     checks: dict[Method, Check] = {
         "draft-model": partial(
             check_pair, target, traffic=counts_of(prompts), chats=summary.chats > 0

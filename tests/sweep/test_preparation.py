@@ -11,7 +11,7 @@ from sweep.engine import FakeServer
 from draftbench.cli import main
 from draftbench.cli.traffic import traffic_lines
 from draftbench.errors import RunFolderError, TrafficError, UsageError
-from draftbench.measure.prompts import LostAnswerError, TextSide
+from draftbench.measure.prompts import LostAnswerError, TargetText
 from draftbench.models.source import ModelSource
 from draftbench.run_folder.manifest import Effort
 from draftbench.sweep.options import ServingOptions, SweepOptions
@@ -37,14 +37,14 @@ def logged(tmp_path):
 @pytest.fixture
 def tokenless(monkeypatch):
     """A tokenizer that makes nothing of some answers, and a template that loses a part of some."""
-    answer = TextSide.answer
+    answer = TargetText.answer
 
     def some(self, request):
         if request.response == "lost":
             raise LostAnswerError("reasoning that is not in the log")
         return [] if request.response == "nothing" else answer(self, request)
 
-    monkeypatch.setattr(TextSide, "answer", some)
+    monkeypatch.setattr(TargetText, "answer", some)
 
 
 def lines_of(prepared):
