@@ -13,7 +13,7 @@ from draftbench.decoder.runner import HiddenStates, HostClock
 from draftbench.errors import ModelError
 from draftbench.measure.candidate import LoadedCandidate, MeasurementContext
 from draftbench.measure.decoding import decode_requests
-from draftbench.measure.prompts import TextSide
+from draftbench.measure.prompts import TargetText
 from draftbench.measure.replay import replay, replay_head
 from draftbench.measure.trajectories import PromptSample
 from draftbench.models.eagle import build_head, check_eagle
@@ -33,7 +33,7 @@ def loaded(text_source, target):
     assert said.startswith("its draft vocabulary covers 1,024 of the target's 2,048 tokens")
     measurement = MeasurementContext(
         target=target,
-        text=TextSide(text_source),
+        text=TargetText(text_source),
         mode=DraftingMode.GREEDY,
         ks=(DEPTHS,),
         lookup=NGramSizes(2, 1),
