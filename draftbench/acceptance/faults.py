@@ -54,8 +54,8 @@ _MIN_TRIED = 50
 # first token is.
 _ALMOST_ALL, _ALMOST_NONE = 0.99, 0.02
 # How often a draft that is not quantized may accept differently from replay without a near tie. In
-# sound runs it did so at none of 7,818 positions: of eleven drafts of the kept runs, and of a head in
-# two dtypes.
+# sound runs it did so at none of 7,818 positions: of eleven drafts of the kept runs, and of a head
+# in two dtypes.
 _SOUND = 1 / 2000
 # Of a quantized draft, a larger share to one side moves a speed-up by more than timing noise.
 _TO_ONE_SIDE = 0.02
