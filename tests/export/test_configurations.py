@@ -407,10 +407,11 @@ def test_what_an_engine_does_in_its_own_way_is_said(plan, engine, version, chang
 
 
 def test_what_happens_to_requests_beyond_the_drafts_context_comes_first(plan):
-    first, *others = configure(plan(provisional="few", **SHORT, **SIZES), "tensorrt-llm").to_do
+    beside = {"provisional": "few", "differences": ("another rotary base",)}
+    first, *others = configure(plan(**beside, **SHORT, **SIZES), "tensorrt-llm").to_do
     assert first.startswith("TensorRT-LLM: ")
     assert "2048 tokens" in first
-    assert others
+    assert "another rotary base" in others
 
 
 @pytest.mark.parametrize(
