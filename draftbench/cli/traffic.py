@@ -67,7 +67,7 @@ def traffic_lines(summary: TrafficSummary) -> list[str]:
         lines.append(f"{counted(summary.merged, 'row')} repeated: a request counts once per row")
     if summary.several:
         rows = counted(summary.several, "row")
-        lines.append(f"{rows} with several answers asked for (n): the request counts n times")
+        lines.append(f"{rows} asking for several answers (n): the request counts n times")
     if summary.layout not in ((), ORDINARY):
         lines.append(f"the file is read as {', '.join(summary.layout)}")
     if summary.unread:

@@ -338,7 +338,7 @@ def covered(source: ModelSource, level: str, share: float) -> list[str]:
             f"quantization `{level}` touched no layer of `{source.name}`",
             hint="its layers' sizes do not divide into the level's groups; use another level",
         )
-    return [f"{level} covers {share:.0%} of the linear weights"] if share < 1.0 else []
+    return [f"{level} covers {min(share, 0.99):.0%} of the linear weights"] if share < 1.0 else []
 
 
 def linears(runner: Runner | Head) -> list[Any]:

@@ -71,6 +71,7 @@ def at_concurrency(evaluator: Evaluator, concurrency: int) -> AtConcurrency:
         speedup_deciding=decided.deciding,
         plain_range=plain_range,
         texts=texts_at(evaluator.run, concurrency),
+        between=evaluator.source.around(leader.candidate, concurrency) if leader else None,
     )
 
 

@@ -225,6 +225,7 @@ class AtConcurrency(Record, frozen=True):
     speedup_deciding: Estimate | None  # the one that decides
     plain_range: tuple[float, float] | None = None  # tokens per second without, beside each draft
     texts: TextsAtLoad | None = None  # how many texts speculation changes; None: unknown
+    between: tuple[int, int] | None = None  # the timed loads around it if costs are interpolated
 
 
 class ScheduleEntry(Record, frozen=True):

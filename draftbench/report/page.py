@@ -35,7 +35,7 @@ from draftbench.report import answer as words
 from draftbench.report.charts import Bar, bars, charts_of
 from draftbench.report.plot import STYLE
 from draftbench.report.text import Section, counted, numeric, printable, shown
-from draftbench.run_folder.manifest import flag_of
+from draftbench.run_folder.manifest import flag_of, in_words
 from draftbench.run_folder.run import Run
 from draftbench.safe_files import GENERATOR
 
@@ -213,7 +213,7 @@ def _facts(name: str, run: Run) -> dict[str, str]:
     hardware = [machine.processor, machine.accelerator, machine.platform]
     # The flags on which figures depend, as they were in force.
     asked = {
-        flag_of(field): ", ".join(map(str, value)) if isinstance(value, tuple) else str(value)
+        flag_of(field): in_words(value)
         for field, value in msgspec.structs.asdict(manifest.question).items()
         if value not in (None, (), "", False)
     }

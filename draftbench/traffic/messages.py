@@ -144,8 +144,13 @@ def _unwrapped(turn: Mapping[str, Any]) -> Mapping[str, Any]:
             return {"role": name, **turn}
         case {"type": str(name)} if name != "message":
             raise NotRepresentableError(f"input items of type {readable(name)}")
-    inner = at(turn, "message")
-    return inner if isinstance(inner, Mapping) else turn
+    return _inside(turn, "message")
+
+
+def _inside(whole: Mapping[str, Any], path: str) -> Mapping[str, Any]:
+    """The object at a path in another one; the whole if there is none."""
+    inner = at(whole, path)
+    return inner if isinstance(inner, Mapping) else whole
 
 
 def _flat(turn: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -276,19 +281,21 @@ class _Parts:
             return
         if not isinstance(part, Mapping):
             raise BadRowError(f"{self.where} has a part without text")
-        part = at(part, "message_content") or part  # OpenInference's
+        part = _inside(part, "message_content")  # OpenInference's
         if part.get("thought") is True:  # Gemini's
             self.take_thought(part)
             return
         fields = [name for name in part if part[name] is not None and name not in MARKS]
         if kind := part.get("type"):
+            if not isinstance(kind, str):
+                raise BadRowError(f"{self.where} has a part whose `type` is not a text")
             fields = [kind, *(name for name in _NO_TEXTS if name in fields and name != kind)]
         if not fields and not any(name in part for name in MARKS):
             raise BadRowError(f"{self.where} has a part without text")
         for name in fields:
             self._take(name, part)
 
-    def _take(self, kind: Any, part: Mapping[str, Any]) -> None:
+    def _take(self, kind: str, part: Mapping[str, Any]) -> None:
         inner = part[kind] if isinstance(part.get(kind), Mapping) else part
         if kind in _TEXTS:
             self.texts.append(self._text(inner))

@@ -23,13 +23,12 @@ import math
 import re
 from collections import Counter, defaultdict
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import msgspec
 
 from draftbench.errors import TrafficError, did_you_mean
-from draftbench.flags import in_traffic
 from draftbench.records import Request
 from draftbench.traffic.datasets import parse_dataset
 from draftbench.traffic.errors import (
@@ -40,7 +39,8 @@ from draftbench.traffic.errors import (
     seen_in,
 )
 from draftbench.traffic.files import first_look, read_rows
-from draftbench.traffic.rows import Fields, read_request
+from draftbench.traffic.query import TrafficQuery
+from draftbench.traffic.rows import read_request
 from draftbench.traffic.suites import find_suite
 from draftbench.traffic.summary import BadRows, TrafficSummary, request_figures
 
@@ -57,36 +57,6 @@ _REASONS_NAMED = 5
 _FIELDS_COUNTED = 1000
 # After this many rows without a single request, the rest is not read.
 _HOPELESS = 1000
-
-
-@dataclass(frozen=True)
-class TrafficQuery:
-    """Which traffic to read, and how. Fields are dotted paths; None: the usual places."""
-
-    source: str
-    key: bytes  # of the keyed hashes: the same key gives the same ids, and so the same sample
-    sample: int | None = None  # how many requests are chosen; None: all
-    seed: int = 0  # of the sample
-    segment_by: str | None = in_traffic(None, "The field of a row that names its segment.", "FIELD")
-    prompt_field: str | None = in_traffic(
-        None, "The field of a row that holds the prompt.", "FIELD"
-    )
-    response_field: str | None = in_traffic(
-        None, "The field of a row that holds the logged answer.", "FIELD"
-    )
-    as_chat: bool = in_traffic(
-        False, "Treat a plain prompt as a user's message, as vLLM's custom data sets do."
-    )
-    skip_bad: bool = in_traffic(
-        False, "Skip and count rows that cannot be read, instead of stopping at the first."
-    )
-    # The kinds of structured output that can be decoded; rows with others are left out.
-    constraints: frozenset[str] = frozenset()
-
-    @property
-    def on_hub(self) -> bool:
-        """Whether the source is a data set on the hub, which is downloaded unless it is cached."""
-        return self.source.startswith("hf:")
 
 
 @dataclass(frozen=True)
@@ -119,11 +89,12 @@ def load(query: TrafficQuery) -> Traffic:
     """
     if query.sample is not None and query.sample < 1:
         raise TrafficError("--sample must be at least 1", hint="give --sample 1 or more")
-    segment_by, revision, layout, misnamed = query.segment_by, None, tuple[str, ...](), None
+    revision, layout, misnamed = None, tuple[str, ...](), None
     kind, _, rest = query.source.partition(":")
     if kind == "suite":
         suite, path = find_suite(rest)
-        name, raw_rows, segment_by = path.name, read_rows(path), segment_by or suite.segment_by
+        name, raw_rows = path.name, read_rows(path)
+        query = replace(query, segment_by=query.segment_by or suite.segment_by)
     elif kind == "hf":
         dataset = parse_dataset(rest)
         name, raw_rows, revision = dataset.name, dataset.rows(), dataset.commit
@@ -131,7 +102,6 @@ def load(query: TrafficQuery) -> Traffic:
         path = Path(query.source)
         layout, misnamed = first_look(path)
         name, raw_rows = path.name, read_rows(path)
-    fields = Fields(query.prompt_field, query.response_field, segment_by, query.as_chat)
 
     rows = several = 0
     dropped, forms, assumed = Counter[str](), Counter[str](), Counter[float]()
@@ -145,7 +115,7 @@ def load(query: TrafficQuery) -> Traffic:
         rows += 1
         where = f"{name}:{row.number}"
         try:
-            read = read_request(row.data, where, fields, query.key)
+            read = read_request(row.data, where, query)
         except NotRepresentableError as error:
             dropped[f"not representable: {error}"] += 1
             continue
@@ -179,7 +149,7 @@ def load(query: TrafficQuery) -> Traffic:
         if (entry := entries.get(request.id)) is None:
             entry = entries[request.id] = Entry(0.0, request.segment)
             heap = kept[request.segment]
-            heapq.heappush(heap, (-_rank(query.seed, request.id), request))
+            heapq.heappush(heap, (-rank(query.seed, request.id), request))
             if query.sample is not None and len(heap) > query.sample:
                 heapq.heappop(heap)
         entry.weight += request.weight
@@ -202,13 +172,9 @@ def load(query: TrafficQuery) -> Traffic:
                 "docs/logs.md has a row of each kind that can; `draftbench suites` lists others",
             ),
         )
-    if segment_by and all(entry.segment is None for entry in entries.values()):
-        raise _nothing_under("--segment-by", "row has a segment", segment_by, columns)
-    weights = choose(entries, query.sample, query.seed)
-    texts = {request.id: request for heap in kept.values() for _, request in heap}
-    requests = tuple(
-        msgspec.structs.replace(texts[name], weight=weight) for name, weight in weights.items()
-    )
+    if query.segment_by and all(entry.segment is None for entry in entries.values()):
+        raise _nothing_under("--segment-by", "row has a segment", query.segment_by, columns)
+    requests = choose(entries, kept, query.sample)
     if query.response_field and not any(request.response for request in requests):
         what = "chosen request has a response"
         raise _nothing_under("--response-field", what, query.response_field, columns)
@@ -267,22 +233,31 @@ def _nothing_under(flag: str, what: str, path: str, columns: Collection[str]) ->
     )
 
 
-def choose(entries: Mapping[str, Entry], sample: int | None, seed: int) -> dict[str, float]:
-    """Choose `sample` requests (`None`: all) as id → weight, in the order of `entries`."""
-    if sample is None or sample >= len(entries):
-        return {name: entry.weight for name, entry in entries.items()}
-    segments: defaultdict[str | None, list[str]] = defaultdict(list)
+def choose(
+    entries: Mapping[str, Entry],
+    kept: Mapping[str | None, Sequence[tuple[int, Request]]],
+    sample: int | None,
+) -> tuple[Request, ...]:
+    """Choose `sample` requests (`None`: all) with their weights, in the order of `entries`.
+
+    Args:
+        kept: each segment's requests of the lowest ranks, `sample` or more, behind minus the rank.
+    """
+    sizes = Counter(entry.segment for entry in entries.values())
     totals: defaultdict[str | None, float] = defaultdict(float)
-    for name, entry in entries.items():
-        segments[entry.segment].append(name)
+    for entry in entries.values():
         totals[entry.segment] += entry.weight
-    counts = allocate(totals, {segment: len(names) for segment, names in segments.items()}, sample)
-    weights = {}
-    for segment, names in segments.items():
-        chosen = heapq.nsmallest(counts[segment], names, key=lambda name: _rank(seed, name))
-        covered = sum(entries[name].weight for name in chosen)
-        weights.update({name: entries[name].weight * totals[segment] / covered for name in chosen})
-    return {name: weights[name] for name in entries if name in weights}
+    counts: Mapping[str | None, int] = sizes
+    if sample is not None and sample < len(entries):
+        counts = allocate(totals, sizes, sample)
+    chosen = {}
+    for segment, ranked in kept.items():
+        requests = [request for _, request in heapq.nlargest(counts[segment], ranked)]
+        covered = sum(entries[request.id].weight for request in requests)
+        for request in requests:
+            weight = entries[request.id].weight * totals[segment] / covered
+            chosen[request.id] = msgspec.structs.replace(request, weight=weight)
+    return tuple(chosen[name] for name in entries if name in chosen)
 
 
 def allocate(
@@ -316,5 +291,6 @@ def allocate(
     return counts
 
 
-def _rank(seed: int, name: str) -> int:
+def rank(seed: int, name: str) -> int:
+    """The place of a request among all that a seed orders: the lowest are chosen."""
     return int.from_bytes(hashlib.sha256(f"{seed}:{name}".encode()).digest())

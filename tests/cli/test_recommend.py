@@ -372,6 +372,11 @@ def test_json_has_a_level_for_each_concurrency_asked(command, engine):
     ("words", "said"),
     [
         (["--costs", "ENGINE"], ["predicted for 48 requests with costs of an engine 1.0 "]),
+        (
+            ["--costs", "ENGINE", "--concurrency", "4"],
+            ["with costs of an engine 1.0, interpolated between concurrency 1 and 9 "],
+        ),
+        (["--concurrency", "2"], ["requests, costs interpolated between concurrency 1 and 4 "]),
         (["--costs", "ENGINE", "--all"], ["all speed-ups here are predictions"]),
         (
             ["--costs", RUN, "--all"],
