@@ -148,7 +148,9 @@ def draft_lengths(text: str) -> tuple[int, ...]:
 
 
 def model_names(texts: Sequence[str]) -> tuple[str, ...]:
-    """`a,b`, or the flag repeated → each name once. A path that exists keeps its commas."""
+    """`a,b`, or the flag repeated → each name once. A path that exists keeps its commas, and none
+    the slash that a shell completes it with.
+    """
     names: dict[str, None] = {}
     for text in texts:
         parts = [text] if Path(text).expanduser().exists() else text.split(",")
@@ -157,8 +159,13 @@ def model_names(texts: Sequence[str]) -> tuple[str, ...]:
                 f"--drafts {text}: a name between commas is empty",
                 hint="for example --drafts ./a,./b",
             )
-        names.update((part.strip(), None) for part in parts)
+        names.update((model_name(part), None) for part in parts)
     return tuple(names)
+
+
+def model_name(text: str) -> str:
+    """`./target/` → `./target`, one name for one model."""
+    return text.strip().rstrip("/") or text
 
 
 def level_names(flag: str, texts: Sequence[str]) -> tuple[str, ...]:
@@ -186,9 +193,8 @@ def size_of(flag: str, text: str) -> int:
 def target_flag(default: Any = ...) -> Any:
     """A flag for the target model."""
     needed = "" if default is ... else " Required without --server."
-    return flag(
-        default, f"The target model: a folder, a .gguf file or a Hugging Face id.{needed}", "MODEL"
-    )
+    help = f"The target model: a folder, a .gguf file or a Hugging Face id.{needed}"
+    return flag(default, help, "MODEL", parse=model_name)
 
 
 def drafts_flag(

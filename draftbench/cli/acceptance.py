@@ -53,6 +53,8 @@ _PREDICTED = (
     "predicted, not measured, at k's that were not decoded: from how often each position was "
     "accepted at the largest"
 )
+_NO_ALPHA = "no α: what it proposes depends on where a round starts; by position: --all"
+_BEYOND = "unknown at these k: the sweep looked no further than its own"
 # What the columns of the first screen mean.
 _MEANINGS = {
     "α": "α: acceptance rate. ",
@@ -60,8 +62,8 @@ _MEANINGS = {
 }
 _TREES = (
     "Best trees: what an engine that drafts fixed trees could reach at temperature 0. The target "
-    "verifies all nodes, so these figures are not comparable with those of chains. Each tree is "
-    "judged on the requests that did not choose it."
+    "verifies all nodes, so these figures are not comparable with those of chains. Trees are "
+    "cross-fitted: evaluated on requests that were not used to choose them."
 )
 _NAME = 24  # characters of a draft's name on the first screen
 _ENOUGH = 0.02  # how many requests would give each figure to within ± this share
@@ -123,8 +125,10 @@ def one_screen(report: AcceptanceReport) -> list[Section]:
         alpha = _known(c.alpha) if c.alpha else None
         rows.append([name, alpha, *(lengths.get(k) for k in ks)])
         found = [*_faults(c), *([_counted(c)] if c.counted else [])]
+        if c.requests and not (c.alpha or c.counted):
+            found.append(_NO_ALPHA)
         if not (c.counted or any(lengths.values())):
-            found.append("unknown at these k: the sweep looked no further than its own")
+            found.append(_BEYOND)
         if c.breakdown and c.candidate != SELF:
             drafts[c.candidate] = name
             found += filter(None, [c.breakdown.reading])
@@ -255,6 +259,8 @@ def _of_candidate(c: CandidateAcceptance, width: float) -> Iterator[Section]:
         drafting = "counted while decoding"
         unknown = "No α: the engine did not say at which positions it accepted."
         notes = [sentence(_counted(c))]
+    elif not any(map(_known, c.at_each_k)):
+        notes = [sentence(_BEYOND)]
     if c.alpha is None:
         notes.append(unknown)
     else:

@@ -20,8 +20,8 @@ from draftbench.models.known_pairs import (
     KnownPairing,
     SuggestedDraft,
     Suggestion,
-    heads,
     heads_of,
+    known_heads,
     pairings_of,
 )
 from draftbench.models.own_draft import own_draft_by_name, own_draft_of
@@ -133,7 +133,7 @@ def sections(answer: Suggestion) -> Iterator[Section]:
     """What the target carries itself, heads for it, and draft models."""
     yield from own_draft_section(answer.target, answer.own_draft)
     if answer.heads:
-        checked, _ = heads()
+        checked, _ = known_heads()
         rows, sources = [], dict[str, None]()
         for head in sorted(answer.heads, key=lambda head: head.method != "eagle3"):
             name, runs = f"{head.method}:{head.head}", "an engine"

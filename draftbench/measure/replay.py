@@ -155,22 +155,27 @@ def replay_head(
     tokens, since a round that proposes others does not get that far.
 
     Raises:
-        ModelError: NaN logits.
+        ModelError: states of the target or logits of the head that are NaN or infinite.
     """
     text = [*response.prompt.tokens, *response.tokens]
     hidden, cache = HiddenStates(head.reads), target.new_cache(len(text) - 1)
     target.forward(torch.tensor(text[:-1], device=target.device), cache, every=False, hidden=hidden)
-    first = len(response.prompt.tokens) - 1
+    states, first = hidden.joined(), len(response.prompt.tokens) - 1
+    _refuse_unless_finite(states, "the target's hidden states")
     proposals, margins = list[list[int]](), list[list[float]]()
-    for drafted in head.along(text, hidden.joined(), first, window):
-        if not bool(drafted.margins.isfinite().all()):
-            raise ModelError(
-                "the head's logits are NaN or infinite",
-                hint="try another dtype or quantization; the weights may be damaged",
-            )
+    for drafted in head.along(text, states, first, window):
+        _refuse_unless_finite(drafted.margins, "the head's logits")
         proposals += drafted.tokens.tolist()
         margins += drafted.margins.tolist()
     return _from_every_start(response, candidate, window, proposals, margins)
+
+
+def _refuse_unless_finite(values: Tensor, what: str) -> None:
+    if not bool(values.isfinite().all()):
+        raise ModelError(
+            f"{what} are NaN or infinite",
+            hint="try another dtype or quantization; the weights may be damaged",
+        )
 
 
 def _from_every_start(

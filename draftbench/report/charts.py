@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from draftbench.acceptance.breakdown import parting
+from draftbench.acceptance.breakdown import extremes
 from draftbench.acceptance.intervals import MIN_REQUESTS, Estimate
 from draftbench.acceptance.summary import groups_at
 from draftbench.errors import UsageError
@@ -162,7 +162,7 @@ def charts_of(run: Run, answer: Recommendation) -> Iterator[Chart]:
         label = f"tokens per round at k = {k}"
         parted = "; ".join(
             f"from {fewest.value:.2f} ({worst.name}) to {most.value:.2f} ({best.name})"
-            for worst, best in parting(groups)
+            for worst, best in extremes(groups)
             if (fewest := worst.tokens_per_round) and (most := best.tokens_per_round)
         )
         drawn = [

@@ -14,7 +14,7 @@ from typing import Any
 from draftbench.traffic.errors import BadRowError, NotRepresentableError
 from draftbench.traffic.json_paths import at, unpacked
 from draftbench.traffic.messages import messages_of
-from draftbench.traffic.request_settings import PADDING
+from draftbench.traffic.setting_names import PADDING
 
 LoggedAnswer = str | dict[str, Any]
 

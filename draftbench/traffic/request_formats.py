@@ -25,13 +25,8 @@ from draftbench.traffic.errors import (
 )
 from draftbench.traffic.json_paths import at, is_cut, splits, unpacked
 from draftbench.traffic.messages import BEGUN, messages_of, readable, role_of, speaker_of
-from draftbench.traffic.request_settings import (
-    COLUMNS,
-    HARMLESS,
-    PADDING,
-    SETTINGS,
-    setting_value,
-)
+from draftbench.traffic.request_settings import SETTINGS, setting_value
+from draftbench.traffic.setting_names import COLUMNS, HARMLESS, PADDING
 
 # Places that hold the body of an API call and nothing else; what surrounds it is the log's.
 BODIES = (
@@ -241,7 +236,7 @@ def _sharegpt(turns: list[dict[str, Any]]) -> LoggedRequest:
     roles = [role_of(str(turn.get("from"))) for turn in turns]
     if "user" not in roles:
         raise BadRowError("`conversations` has no human turn")
-    end = max(at for at, role in enumerate(roles, start=1) if role in ("user", "tool"))
+    end = max(n for n, role in enumerate(roles, start=1) if role in ("user", "tool"))
     answers = roles[end : end + 1] == ["assistant"]
     return LoggedRequest(turns[:end], answer=message_of(turns[end]) if answers else None)
 

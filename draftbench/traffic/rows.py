@@ -25,7 +25,8 @@ from draftbench.traffic.json_paths import at, parsed, unpacked
 from draftbench.traffic.messages import messages_of
 from draftbench.traffic.query import TrafficQuery
 from draftbench.traffic.request_formats import SEGMENTS, LoggedRequest, find_request
-from draftbench.traffic.request_settings import PADDING, request_fields, setting_value
+from draftbench.traffic.request_settings import request_fields, setting_value
+from draftbench.traffic.setting_names import PADDING
 
 # Most bytes of a request as JSON, and of a logged response; a row with more is a bad row.
 MAX_TEXT = 1 << 20

@@ -38,9 +38,9 @@ from draftbench.traffic.errors import (
     readable_names,
     seen_in,
 )
-from draftbench.traffic.files import first_look, read_rows
+from draftbench.traffic.files import Row, first_look, read_rows
 from draftbench.traffic.query import TrafficQuery
-from draftbench.traffic.rows import read_request
+from draftbench.traffic.rows import ReadRow, read_request
 from draftbench.traffic.suites import find_suite
 from draftbench.traffic.summary import BadRows, TrafficSummary, request_figures
 
@@ -80,6 +80,64 @@ class Entry:
     segment: str | None
 
 
+class _Reading:
+    """What was read of a source so far."""
+
+    def __init__(self, query: TrafficQuery, name: str) -> None:
+        self.query, self.name = query, name
+        self.rows = self.several = 0
+        self.dropped, self.forms = Counter[str](), Counter[str]()  # rows by reason, by form
+        self.assumed = Counter[float]()  # rows without a temperature, by the one that is assumed
+        self.bad: dict[str, BadRows] = {}
+        self.unread, self.sizes = Counter[str](), dict[str, int]()  # rows, size of the first value
+        self.columns: dict[str, None] = {}  # of the first row
+        self.entries: dict[str, Entry] = {}  # all distinct requests, in the order of first rows
+        # The requests that may be chosen: those of the lowest ranks in each segment.
+        self.kept: defaultdict[str | None, list[tuple[int, Request]]] = defaultdict(list)
+
+    def take(self, row: Row) -> None:
+        self.rows += 1
+        where = f"{self.name}:{row.number}"
+        try:
+            read = read_request(row.data, where, self.query)
+        except NotRepresentableError as error:
+            self.dropped[f"not representable: {error}"] += 1
+        except NoTrafficError as error:
+            self.dropped[str(error)] += 1
+        except BadRowError as error:
+            self.dropped[_BAD] += 1
+            # The same reason in another message or column is still the same reason.
+            alike = re.sub(r"\d+", "", str(error))
+            if (known := self.bad.get(alike)) is not None:
+                self.bad[alike] = msgspec.structs.replace(known, rows=known.rows + 1)
+            elif len(self.bad) < _REASONS_NAMED:
+                self.bad[alike] = BadRows(reason=str(error), first=where, rows=1, hint=error.hint)
+        else:
+            self._add(read)
+
+    def _add(self, read: ReadRow) -> None:
+        request, query = read.request, self.query
+        self.forms[read.form] += 1
+        for field in readable_names(read.unread):
+            if field in self.sizes or len(self.sizes) < _FIELDS_COUNTED:
+                self.unread[field] += 1
+                self.sizes.setdefault(field, len(str(read.unread[field] or "")))
+        self.columns = self.columns or dict.fromkeys(readable_names(read.columns))
+        if request.constraint is not None and not request.constraint.keys() <= query.constraints:
+            lacks = "this engine does not apply" if query.constraints else "only an engine applies"
+            self.dropped[f"{_STRUCTURED} ({next(iter(request.constraint))}), which {lacks}"] += 1
+            return
+        self.assumed[request.sampling.temperature] += read.assumed
+        self.several += request.weight > 1
+        if (entry := self.entries.get(request.id)) is None:
+            entry = self.entries[request.id] = Entry(0.0, request.segment)
+            heap = self.kept[request.segment]
+            heapq.heappush(heap, (-rank(query.seed, request.id), request))
+            if query.sample is not None and len(heap) > query.sample:
+                heapq.heappop(heap)
+        entry.weight += request.weight
+
+
 def load(query: TrafficQuery) -> Traffic:
     """Read a source, merge exact duplicates and choose the sample.
 
@@ -103,61 +161,16 @@ def load(query: TrafficQuery) -> Traffic:
         layout, misnamed = first_look(path)
         name, raw_rows = path.name, read_rows(path)
 
-    rows = several = 0
-    dropped, forms, assumed = Counter[str](), Counter[str](), Counter[float]()
-    bad: dict[str, BadRows] = {}
-    unread, sizes = Counter[str](), dict[str, int]()  # fields: their rows, their first values
-    columns: dict[str, None] = {}  # of the first row
-    entries: dict[str, Entry] = {}  # all distinct requests, in the order of their first rows
-    # The requests that may be chosen: those of the lowest ranks in each segment.
-    kept: defaultdict[str | None, list[tuple[int, Request]]] = defaultdict(list)
+    read = _Reading(query, name)
     for row in raw_rows:
-        rows += 1
-        where = f"{name}:{row.number}"
-        try:
-            read = read_request(row.data, where, query)
-        except NotRepresentableError as error:
-            dropped[f"not representable: {error}"] += 1
-            continue
-        except NoTrafficError as error:
-            dropped[str(error)] += 1
-            continue
-        except BadRowError as error:
-            dropped[_BAD] += 1
-            # The same reason in another message or column is still the same reason.
-            alike = re.sub(r"\d+", "", str(error))
-            if (known := bad.get(alike)) is not None:
-                bad[alike] = msgspec.structs.replace(known, rows=known.rows + 1)
-            elif len(bad) < _REASONS_NAMED:
-                bad[alike] = BadRows(reason=str(error), first=where, rows=1, hint=error.hint)
-            if dropped[_BAD] == rows == _HOPELESS:
-                break
-            continue
-        request = read.request
-        forms[read.form] += 1
-        for field in readable_names(read.unread):
-            if field in sizes or len(sizes) < _FIELDS_COUNTED:
-                unread[field] += 1
-                sizes.setdefault(field, len(str(read.unread[field] or "")))
-        columns = columns or dict.fromkeys(readable_names(read.columns))
-        if request.constraint is not None and not request.constraint.keys() <= query.constraints:
-            lacks = "this engine does not apply" if query.constraints else "only an engine applies"
-            dropped[f"{_STRUCTURED} ({next(iter(request.constraint))}), which {lacks}"] += 1
-            continue
-        assumed[request.sampling.temperature] += read.assumed
-        several += request.weight > 1
-        if (entry := entries.get(request.id)) is None:
-            entry = entries[request.id] = Entry(0.0, request.segment)
-            heap = kept[request.segment]
-            heapq.heappush(heap, (-rank(query.seed, request.id), request))
-            if query.sample is not None and len(heap) > query.sample:
-                heapq.heappop(heap)
-        entry.weight += request.weight
+        read.take(row)
+        if read.dropped[_BAD] == read.rows == _HOPELESS:
+            break
 
-    bad_rows = tuple(bad.values())
-    if bad_rows and (not query.skip_bad or dropped[_BAD] == rows):
-        raise _unusable(bad_rows, dropped[_BAD], rows, layout, misnamed)
-    if not rows:
+    dropped, entries, bad_rows = read.dropped, read.entries, tuple(read.bad.values())
+    if bad_rows and (not query.skip_bad or dropped[_BAD] == read.rows):
+        raise _unusable(bad_rows, dropped[_BAD], read.rows, layout, misnamed)
+    if not read.rows:
         raise TrafficError(
             f"`{name}` holds no rows", hint=misnamed or "give a source with at least one request"
         )
@@ -173,26 +186,26 @@ def load(query: TrafficQuery) -> Traffic:
             ),
         )
     if query.segment_by and all(entry.segment is None for entry in entries.values()):
-        raise _nothing_under("--segment-by", "row has a segment", query.segment_by, columns)
-    requests = choose(entries, kept, query.sample)
+        raise _nothing_under("--segment-by", "row has a segment", query.segment_by, read.columns)
+    requests = choose(entries, read.kept, query.sample)
     if query.response_field and not any(request.response for request in requests):
         what = "chosen request has a response"
-        raise _nothing_under("--response-field", what, query.response_field, columns)
+        raise _nothing_under("--response-field", what, query.response_field, read.columns)
     digest = hmac.new(query.key, digestmod=hashlib.sha256)
     for name in sorted(entries):
         digest.update(f"{name} {entries[name].weight!r}\n".encode())
     summary = TrafficSummary(
         source=query.source,
         layout=layout,
-        rows=rows,
+        rows=read.rows,
         requests=len(requests),
-        merged=rows - dropped.total() - len(entries),
-        several=several,
-        forms=dict(forms),
-        unread={field: unread[field] for field in sorted(unread, key=lambda f: (-sizes[f], f))},
+        merged=read.rows - dropped.total() - len(entries),
+        several=read.several,
+        forms=dict(read.forms),
+        unread=dict(sorted(read.unread.items(), key=lambda item: (-read.sizes[item[0]], item[0]))),
         left_out={reason: dropped[reason] for reason in dropped if reason != _BAD},
         bad_rows=bad_rows,
-        assumed={f"{temperature:g}": count for temperature, count in (+assumed).items()},
+        assumed={f"{temperature:g}": count for temperature, count in (+read.assumed).items()},
         constrained=sum(request.constraint is not None for request in requests),
         chats=sum(request.messages is not None for request in requests),
         figures=request_figures(requests),

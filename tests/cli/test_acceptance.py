@@ -86,6 +86,8 @@ def test_lost_parts_leave_no_empty_tables() -> None:
     shown = whole(changed(**lost, rounds_by_group=(), trees=()))
     assert "small:int4: a head, 40 requests" in shown
     assert "No α" in shown
+    assert "small:int4: no α: what it proposes depends on where" in screen(changed(**lost))
+    assert "no α" not in screen(REPORT)
     for title in ("where tokens are accepted", "by group", "best trees"):
         assert title not in shown
 
@@ -165,7 +167,9 @@ def test_one_screen_shows_the_least_the_usual_and_the_largest_k() -> None:
 def test_a_k_of_which_nothing_is_known_is_said_to_be_unknown() -> None:
     nothing = tuple(replace(each, pooled=None, k=20) for each in SMALL.at_each_k)
     assert f"{NAME}: unknown at these k" in screen(changed(at_each_k=nothing))
-    assert "unknown at these k" not in screen(REPORT)
+    assert "Unknown at these k" in whole(changed(at_each_k=()))
+    for text in (screen(REPORT), whole(REPORT)):
+        assert "nknown at these k" not in text
 
 
 def test_one_screen_has_the_groups_of_requests_of_which_something_is_known() -> None:

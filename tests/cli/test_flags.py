@@ -69,6 +69,14 @@ def test_numbers_are_taken_in_the_order_given_and_once():
     assert flags.draft_lengths("8,1-3") == (1, 2, 3, 8)
 
 
+@pytest.mark.parametrize(
+    ("typed", "named"), [("./t/", "./t"), ("org/t", "org/t"), ("t.gguf", "t.gguf"), ("/", "/")]
+)
+def test_a_model_has_one_name_with_the_slash_of_a_completed_path_and_without(typed, named):
+    assert flags.target_flag().metadata["parse"](typed) == named
+    assert flags.model_names([typed, f"{named}"]) == (named,)
+
+
 def test_levels_are_taken_with_blanks_repeated_and_once():
     assert flags.level_names("--quant", ["none, int8", "none"]) == ("none", "int8")
     assert flags.level_names("--quant", ["gptq-int4"]) == ("gptq-int4",)

@@ -93,6 +93,7 @@ def plan(command, tmp_path):
         (["draft,ngram"], ["draft", "ngram"]),
         (["draft, ngram,draft"], ["draft", "ngram"]),
         (["draft", "ngram"], ["draft", "ngram"]),
+        (["./draft,./draft/"], ["draft"]),  # a shell completes with a slash
         (["small,greedy", "ngram"], ["small,greedy", "ngram"]),  # a path that exists
     ],
 )

@@ -20,8 +20,8 @@ from draftbench.traffic.errors import (
 )
 from draftbench.traffic.request_formats import BLOCKS
 from draftbench.traffic.request_formats import FORMS as KNOWN_FORMS
-from draftbench.traffic.request_settings import PADDING
 from draftbench.traffic.rows import read_request
+from draftbench.traffic.setting_names import PADDING
 
 
 @pytest.mark.parametrize(("row", "content", "answer", "asks"), SHAPES.values(), ids=SHAPES)
