@@ -229,12 +229,30 @@ def test_what_there_is_no_time_for_is_said_step_by_step(tmp_path):
     assert "| c of embedded-1.5b for embedded-8b | not measured |" in (out / "table.md").read_text()
 
 
-def interpreter(folder, then):
-    """An interpreter that finds a CPU, and does `then` with whatever it is to run."""
+def interpreter(folder, then, found="cpu small"):
+    """An interpreter that finds such a device, and does `then` with whatever it is to run."""
     file = folder / "python"
-    file.write_text(f'#!/bin/bash\n[ "$1" = -c ] && {{ echo cpu small; exit; }}\n{then}\n')
+    file.write_text(f'#!/bin/bash\n[ "$1" = -c ] && {{ echo {found}; exit; }}\n{then}\n')
     file.chmod(0o755)
     return str(file)
+
+
+@pytest.mark.parametrize(
+    ("found", "models"),
+    [
+        ("cuda card", ["embedded-8b", "embedded-1.5b", "embedded-0.3b"]),
+        ("cuda 8gb", ["embedded-1.5b", "embedded-0.3b", "embedded-0.1b"]),
+    ],
+)
+def test_a_gpu_is_given_what_fits_and_is_wanted_of_it_first(tmp_path, found, models):
+    python, out = interpreter(tmp_path, 'echo "$@"', found), tmp_path / "out"
+    told, _ = on_a_card(out, PYTHON=python, DRAFTBENCH_VLLM_PYTHON=python).communicate(timeout=100)
+    steps = [line.partition(" s  ")[2] for line in told.splitlines() if " s  " in line]
+    measured = "sweep vllm-sweep kernels levels transformers selfcheck tests-cuda embedded"
+    others = "vllm vllm-drafting worker ray training"
+    assert steps == [*(f"model-{name}" for name in models), *measured.split(), *others.split()]
+    assert re.search(rf"--drafts \S+/{models[1]},\S+/{models[2]} ", (out / "sweep.log").read_text())
+    assert "--enforce-eager" not in (out / "vllm-sweep.log").read_text()
 
 
 def test_a_step_that_hangs_is_ended_in_its_time_whatever_it_ignores(tmp_path):
