@@ -91,9 +91,8 @@ def products(level: str, outputs: int, inputs: int, n: int) -> tuple[int, float,
             for _ in range(copies_of(outputs * inputs))
         ]
         matrices = [layer.matrix for layer in layers]
-    # To 8 bits the product rounds a single token itself; several are rounded before they are timed.
-    largest = x.float().abs().amax(1)[None]
-    given = [kernels.given(x, None, 0.0, largest, matrix) for matrix in matrices]
+    # As in a pass, tokens come in the matrix's type.
+    given = [kernels.given(x, None, 0.0, None, matrix) for matrix in matrices]
     ours = seconds([lambda g=g: kernels.product(*g, torch.bfloat16) for g in given])
     return matrices[0].weight.nbytes, ours, theirs
 
@@ -110,7 +109,7 @@ def attention(rows: int, keys: int) -> tuple[int, float, float]:
     # It takes the heads that share a key as tokens, which all see every key.
     grouped = qkv[:, : HEADS * HEAD].reshape(rows, KEY_HEADS, -1, HEAD)
     flash = torch.ops.aten._scaled_dot_product_flash_attention.default
-    ours = seconds([lambda s=s: kernels.attention(*given, s, keys) for s in slabs])
+    ours = seconds([lambda s=s: kernels.attention(*given, s, keys, qkv.dtype) for s in slabs])
     return size, ours, seconds([lambda s=s: flash(grouped, *s.unbind()) for s in slabs])
 
 
