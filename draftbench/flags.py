@@ -22,7 +22,7 @@ from draftbench.memory import LEVELS, parse_size
 LAST = ("Decision", "Safety", "Output")
 
 # Far beyond what anyone would measure.
-LARGEST_K, LARGEST_CONCURRENCY = 64, 4096
+LARGEST_K, LARGEST_CONCURRENCY, LARGEST_CARD = 64, 4096, 255
 
 
 def flag(
@@ -85,11 +85,11 @@ def one_of(flag: str, value: str, allowed: Collection[str]) -> None:
         raise UsageError(f"{flag} cannot be `{value}`", hint=hint)
 
 
-def numbers(flag: str, largest: int, text: str) -> tuple[int, ...]:
+def numbers(flag: str, largest: int, text: str, *, smallest: int = 1) -> tuple[int, ...]:
     """`8,1-3` → (8, 1, 2, 3): each number once, in the order given."""
     chosen: dict[int, None] = {}
     for part in text.split(","):
-        low, high = number_range(flag, part)
+        low, high = number_range(flag, part, text, smallest=smallest)
         if high > largest:
             raise UsageError(
                 f"{flag} {text}: the largest value is {largest}", hint=f"for example {flag} 1,4"
@@ -120,18 +120,20 @@ def path(flag: str, text: str) -> Path:
     return Path(text)
 
 
-def number_range(flag: str, text: str) -> tuple[int, int]:
-    """`2-4` or `3` → first and last."""
-    low, dash, high = text.strip().partition("-")
+def number_range(flag: str, part: str, text: str, *, smallest: int = 1) -> tuple[int, int]:
+    """`2-4` or `3`, a part of a flag's text → first and last."""
+    low, dash, high = part.strip().partition("-")
     try:
         # A number below 0 begins with the dash.
-        first, last = int(low or text), int(high if dash else low)
+        first, last = int(low or part), int(high if dash else low)
     except ValueError:
         raise UsageError(
             f"{flag} {text}: expected a number or a range", hint=f"for example {flag} 2-4"
         ) from None
-    if first < 1:
-        raise UsageError(f"{flag} {text}: the smallest value is 1", hint=f"for example {flag} 1-4")
+    if first < smallest:
+        raise UsageError(
+            f"{flag} {text}: the smallest value is {smallest}", hint=f"for example {flag} 1-4"
+        )
     if first > last:
         raise UsageError(
             f"{flag} {text}: the start of a range must not exceed its end",
@@ -146,7 +148,9 @@ def draft_lengths(text: str) -> tuple[int, ...]:
 
 
 def model_names(texts: Sequence[str]) -> tuple[str, ...]:
-    """`a,b`, or the flag repeated → each name once. A path that exists keeps its commas."""
+    """`a,b`, or the flag repeated → each name once. A path that exists keeps its commas, and none
+    the slash that a shell completes it with.
+    """
     names: dict[str, None] = {}
     for text in texts:
         parts = [text] if Path(text).expanduser().exists() else text.split(",")
@@ -155,8 +159,13 @@ def model_names(texts: Sequence[str]) -> tuple[str, ...]:
                 f"--drafts {text}: a name between commas is empty",
                 hint="for example --drafts ./a,./b",
             )
-        names.update((part.strip(), None) for part in parts)
+        names.update((model_name(part), None) for part in parts)
     return tuple(names)
+
+
+def model_name(text: str) -> str:
+    """`./target/` → `./target`, one name for one model."""
+    return text.strip().rstrip("/") or text
 
 
 def level_names(flag: str, texts: Sequence[str]) -> tuple[str, ...]:
@@ -184,9 +193,8 @@ def size_of(flag: str, text: str) -> int:
 def target_flag(default: Any = ...) -> Any:
     """A flag for the target model."""
     needed = "" if default is ... else " Required without --server."
-    return flag(
-        default, f"The target model: a folder, a .gguf file or a Hugging Face id.{needed}", "MODEL"
-    )
+    help = f"The target model: a folder, a .gguf file or a Hugging Face id.{needed}"
+    return flag(default, help, "MODEL", parse=model_name)
 
 
 def drafts_flag(

@@ -42,7 +42,7 @@ from rich.table import Table
 
 from draftbench.decoder.device import default_dtype, set_threads
 from draftbench.decoder.drafters import ModelDrafter
-from draftbench.decoder.mtp import MtpHead, head_drafter
+from draftbench.decoder.heads import Head
 from draftbench.decoder.runner import HostClock
 from draftbench.decoder.speculate import decode
 from draftbench.errors import DraftbenchError
@@ -178,8 +178,8 @@ class Ours:
         if level is not None:
             runner = self.drafts[level]
             drafter = (
-                head_drafter(runner)
-                if isinstance(runner, MtpHead)
+                runner.drafter()
+                if isinstance(runner, Head)
                 else ModelDrafter(runner, DraftingMode.GREEDY)
             )
         task = task_of(prompt, 0, self.text)

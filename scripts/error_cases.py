@@ -476,6 +476,9 @@ ENGINES: list[Case] = [
     ("`spec:` with a file that does not exist", lambda: served(draft="spec:none.json")),
     ("`spec:` with another number of tokens", lambda: served(
         draft="spec:log.jsonl", log='{"method": "ngram", "num_speculative_tokens": 9}')),
+    ("`spec:` with a list as a flag's value", lambda: served(
+        engine="sglang", draft="spec:log.jsonl", log='{"--list": [1, 2]}')),
+    ("`mtp` with a model", lambda: served(draft="mtp:org/model")),
     ("A flag that draftbench sets, in `--engine-args`", lambda: served("--engine-args=--port 1")),
     ("A placeholder that is misspelt", lambda: served("--engine-command", "vllm {arg}")),
     ("A quote that stays open in `--engine-command`", lambda: served("--engine-command", "vllm '")),

@@ -16,13 +16,14 @@ from __future__ import annotations
 import json
 from typing import Any
 
+from draftbench.traffic import TrafficQuery
 from draftbench.traffic.errors import (
     BadRowError,
     LengthsOnlyError,
     NoTrafficError,
     NotRepresentableError,
 )
-from draftbench.traffic.rows import Fields, read_request
+from draftbench.traffic.rows import read_request
 
 USER = {"role": "user", "content": "Hello"}
 SYSTEM = {"role": "system", "content": "Be brief"}
@@ -431,7 +432,7 @@ def _line(shape: tuple[str, tuple[Any, ...]]) -> str:
     name, (row, *_) = shape
     text = json.dumps(row, ensure_ascii=False)
     try:
-        _, asked, assumed, *_ = read_request(text.encode(), name, Fields(), b"key")
+        _, asked, assumed, *_ = read_request(text.encode(), name, TrafficQuery(name, b"key"))
     except NotRepresentableError as error:
         cells = [f"left out: not representable: {error}", *[""] * 4]
     except NoTrafficError as error:

@@ -6,14 +6,7 @@ from typing import Any
 import torch
 from safetensors.torch import load_file, save_file
 from torch import Tensor
-from transformers import (
-    DeepseekV3Config,
-    DeepseekV3ForCausalLM,
-    Glm4MoeConfig,
-    Glm4MoeForCausalLM,
-    MellumConfig,
-    MellumForCausalLM,
-)
+from transformers import DeepseekV3ForCausalLM, Glm4MoeForCausalLM, MellumForCausalLM
 from transformers.modeling_layers import MtpModel
 
 LAYERS, CONTEXT = 3, 512
@@ -37,34 +30,31 @@ LEFT_OUT = [rf"model\.layers\.{at}\..*" for at in range(LAYERS, LAYERS + 8)]
 
 
 def target(layers: int, vocabulary: int, *, states_first: bool = False) -> tuple[Any, Any]:
-    """A GLM-4-MoE with so many layers to draft with, and these. Either leans on the embedding of
-    the newest token it has read, so that a part of what the layers draft is accepted. They read it
-    before the state or, as Inkling's, behind it.
+    """A GLM-4-MoE with so many layers to draft with, and these. They read the embedding before the
+    state or, as Inkling's, behind it.
     """
-    torch.manual_seed(0)
-    config = Glm4MoeConfig(
-        **SMALL,
-        vocab_size=vocabulary,
+    return made(
+        Glm4MoeForCausalLM,
+        layers,
+        vocabulary,
         num_hidden_layers=LAYERS,
         intermediate_size=128,
         num_key_value_heads=2,
         head_dim=16,
         first_k_dense_replace=1,
-        num_nextn_predict_layers=layers,
         initializer_range=0.1,
+        mtp_hidden_states_first=states_first,
     )
-    config.mtp_hidden_states_first = states_first
-    return leaning(Glm4MoeForCausalLM(config).eval(), layers, states_first=states_first)
 
 
 def deepseek(vocabulary: int) -> tuple[Any, Any]:
     """As `target`, with the attention of DeepSeek-V3 and as many layers, by whose number
     transformers knows the one that drafts.
     """
-    torch.manual_seed(0)
-    config = DeepseekV3Config(
-        **SMALL,
-        vocab_size=vocabulary,
+    return made(
+        DeepseekV3ForCausalLM,
+        1,
+        vocabulary,
         num_hidden_layers=61,
         intermediate_size=96,
         num_key_value_heads=4,
@@ -74,17 +64,15 @@ def deepseek(vocabulary: int) -> tuple[Any, Any]:
         qk_nope_head_dim=16,
         v_head_dim=16,
         first_k_dense_replace=61,
-        num_nextn_predict_layers=1,
     )
-    return leaning(DeepseekV3ForCausalLM(config).eval(), 1)
 
 
 def mellum(vocabulary: int) -> tuple[Any, Any]:
     """As `target`, with the layers of Mellum, which rotate by their kind."""
-    torch.manual_seed(0)
-    config = MellumConfig(
-        **SMALL,
-        vocab_size=vocabulary,
+    return made(
+        MellumForCausalLM,
+        1,
+        vocabulary,
         num_hidden_layers=LAYERS,
         intermediate_size=96,
         num_key_value_heads=2,
@@ -93,21 +81,24 @@ def mellum(vocabulary: int) -> tuple[Any, Any]:
         layer_types=["full_attention", "sliding_attention", "full_attention"],
         sliding_window=16,
         mtp_layer_types=["full_attention"],
-        num_nextn_predict_layers=1,
         initializer_range=0.1,
     )
-    return leaning(MellumForCausalLM(config).eval(), 1)
 
 
-def leaning(model: Any, layers: int, *, states_first: bool = False) -> tuple[Any, Any]:
-    """A model whose weights, and those of the layers that draft for it, lean on an embedding."""
+def made(of: Any, layers: int, vocabulary: int, **fields: Any) -> tuple[Any, Any]:
+    """A model with random weights, and so many layers that draft for it. All lean on the embedding
+    of the newest token they have read, so that a part of what the layers draft is accepted.
+    """
+    torch.manual_seed(0)
+    size = {"vocab_size": vocabulary, "num_nextn_predict_layers": layers}
+    model = of(of.config_class(**SMALL, **size, **fields)).eval()
     drafting = MtpModel(model, layers).eval()
     model.model.embed_tokens.weight.data.mul_(6)
     for name, weight in drafting.layers.named_parameters():
         if weight.dim() > 1:  # transformers leaves the experts as memory was
             weight.data = 0.1 * torch.randn(weight.shape)
         if name.endswith("eh_proj.weight"):
-            embedding = weight.data.chunk(2, dim=1)[int(states_first)]
+            embedding = weight.data.chunk(2, dim=1)[int(fields.get("mtp_hidden_states_first", 0))]
             embedding += 2 * torch.eye(weight.shape[0])
     return model, drafting
 

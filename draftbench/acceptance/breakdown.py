@@ -26,7 +26,6 @@ from draftbench.records import Trajectory
 
 CONFIDENCE_EDGES = (0.2, 0.4, 0.6, 0.8, 0.95)
 THIRDS = ("early", "middle", "late")
-_WHOLE = ("", "")  # no group: all positions of a response
 _AT_ONCE = 512  # responses whose positions are summed at once
 RISING = "acceptance rises over the course of a response"
 FALLING = (
@@ -82,7 +81,8 @@ class Breakdown(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def breakdown(pairs: Pairs, *, templated: bool = False) -> Breakdown | None:
-    """α of every group that has positions; None for prompt lookup, which has no α.
+    """α of every group that has positions; None for drafts without a replay by position (prompt
+    lookup, heads, stacks), which have no α.
 
     Args:
         templated: whether the draft may have been trained with another chat template.
@@ -96,8 +96,8 @@ def breakdown(pairs: Pairs, *, templated: bool = False) -> Breakdown | None:
         _sums(model[at : at + _AT_ONCE], accepted[at : at + _AT_ONCE], confident=confident)
         for at in range(0, len(model), _AT_ONCE)
     ]
-    sums = {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
-    along, whole = ByRequest(trajectory for trajectory, _ in model), sums.pop(_WHOLE)
+    along, whole = ByRequest(t for t, _ in model), np.concatenate([whole for whole, _ in parts])
+    sums = {name: np.concatenate([found[name] for _, found in parts]) for name in parts[0][1]}
     # What positions are grouped by, and of each group its name, the responses that it is looked for
     # in, and its sums.
     tables: list[tuple[str, str, ByRequest, Floats]] = []
@@ -168,9 +168,9 @@ def rounds_by_group(
     )
 
 
-def parting(groups: Sequence[GroupRounds]) -> list[tuple[GroupRounds, GroupRounds]]:
-    """The groups with the fewest and the most tokens per round in each grouping, where their
-    intervals do not overlap.
+def extremes(groups: Sequence[GroupRounds]) -> list[tuple[GroupRounds, GroupRounds]]:
+    """The groups with the fewest and the most tokens per round, by what they are grouped by, where
+    their intervals do not overlap.
     """
     found = []
     for by in dict.fromkeys(group.by for group in groups):
@@ -186,10 +186,10 @@ def parting(groups: Sequence[GroupRounds]) -> list[tuple[GroupRounds, GroupRound
 
 def _sums(
     pairs: ModelPairs, accepted: Sequence[Floats], *, confident: bool
-) -> dict[tuple[str, str], Floats]:
-    """Sums over the positions of each response at which a draft could draft, all and by group: how
-    likely the token there is accepted, 1, and the draft's confidence, NaN if unknown [responses,
-    3].
+) -> tuple[Floats, dict[tuple[str, str], Floats]]:
+    """Sums over the positions of each response at which a draft could draft, all of them and by
+    group: how likely the token there is accepted, 1, and the draft's confidence, NaN if unknown
+    [responses, 3].
     """
     responses, lengths = len(pairs), np.array([len(values) for values in accepted])
     row, ends = np.repeat(np.arange(responses), lengths), lengths.cumsum()
@@ -207,10 +207,9 @@ def _sums(
         every = [np.bincount(place, share * each, groups * responses) for each in values]
         return np.stack([each.reshape(shape) for each in every], axis=-1)
 
-    found = {_WHOLE: sums(0, 1)[0]}
-    whole = np.array([len(replay.accept) for _, replay in pairs])
-    thirds = sums(at * len(THIRDS) // whole[row], len(THIRDS))
-    found |= {("third", name): own for name, own in zip(THIRDS, thirds, strict=True)}
+    end = np.array([len(replay.accept) for _, replay in pairs])
+    thirds = sums(at * len(THIRDS) // end[row], len(THIRDS))
+    found = {("third", name): own for name, own in zip(THIRDS, thirds, strict=True)}
     # The first position belongs to neither: the token before it comes from the prefill.
     before = np.roll(np.concatenate([np.asarray(r.accept)[: r.draftable] for _, r in pairs]), 1)
     found["after", "an accepted token"] = sums(0, 1, np.where(at > 0, before, 0.0))[0]
@@ -220,4 +219,4 @@ def _sums(
         bins = sums(np.digitize(values[2], CONFIDENCE_EDGES), len(edges))
         for (low, high), own in zip(edges, bins, strict=True):
             found["confidence", f"{low:g} to {high:g}"] = own
-    return found
+    return sums(0, 1)[0], found

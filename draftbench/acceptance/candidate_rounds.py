@@ -47,7 +47,7 @@ class ServedRounds:
 
     responses: tuple[Trajectory, ...]
     hazards: Floats  # by draft position; NaN if the engine does not report its rounds
-    influence: Floats  # how much each response shifts the hazards [responses, positions]
+    influence: Floats  # of each response on the hazards [responses, positions]
 
     def laws(self) -> tuple[HazardLaw, ...]:
         """The shared hazards, for each response."""

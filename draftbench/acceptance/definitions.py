@@ -124,7 +124,7 @@ class Sample:
     weights: Floats  # how often each request occurs in the traffic [requests]
     addends: Floats  # [requests, m]
     combine: Callable[[Floats], Floats]  # sums [..., m] → the figure [...], NaN where undefined
-    denominator: int = -1  # the column of `addends` that says how much of the figure a request is
+    denominator: int = -1  # the column of `addends` that is a request's weight in the figure
 
     @property
     def value(self) -> float | None:
@@ -247,7 +247,7 @@ def ratio(
 
 
 def equal_requests(lengths: Floats) -> float:
-    """How many requests of equal length say as much as these: (Σd)² / Σd² (Kish 1965)."""
+    """The effective sample size of requests of unequal length, (Σd)² / Σd² (Kish 1965)."""
     squares = float((lengths**2).sum())
     return float(lengths.sum()) ** 2 / squares if squares else 0.0
 

@@ -148,7 +148,7 @@ def suspected_faults(
                 faults.setdefault(
                     CLIFF,
                     f"draft position {i + 1} was never accepted in {reached[i]:.0f} tries at "
-                    f"k = {k}; the positions before it have hazards of {before}",
+                    f"k = {k}; the positions before it accept {before} of the time",
                 )
     return tuple(SuspectedFault(kind=kind, message=faults[kind]) for kind in faults)
 
@@ -172,16 +172,12 @@ def contradiction(
     """
     decoded = {row.key for row in decodes}
     replays = {pair[0].key: pair for pair in pairs if pair[0].key in decoded}
-    along, in_expectation = [row for row in decodes if row.key in replays], list[Decode]()
-    # By request, sample and position, whether it was accepted (1) or rejected (-1) against replay.
-    differs: dict[tuple[str, int, int], int] = {}
-    for row in along:
+    differs, in_expectation = dict[tuple[str, int, int], int](), list[Decode]()
+    for row in decodes:
+        if row.key not in replays:
+            continue
         response, replay = replays[row.key]
-        # Whether the text alone decides what is accepted, and it is known how far the text equals
-        # the response.
-        drawn = isinstance(replay, Replay) and replay.mode is not DraftingMode.GREEDY
-        known = row.first_difference is not None or row.digest == response.digest
-        compares = by_position and known and not (drawn and response.sampling.temperature > 0)
+        compares = by_position and _decided_by_text(row, response, replay)
         if not (compares and row.tie):  # after a near tie, another text has its own luck
             in_expectation.append(row)
         for position, against in _compared(response, replay, row, near_tie) if compares else ():
@@ -199,6 +195,15 @@ def contradiction(
         return None
     what = f"gave {abs(more):.0%} {'fewer' if more < 0 else 'more'} tokens per round than replay"
     return SuspectedFault(kind=CONTRADICTED, message=f"decoding {what}, which is not chance")
+
+
+def _decided_by_text(row: Decode, response: Trajectory, replay: AnyReplay) -> bool:
+    """Whether the text alone decides what is accepted, and it is known how far the text of this run
+    equals the response.
+    """
+    drawn = isinstance(replay, Replay) and replay.mode is not DraftingMode.GREEDY
+    known = row.first_difference is not None or row.digest == response.digest
+    return known and not (drawn and response.sampling.temperature > 0)
 
 
 def _compared(

@@ -52,8 +52,8 @@ class PositionLaw:
     length: int  # tokens of the response
     limit: int  # most tokens that it might have had
     accept: Floats  # a_j for positions j = 1 … length-1
-    # The draft could draft at positions 1 to this one, which may exceed length-1: tokens proposed
-    # past an accepted end of the response are cut, not rejected.
+    # The last position that fits the draft's context; it may lie past the response, where tokens
+    # are cut, not rejected.
     draftable: int
 
     @cached_property
@@ -117,9 +117,9 @@ class Rounds:
     # accepted end were never tried.
     reached: Floats  # [responses, k]
     survived: Floats  # rounds that accepted their i-th draft token too [responses, k]
-    # For a stack: all rounds by the number of tokens that its draft drafts [responses, k+1]; and
-    # the rounds that it drafts, by the number of tokens that it reads first [responses, MOST_READ].
+    # For a stack: all rounds by the number of tokens that its draft drafts [responses, k+1].
     by_draft: Floats | None = None
+    # For a stack: those of its draft, by the tokens that it reads first [responses, MOST_READ].
     reads: Floats | None = None
 
     @property
@@ -170,8 +170,8 @@ def law_of(trajectory: Trajectory, replay: AnyReplay) -> ResponseLaw:
 
 
 def alpha_of(tokens: float, k: int) -> float:
-    """The acceptance, alike at every position, at which a round of k drafted tokens yields so many
-    tokens, 1 to k + 1: the sum of its powers 0 … k.
+    """The acceptance α, alike at every position, at which a round of k drafted tokens yields this
+    many, 1 to k + 1: tokens = 1 + α + … + α^k.
     """
     low, high = 0.0, 1.0
     while low < (middle := (low + high) / 2) < high:

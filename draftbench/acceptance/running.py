@@ -72,7 +72,7 @@ class RunningFigures:
                 self._rates.setdefault(name, []).append(rate)
 
     def alpha(self, candidate: str) -> Estimate | None:
-        """None for prompt lookup and over fewer than five requests."""
+        """None for drafts without a replay by position, and over fewer than five requests."""
         return _pooled(self._rates.get(candidate))
 
     def mean_accepted_length(self, candidate: str) -> Estimate | None:

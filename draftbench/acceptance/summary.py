@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Callable, Sequence
 
 import msgspec
@@ -41,7 +42,7 @@ AT_EACH_K: tuple[Callable[[Sequence[Trajectory], Rounds], Sample], ...] = (
 class FigureEstimate(msgspec.Struct, frozen=True, kw_only=True):
     """One figure of one candidate: pooled over all tokens, and as the mean over requests.
 
-    `k` is None for α. Of too few requests for an interval there is only `without_interval`.
+    `k` is None for α. With too few requests for an interval only `without_interval` is set.
     `per_request` is None where the figure was predicted from hazards that all requests share.
     `requests_needed` is how many requests like these give the pooled figure the wanted width.
     """
@@ -58,11 +59,12 @@ class FigureEstimate(msgspec.Struct, frozen=True, kw_only=True):
 class CandidateAcceptance(msgspec.Struct, frozen=True, kw_only=True):
     """All figures of one candidate: from its replays, or where only an engine ran it or decoding
     contradicts them, from the rounds that were `counted`. Then `predicted` has the smaller k's that
-    were not decoded, from the acceptance by position at the largest. `mode` is None for prompt
-    lookup. Requests of unequal length carry as much information as `equal_requests` of one length.
+    were not decoded, from the acceptance by position at the largest. `mode` is None for drafts that
+    have no acceptance by position (prompt lookup, heads, stacks) or were not replayed. Requests of
+    unequal length carry as much information as `equal_requests` of one length.
 
     `hazards` and `survivals` are those of the largest k. `rounds_by_group` has each segment and
-    each temperature at each k, for prompt lookup too. `trees` is what an engine that drafts trees
+    each temperature at each k, for every draft. `trees` is what an engine that drafts trees
     could reach at temperature 0, not comparable with the other figures at the same k.
     """
 
@@ -121,8 +123,8 @@ def acceptance_report(
     without replays that hold from the rounds that were counted.
 
     Args:
-        ks: draft lengths; prompt lookup leaves out those beyond the window it was measured with.
-            Counts are shown at the k's that were decoded.
+        ks: draft lengths; prompt lookup, heads and stacks leave out those beyond the window that
+            they were measured with. Counts are shown at the k's that were decoded.
         width: the relative half width of an interval that `requests_needed` aims at.
         everything: or only what one screen shows: α by group, τ and hazards, pooled.
     """
@@ -197,35 +199,34 @@ def _figures(
     # Where an engine reported sums, nothing is known by position.
     positions = range(1, longest + 1) if pairs or (rate and rate.value is not None) else ()
     figures_of = AT_EACH_K if everything else (definitions.mean_accepted_length,)
-    sections: dict[str, list[tuple[int | None, Sample]]] = {
-        "alpha": [] if rate is None or rate.value is None else [(None, rate)],
-        "at_each_k": [(k, of(*at_k)) for k, at_k in rounds.items() for of in figures_of],
-        "hazards": [(longest, definitions.hazard(*rounds[longest], i)) for i in positions],
-        "survivals": [
-            (longest, definitions.survival(*rounds[longest], i)) for i in positions if everything
-        ],
-        "predicted": [(k, of(*at_k)) for k, at_k in predicted.items() for of in figures_of],
-    }
-    samples = [sample for section in sections.values() for _, sample in section]
+    wanted: list[tuple[str, int | None, Sample]] = []  # the field that a figure is for, its k
+    if rate is not None and rate.value is not None:
+        wanted.append(("alpha", None, rate))
+    wanted += [("at_each_k", k, of(*at_k)) for k, at_k in rounds.items() for of in figures_of]
+    for i in positions:
+        wanted.append(("hazards", longest, definitions.hazard(*rounds[longest], i)))
+        if everything:
+            wanted.append(("survivals", longest, definitions.survival(*rounds[longest], i)))
+    wanted += [("predicted", k, of(*at_k)) for k, at_k in predicted.items() for of in figures_of]
+    samples = [sample for *_, sample in wanted]
     means = [definitions.per_request_mean(each) if everything else None for each in samples]
     # All at once, since requests are drawn once for the figures that are computed together.
     intervals = estimates([*samples, *means])
-    every = iter(zip(intervals[: len(samples)], intervals[len(samples) :], strict=True))
-    figures: dict[str, tuple[FigureEstimate, ...]] = {}
-    for name, section in sections.items():
-        figures[name] = tuple(
-            FigureEstimate(
-                figure=sample.figure.name,
-                symbol=sample.figure.symbol,
-                k=k,
-                pooled=pooled,
-                without_interval=None if pooled else sample.value,
-                # A predicted one's addends are a request's share in hazards of all requests.
-                per_request=None if name == "predicted" else mean,
-                requests_needed=requests_needed(sample, width),
-            )
-            for (k, sample), (pooled, mean) in zip(section, every, strict=False)
+    figures = defaultdict[str, list[FigureEstimate]](list)
+    for (name, k, sample), pooled, mean in zip(
+        wanted, intervals[: len(samples)], intervals[len(samples) :], strict=True
+    ):
+        figure = FigureEstimate(
+            figure=sample.figure.name,
+            symbol=sample.figure.symbol,
+            k=k,
+            pooled=pooled,
+            without_interval=None if pooled else sample.value,
+            # A predicted one's addends are a request's share in hazards of all requests.
+            per_request=None if name == "predicted" else mean,
+            requests_needed=requests_needed(sample, width),
         )
+        figures[name].append(figure)
     faults = suspected_faults(candidate, pairs, [at for _, at in rounds.values()], near_tie(run))
     groups: tuple[GroupRounds, ...] = ()
     if everything:
@@ -238,15 +239,15 @@ def _figures(
         equal_requests=round(definitions.by_tokens(trajectories).equal_requests, 1),
         responses=len(trajectories),
         alpha=next(iter(figures["alpha"]), None),
-        at_each_k=figures["at_each_k"],
-        hazards=figures["hazards"],
-        survivals=figures["survivals"],
+        at_each_k=tuple(figures["at_each_k"]),
+        hazards=tuple(figures["hazards"]),
+        survivals=tuple(figures["survivals"]),
         breakdown=breakdown(pairs, templated=template_may_differ(run, candidate)),
         trees=best_trees(pairs, longest) if everything and pairs and longest else (),
         faults=((own.contradiction, *faults) if own.contradiction else faults),
         rounds_by_group=groups,
         counted=bool(rounds) and not pairs,
-        predicted=figures["predicted"],
+        predicted=tuple(figures["predicted"]),
     )
     compared = {None: rate} if rate else {}
     return card, compared | {k: definitions.tokens_per_round(*at) for k, at in rounds.items()}

@@ -13,7 +13,7 @@ with those of chains at the same k: a tree of n nodes makes the target verify n 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 import msgspec
 import numpy as np
@@ -54,8 +54,8 @@ class TreeFigures(msgspec.Struct, frozen=True, kw_only=True):
 def best_trees(pairs: Pairs, depth: int, nodes: Sequence[int] = NODES) -> tuple[TreeFigures, ...]:
     """The best tree of each size, over the responses at temperature 0.
 
-    Empty for prompt lookup, for fewer than two requests at temperature 0, and for replays by an
-    engine, which have no ranks.
+    Empty for drafts without a replay by position (prompt lookup, heads, stacks), for fewer than two
+    requests at temperature 0, and for replays by an engine, which have no ranks.
     """
     greedy = [(t, r) for t, r in model_pairs(pairs) if t.sampling.temperature == 0]
     if any(replay.accept and not replay.rank for _, replay in greedy):
@@ -68,13 +68,11 @@ def best_trees(pairs: Pairs, depth: int, nodes: Sequence[int] = NODES) -> tuple[
     halves = [[p for p in greedy if (p[0].request in of_first) is first] for first in (True, False)]
     trajectories = ByRequest(trajectory for half in halves for trajectory, _ in half)
     rates, by_half = rank_rates(greedy), [rank_rates(half) for half in halves]
-    walked = [Walked(half, depth) for half in halves]
+    walks = [walker(half, depth) for half in halves]
     samples = []
     for size in nodes:
         trees = [best_tree(of_half, size, depth) for of_half in by_half]
-        laws = [
-            law for half, tree in zip(walked, trees[::-1], strict=True) for law in half.by(tree)
-        ]
+        laws = [law for walk, tree in zip(walks, trees[::-1], strict=True) for law in walk(tree)]
         rounds = expected_rounds(laws, depth)
         samples += [tokens_per_round(trajectories, rounds)]
         samples += [uncut_accepted_length(trajectories, rounds)]
@@ -101,43 +99,38 @@ def rank_rates(pairs: ModelPairs) -> Floats:
     return counts / max(positions, 1.0)
 
 
-class Walked:
-    """Responses that trees of up to `depth` draft steps are walked along, all at once: the ranks of
-    their tokens, with a gap after each response that no tree drafts.
-
-    A path that ends before `depth` counts as rejected there, as in an engine's round.
+def walker(pairs: ModelPairs, depth: int) -> Callable[[Tree], list[StartLaw]]:
+    """A function of a tree of up to `depth` draft steps: how deep each response follows the tree in
+    a round from each position. A path that ends before `depth` counts as rejected there, as in an
+    engine's round.
     """
+    steps = [len(replay.rank) for _, replay in pairs]
+    # All responses' ranks in one array, with a gap after each that no tree drafts.
+    gap = np.full(depth, np.iinfo(np.int64).max)
+    every = [part for _, replay in pairs for part in (np.asarray(replay.rank, np.int64), gap)]
+    ranks = np.concatenate(every)
+    begins = np.cumsum([0, *(count + depth for count in steps)])[:-1].tolist()
+    proposed = [
+        np.clip(replay.draftable - np.arange(count), 0, depth)
+        for (_, replay), count in zip(pairs, steps, strict=True)
+    ]
 
-    def __init__(self, pairs: ModelPairs, depth: int) -> None:
-        self._pairs, self._depth = pairs, depth
-        gap = np.full(depth, np.iinfo(np.int64).max)
-        ranks = [np.asarray(replay.rank, np.int64) for _, replay in pairs]
-        self._ranks = np.concatenate([part for rank in ranks for part in (rank, gap)])
-        steps = [len(rank) for rank in ranks]
-        begins = np.cumsum([0, *(count + depth for count in steps)])[:-1].tolist()
-        self._places = [slice(at, at + count) for at, count in zip(begins, steps, strict=True)]
-        self._proposed = [
-            np.clip(replay.draftable - np.arange(count), 0, depth)
-            for (_, replay), count in zip(pairs, steps, strict=True)
-        ]
-
-    def by(self, tree: Tree) -> list[StartLaw]:
-        """How deep each response follows a tree in a round from each position."""
+    def walk(tree: Tree) -> list[StartLaw]:
         child, nowhere = _children(tree)
-        width, starts = child.shape[1], len(self._ranks) - self._depth
+        width, starts = child.shape[1], len(ranks) - depth
         # In 16 bits, since memory is what takes time here.
-        rows, ranks = (child * width).ravel().astype(np.int16), np.minimum(self._ranks, width - 1)
-        ranks, row = ranks.astype(np.int16), np.zeros(starts, np.int16)
+        rows = (child * width).ravel().astype(np.int16)
+        known, row = np.minimum(ranks, width - 1).astype(np.int16), np.zeros(starts, np.int16)
         matched = np.zeros(starts, np.int64)
-        for step in range(self._depth):
-            row = rows.take(row + ranks[step : step + starts])
+        for step in range(depth):
+            row = rows.take(row + known[step : step + starts])
             matched += row != nowhere * width
         return [
-            StartLaw(trajectory.output_tokens, trajectory.limit, proposed, matched[at], self._depth)
-            for (trajectory, _), proposed, at in zip(
-                self._pairs, self._proposed, self._places, strict=True
-            )
+            StartLaw(t.output_tokens, t.limit, each, matched[at : at + len(each)], depth)
+            for (t, _), each, at in zip(pairs, proposed, begins, strict=True)
         ]
+
+    return walk
 
 
 def _children(tree: Tree) -> tuple[Ints, int]:

@@ -53,6 +53,7 @@ _PREDICTED = (
     "predicted, not measured, at k's that were not decoded: from how often each position was "
     "accepted at the largest"
 )
+_BEYOND = "unknown at these k: the sweep looked no further than its own"
 # What the columns of the first screen mean.
 _MEANINGS = {
     "α": "α: acceptance rate. ",
@@ -60,8 +61,8 @@ _MEANINGS = {
 }
 _TREES = (
     "Best trees: what an engine that drafts fixed trees could reach at temperature 0. The target "
-    "verifies all nodes, so these figures are not comparable with those of chains. Each tree is "
-    "judged on the requests that did not choose it."
+    "verifies all nodes, so these figures are not comparable with those of chains. Trees are "
+    "cross-fitted: evaluated on requests that were not used to choose them."
 )
 _NAME = 24  # characters of a draft's name on the first screen
 _ENOUGH = 0.02  # how many requests would give each figure to within ± this share
@@ -123,6 +124,8 @@ def one_screen(report: AcceptanceReport) -> list[Section]:
         alpha = _known(c.alpha) if c.alpha else None
         rows.append([name, alpha, *(lengths.get(k) for k in ks)])
         found = [*_faults(c), *([_counted(c)] if c.counted else [])]
+        if not (c.counted or any(lengths.values())):
+            found.append(_BEYOND)
         if c.breakdown and c.candidate != SELF:
             drafts[c.candidate] = name
             found += filter(None, [c.breakdown.reading])
@@ -253,6 +256,8 @@ def _of_candidate(c: CandidateAcceptance, width: float) -> Iterator[Section]:
         drafting = "counted while decoding"
         unknown = "No α: the engine did not say at which positions it accepted."
         notes = [sentence(_counted(c))]
+    elif not any(map(_known, c.at_each_k)):
+        notes = [sentence(_BEYOND)]
     if c.alpha is None:
         notes.append(unknown)
     else:

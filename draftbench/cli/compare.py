@@ -14,6 +14,7 @@ from draftbench.flags import flag
 from draftbench.gate.compare import (
     OTHER_KEYS,
     Comparison,
+    Difference,
     FigureChange,
     SideBySide,
     compare_runs,
@@ -24,7 +25,7 @@ from draftbench.planner.passes import MIN_PROCESSES
 from draftbench.records import SELF
 from draftbench.report.answer import DECISIONS
 from draftbench.report.text import Section, TableCell, counted, filled, sentence, shortened
-from draftbench.run_folder.manifest import flag_of
+from draftbench.run_folder.manifest import flag_of, in_words
 
 _LEGEND = (
     "A, B and B − A cover the requests in both runs; B − A has its 95% interval, paired as in "
@@ -108,14 +109,14 @@ def changes(comparison: Comparison, *, everything: bool = False) -> list[Section
         notes.append("No candidate is in both runs.")
     for side, only in (("A", comparison.only_a), ("B", comparison.only_b)):
         notes += [f"Only in {side}: {', '.join(only)}"] if only else []
-    differing = {
-        "settings": [(flag_of(each.fact), each.a, each.b) for each in comparison.question],
-        "models": [(each.fact, each.a, each.b) for each in comparison.models],
-    }
+    settings = [
+        Difference(flag_of(c.fact), *map(in_words, (c.a, c.b))) for c in comparison.question
+    ]
+    differing = {"settings": settings, "models": comparison.models}
     notes = [*([_LEGEND] if rows else []), *notes]
     if not everything:
         for what, facts in differing.items():
-            notes += _names(what, [fact for fact, *_ in facts])
+            notes += _names(what, [each.fact for each in facts])
         notes += [*_names("environment", comparison.environment), _MORE]
     a, b = comparison.requests_a, comparison.requests_b
     sizes = f" (A: {a}, B: {b})"
@@ -126,7 +127,7 @@ def changes(comparison: Comparison, *, everything: bool = False) -> list[Section
     ]
     if everything:
         for what, facts in differing.items():
-            lines = [f"{fact}: {before or '–'} → {after or '–'}" for fact, before, after in facts]
+            lines = [f"{each.fact}: {each.a or '–'} → {each.b or '–'}" for each in facts]
             sections.append(Section(f"Differences in the {what}", notes=lines))
         sections.append(Section("Differences in the environment", notes=comparison.environment))
     return [sections[0], *filled(sections[1:])]
@@ -190,7 +191,7 @@ def answers(compared: SideBySide, *, everything: bool = False) -> list[Section]:
     settings = []
     for differing in compared.question:
         values = zip(compared.runs, differing.values, strict=True)
-        of_each = "; ".join(f"{letters[run]} {value or '–'}" for run, value in values)
+        of_each = "; ".join(f"{letters[run]} {in_words(value)}" for run, value in values)
         settings.append(f"{flag_of(differing.fact)}: {of_each}")
     sections = [Section("Answers", head, rows, notes), caveats]
     if everything:

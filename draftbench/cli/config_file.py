@@ -107,8 +107,8 @@ def _checked(what: str, parameter: Any, value: Any) -> Any:
         long = isinstance(part, int) and part.bit_length() >= 64
         if long or isinstance(part, bool) or not isinstance(part, (str, int, float, date)):
             raise UsageError(
-                f"{what} must be a value, not something nested",
-                hint="write text, a number or a list of these",
+                f"{what} must be text, a number or a list of these",
+                hint="write true and false only for switches, and nest nothing",
             )
     texts = [str(part) for part in parts]
     return texts if parameter.multiple else ",".join(texts)

@@ -8,11 +8,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from draftbench.cli.flags import read, traffic_query
-from draftbench.cli.gate import baseline_of
+from draftbench.cli.gate import baseline_of, checked
 from draftbench.cli.invocation import command
 from draftbench.cli.output import QUIET, Output, width, write_result
 from draftbench.cli.sweep import next_commands, run_sweep
 from draftbench.flags import flag
+from draftbench.gate.judge import judge
 
 if TYPE_CHECKING:
     from draftbench.gate.baseline import Baseline
@@ -77,9 +78,6 @@ def _judged(old: Baseline, new: Baseline) -> list[str]:
     """The gate's verdict on one draft replacing another, over all requests; `gate` also shows
     segments.
     """
-    from draftbench.cli.gate import checked
-    from draftbench.gate.judge import judge
-
     result = judge(old, new)
     replaced = f"`{new.candidate}` replaces `{old.candidate}`"
     title = f"{result.verdict} (exit code {result.exit_code}): {replaced}"

@@ -13,14 +13,14 @@ from draftbench.models.check_result import ModelSheet
 from draftbench.records import SELF, Candidate, Record
 from draftbench.report.text import Section, counted, duration, shortened
 from draftbench.run_folder.manifest import Manifest
-from draftbench.sweep.engine_servers import Serving
+from draftbench.sweep.engine_servers import Servers
 from draftbench.sweep.preparation import Prepared
 from draftbench.sweep.work import (
     START_SECONDS,
     DeviceSpeed,
     Stage,
     arriving_seconds,
-    servers_of,
+    configs_of,
     sheets_of,
     speed_of,
     stages_of_decoder,
@@ -41,8 +41,8 @@ def dry_run_of(prepared: Prepared) -> DryRun:
     """
     target, drafts = sheets_of(prepared)
     speed = speed_of(prepared.manifest.question.device, prepared.build.dtype)
-    if prepared.serving is not None:
-        return of_engine(prepared, prepared.serving, target, drafts, speed)
+    if prepared.servers is not None:
+        return of_engine(prepared, prepared.servers, target, drafts, speed)
     assert target is not None
     return of_decoder(prepared, target, drafts, speed)
 
@@ -99,22 +99,22 @@ def of_decoder(
 
 def of_engine(
     prepared: Prepared,
-    serving: Serving,
+    servers: Servers,
     target: ModelSheet | None,
     drafts: Mapping[str, ModelSheet],
     speed: DeviceSpeed,
 ) -> DryRun:
     """A dry run on a serving engine; `target` is None if it cannot be counted here."""
-    started = [c for c in prepared.candidates if c in serving.levels and serving.server is None]
-    if serving.server is not None:
+    started = [c for c in prepared.candidates if c in servers.levels and servers.given is None]
+    if servers.given is not None:
         target = None  # it runs elsewhere
     step, span = step_on_engine(target, speed), arriving_seconds(prepared)
     few, many = (
-        list(stages_on_engine(prepared, serving, step or 0.0, every_k=every_k))
+        list(stages_on_engine(prepared, servers, step or 0.0, every_k=every_k))
         for every_k in (False, True)
     )
     starts = [
-        0 if serving.server else len(list(servers_of(prepared, serving, every_k=every_k)))
+        0 if servers.given else len(list(configs_of(prepared, servers, every_k=every_k)))
         for every_k in (False, True)
     ]
     # No server is done before the last request has arrived.
@@ -243,4 +243,6 @@ def sections(plan: DryRun) -> list[Section]:
     if plan.most_seconds is not None:
         times = dict.fromkeys((duration(plan.least_seconds), duration(plan.most_seconds)))
         title = f"This sweep would take about {' to '.join(times)}{memory}"
+    elif plan.least_seconds is not None:
+        title = f"This sweep would take {duration(plan.least_seconds)} or more"
     return [Section(title, ("", ""), list(rows.items()), plan.assumed)]

@@ -123,8 +123,12 @@ def gate(
         check_output(file, force)
     if save:
         observed = read(run)
-        if None in (candidate, k):
-            options = with_costs(options, costs, observed)
+        if len(options.concurrency) > 1:
+            raise UsageError(
+                "a baseline is of one concurrency, and --concurrency names several",
+                hint=f"for example --concurrency {options.concurrency[0]}",
+            )
+        options = with_costs(options, costs, observed)
         saved = baseline_of(observed, candidate, k, options)
         write_baseline(saved, save)
         requests = counted(len(saved.requests), "request")
@@ -300,15 +304,15 @@ def checked(
     """
     rows = []
     for check in checks:
-        seen, improved = check.smallest_detectable_drop, " (improved)" if check.improved else ""
+        improved = " (improved)" if check.improved else ""
         row = {
             "segment": check.segment,
             "metric": check.metric,
             "before": _value(check.old, ends=everything),
             "now": _value(check.new, ends=everything),
             "change": difference(check),
-            "limit": check.amount(check.limit.value),
-            "detects drops from": None if seen is None else check.amount(seen),
+            "limit": check.limit.amount(check.limit.value),
+            "detects drops from": check.detects,
             "verdict": f"{check.verdict}{improved}",
         }
         if check.segment is None:

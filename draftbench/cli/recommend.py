@@ -157,7 +157,10 @@ def render(
         return "\n\n".join([f"## {title}", *lines, *rest]).rstrip()
     if everything:
         first = "\n".join(paragraph(line, width) for line in top)
-        return f"{first}\n\n{render_sections(every_section(answer), style, width)}"
+        sections = render_sections(every_section(answer), style, width)
+        return "\n\n".join(
+            filter(None, (first, sections, "\n".join(command_lines(commands, width))))
+        )
     return _screen(answer, top, min(width, SCREEN_COLUMNS), commands)
 
 

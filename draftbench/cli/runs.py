@@ -75,7 +75,7 @@ def list_runs(
     rows, notes = [], []
     for run in listed:
         name, target, traffic = (
-            str(path).rsplit("/", 1)[-1] for path in (run.run, run.target, run.traffic)
+            str(path).rstrip("/").rsplit("/", 1)[-1] for path in (run.run, run.target, run.traffic)
         )
         if run.problem:
             notes.append(f"{name}: {run.problem}")
@@ -124,12 +124,12 @@ def _newest_first(folder: Path) -> list[ListedRun]:
         listed.append(
             ListedRun(
                 str(path),
-                run.manifest.created,
-                run.manifest.question.target,
-                run.manifest.question.traffic,
-                run.manifest.requests,
-                "deleted" if run.redacted else "kept",
-                "complete" if run.manifest.under_way is None else "unfinished",
+                created=run.manifest.created,
+                target=run.manifest.question.target,
+                traffic=run.manifest.question.traffic,
+                requests=run.manifest.requests,
+                private="deleted" if run.redacted else "kept",
+                status="complete" if run.manifest.under_way is None else "unfinished",
             )
         )
     return sorted(listed, key=lambda run: run.created, reverse=True)

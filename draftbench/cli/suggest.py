@@ -20,8 +20,8 @@ from draftbench.models.known_pairs import (
     KnownPairing,
     SuggestedDraft,
     Suggestion,
-    heads,
     heads_of,
+    known_heads,
     pairings_of,
 )
 from draftbench.models.own_draft import own_draft_by_name, own_draft_of
@@ -83,7 +83,7 @@ def _checked(target: str, rows: tuple[KnownPairing, ...]) -> Suggestion:
             own = own_draft_of(source.raw_config)
     if drafts:
         from draftbench.models.check import check_models
-    parameters: int | None = None
+    size: int | None = None
     active: int | None = None
     proposals = []
     for row in rows:
@@ -101,7 +101,7 @@ def _checked(target: str, rows: tuple[KnownPairing, ...]) -> Suggestion:
             proposals.append(SuggestedDraft(pairing=row, unchecked=why))
             continue
         (pair,) = found.pairs
-        parameters, active = found.target.parameters, found.target.active_parameters
+        size, active = found.target.parameters, found.target.active_parameters
         proposals.append(
             SuggestedDraft(
                 pairing=row,
@@ -114,7 +114,7 @@ def _checked(target: str, rows: tuple[KnownPairing, ...]) -> Suggestion:
             )
         )
     name = source.name if rows else source.spec
-    return Suggestion(name, parameters, tuple(proposals), own, active, heads_of(target))
+    return Suggestion(name, size, tuple(proposals), own, active, heads_of(target))
 
 
 def _unreadable(model: ModelSource) -> str | None:
@@ -133,7 +133,7 @@ def sections(answer: Suggestion) -> Iterator[Section]:
     """What the target carries itself, heads for it, and draft models."""
     yield from own_draft_section(answer.target, answer.own_draft)
     if answer.heads:
-        checked, _ = heads()
+        checked, _ = known_heads()
         rows, sources = [], dict[str, None]()
         for head in sorted(answer.heads, key=lambda head: head.method != "eagle3"):
             name, runs = f"{head.method}:{head.head}", "an engine"

@@ -154,7 +154,7 @@ def run_sweep(
                 list(map(str, prepared.candidates)),
                 options.ks,
                 stages_to_come(prepared),
-                in_seconds=prepared.serving is None,
+                in_seconds=prepared.servers is None,
                 at_most=options.until == "settled",
             )
             folder = measure_sweep(prepared, out, watcher)
@@ -204,7 +204,9 @@ def _settled(observed: Run, answer: Recommendation, options: SweepOptions) -> st
     rest = "the others were left out" if ended else "--until settled leaves the others out"
     settled = f"settled after {after} of {every} requests"
     if answer.decision == "inconclusive":
-        settled = f"inconclusive after {after} of {every} requests, as it would be after all"
+        settled = (
+            f"inconclusive after {after} of {every} requests; the others would not change that"
+        )
     return f"{settled}; {rest}"
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Annotated, Any
 
 import msgspec
@@ -43,8 +42,7 @@ def traffic(
     draftbench traffic prod.jsonl --show-prompt
     draftbench traffic suite:chat --format json | jq .forms
     """
-    query = replace(traffic_query(source, **reading), constraints=frozenset(KINDS))
-    read = load(query)
+    read = load(traffic_query(source, constraints=frozenset(KINDS), **reading))
     shown = show_prompt or source.startswith("suite:")
     first = first_request(read.requests[0], None, shown=shown)
     summary = msgspec.structs.replace(read.summary, first=first)
@@ -69,7 +67,7 @@ def traffic_lines(summary: TrafficSummary) -> list[str]:
         lines.append(f"{counted(summary.merged, 'row')} repeated: a request counts once per row")
     if summary.several:
         rows = counted(summary.several, "row")
-        lines.append(f"{rows} with several answers asked for (n): the request counts n times")
+        lines.append(f"{rows} asking for several answers (n): the request counts n times")
     if summary.layout not in ((), ORDINARY):
         lines.append(f"the file is read as {', '.join(summary.layout)}")
     if summary.unread:

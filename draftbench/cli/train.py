@@ -181,9 +181,11 @@ def _proof(draft: str, proof: Proof, where: str, notes: Sequence[str] = ()) -> S
 
 def _outcome(proof: Proof, forecast: Forecast | None, out: str) -> Iterator[str]:
     """What to make of the proof; `out` names the trained draft."""
-    if proof.after and forecast and forecast.fastest:
+    if proof.after and proof.over_fastest and forecast and forecast.fastest:
+        over, least = proof.over_fastest, faster_than(1.0)
+        beats = "beats" if over.low >= least else "may beat"
+        beats = beats if over.high >= least else "does not beat"
         reached = proof.after.speedup.value
-        beats = "beats" if reached >= faster_than(forecast.fastest) else "does not beat"
         yield f"with {reached:.2f}× it {beats} the run's fastest, {forecast.fastest:.2f}×"
     if forecast is None:
         yield "there was no forecast: too few steps to tell"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
 from importlib.util import find_spec
 from pathlib import Path
@@ -36,8 +37,7 @@ def device_of(name: str | None) -> str:
     kind, _, number = name.partition(":")
     if kind == "mps":
         raise UsageError(f"device `{name}`: {APPLE}", hint="leave --device out: the CPU is used")
-    numbered = number.isdigit() and kind == "cuda"
-    if kind not in ("cpu", "cuda", "auto") or (number and not numbered):
+    if not re.fullmatch(r"cpu|auto|cuda(:\d{1,3})?", name, re.ASCII):
         raise UsageError(f"unknown device `{name}`", hint="cpu, cuda, cuda:1 or auto")
     if kind == "cuda" and not here and (obstacle := why_no_gpu()):
         raise UsageError(f"device `{name}` cannot be used: {obstacle[0]}", hint=obstacle[1])

@@ -1,5 +1,5 @@
 """Drafters, which propose up to k tokens for each row: a draft model, prompt lookup, or a stack of
-prompt lookup and another drafter. Heads are in `eagle.py`.
+prompt lookup and another drafter. Heads are in `heads.py`.
 
 A drafter keeps a state along each response and learns after each round how much of its proposal was
 accepted. It never sees the target's logits.

@@ -12,34 +12,18 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import chain
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
 from draftbench.decoder.attention import PIECE, LaterDepths, ManyRows, OneRow, Placement, Rotary
-from draftbench.decoder.drafters import Proposal, ProposalRequest
+from draftbench.decoder.heads import CHUNK, Drafted, Head
 from draftbench.decoder.linear import Product, as_function, layouts_of
 from draftbench.decoder.llama import SlabCache, rotary_tables
-from draftbench.decoder.runner import DecodeTask, last_of_each, on_device, only_row
+from draftbench.decoder.runner import last_of_each, on_device, only_row
 from draftbench.decoder.sampling import best, top_two_margin
-
-# Rows of a text that draft side by side in replay.
-CHUNK = 128
-
-
-class Drafted(NamedTuple):
-    """What a text's rows draft at one depth or, in a second dimension, at each depth."""
-
-    tokens: Tensor
-    margins: Tensor  # the best logit less the second
-
-    @classmethod
-    def by_depth(cls, parts: Sequence[Drafted]) -> Drafted:
-        """Depths side by side [rows, depths]."""
-        return cls(*(torch.stack(part, dim=1) for part in zip(*parts, strict=True)))
 
 
 @dataclass(frozen=True)
@@ -70,7 +54,7 @@ class _Norm:
         return functional.rms_norm(x, self.weight.shape, self.weight, self.eps)
 
 
-class EagleHead:
+class EagleHead(Head):
     """A head with its weights.
 
     Args:
@@ -149,24 +133,21 @@ class EagleHead:
         return f"draftbench ({self.dtype}, {self.device}{how})".replace("torch.", "")
 
     def modules(self) -> Iterator[nn.Module]:
-        """Every linear layer."""
         yield from self.linears
 
     def tensors(self) -> Iterator[Tensor]:
-        """Its weights outside linear layers."""
         yield from (norm.weight for norm in self.norms.values())
         if self.own_embedding:
             yield self.embedding
 
     def new_cache(self, capacity: int, rows: int = 1, widths: Collection[int] = ()) -> SlabCache:
-        """An empty cache of `rows` texts, with room for `capacity` tokens each."""
         like = self.norms["last"].weight
         size = 1, 2, rows, self.kv_heads, capacity, self.shape.head_dim
         return SlabCache(like.new_zeros(size), [0] * rows)
 
     @torch.inference_mode()
     def entering(self, states: Tensor) -> Tensor:
-        """g: what depth 0 reads of the target's states [n, layers · hidden]."""
+        """g of the states h."""
         if "all" in self.norms:
             states = self.norms["all"](states)
         if self.shape.fc_norm:
@@ -178,10 +159,6 @@ class EagleHead:
     def step(
         self, tokens: Tensor, left: Tensor, cache: SlabCache, counts: Sequence[int]
     ) -> tuple[Tensor, Tensor]:
-        """Read the next tokens [n], some for each row of the cache: text with what is `entering` at
-        the tokens before it, or drafted tokens with what the previous depth left. Returns the token
-        that each row with new tokens drafts, and what its next depth reads.
-        """
         lengths, row = cache.lengths, only_row(counts)
         cache.lengths = [have + new for have, new in zip(lengths, counts, strict=True)]
         placement: Placement
@@ -203,12 +180,6 @@ class EagleHead:
     def along(
         self, tokens: Sequence[int], states: Tensor, first: int, depths: int
     ) -> Iterator[Drafted]:
-        """What rows `first`, `first` + 1, … of a text draft at each depth, as long as there is a
-        next token to draft; computed some rows at a time.
-
-        Args:
-            states: the target's at all of the text's tokens except the last.
-        """
         padded = torch.tensor([*tokens, *[0] * depths], device=self.device)
         entering, cache = self.entering(states), self.new_cache(len(tokens))
         if first:
@@ -244,62 +215,3 @@ class EagleHead:
         x = x + self.down(functional.silu(gate).mul_(up))
         last = norms["last"](x)
         return last, last if self.shape.norm_output else x
-
-
-class HeadDrafter:
-    """A head that proposes its argmax: one pass over what the target has read since the last round,
-    and one for each further token.
-    """
-
-    def __init__(self, head: Any) -> None:
-        self.head = head  # or another that reads the target's states, with the same methods
-        self.reads: Sequence[int] = head.reads
-
-    def open(self, rows: int, capacity: int) -> None:
-        self.cache = self.head.new_cache(capacity, rows)
-        # The target's states at the tokens that the head has not read yet, by row.
-        self._unread = [torch.empty(0)] * rows
-
-    def begin(self, row: int, task: DecodeTask, states: Tensor | None = None) -> None:
-        """Read the prompt except its last state, which goes with the first output token."""
-        assert states is not None
-        self.cache.rewind(row, 0)
-        self._unread[row] = states[-1:]
-        if len(states) > 1:
-            tokens = on_device(task.prompt[1:], self.head.device)
-            entering, counts = self.head.entering(states[:-1]), self._counts({row: len(tokens)})
-            self.head.step(tokens, entering, self.cache, counts)
-
-    def propose(self, asks: Sequence[ProposalRequest]) -> list[Proposal | None]:
-        drafts: dict[int, list[Tensor]] = {ask.row: [] for ask in asks}
-        asking = [ask for ask in asks if ask.k > 0]
-        if asking:
-            unread = [ask.context[self.cache.lengths[ask.row] + 1 :] for ask in asking]
-            read = on_device(list(chain(*unread)), self.head.device)
-            left = self.head.entering(torch.cat([self._unread[ask.row] for ask in asking]))
-            counts = {ask.row: len(new) for ask, new in zip(asking, unread, strict=True)}
-            tokens, left = self.head.step(read, left, self.cache, self._counts(counts))
-            self._unread = [at[:0] if row in counts else at for row, at in enumerate(self._unread)]
-            caught_up = self.cache.lengths
-            for depth in range(1, max(ask.k for ask in asking) + 1):
-                for ask, token in zip(asking, tokens.split(1), strict=True):
-                    drafts[ask.row].append(token)
-                rest = [at for at, ask in enumerate(asking) if ask.k > depth]
-                if len(rest) < len(asking):
-                    kept = on_device(rest, self.head.device)
-                    asking, tokens, left = [asking[at] for at in rest], tokens[kept], left[kept]
-                if asking:
-                    counts = dict.fromkeys((ask.row for ask in asking), 1)
-                    counted = self._counts(counts)
-                    tokens, left = self.head.step(tokens, left, self.cache, counted)
-            self.cache.lengths = caught_up
-        return [Proposal(drafts[ask.row]) if drafts[ask.row] else None for ask in asks]
-
-    def keep(self, row: int, length: int, states: Tensor | None = None) -> None:
-        """Keep the states of a round's accepted tokens; the next round reads them."""
-        assert states is not None
-        unread = torch.cat([self._unread[row], states])
-        self._unread[row] = unread[: length - self.cache.lengths[row]]
-
-    def _counts(self, counts: Mapping[int, int]) -> list[int]:
-        return [counts.get(row, 0) for row in range(len(self._unread))]

@@ -20,13 +20,13 @@ from torch import Tensor, nn
 
 from draftbench.decoder.any_transformer import SlabTransformersCache, replace_linears
 from draftbench.decoder.drafters import Proposal, ProposalRequest
-from draftbench.decoder.eagle import CHUNK, Drafted, EagleHead, HeadDrafter
+from draftbench.decoder.heads import CHUNK, Drafted, Head, HeadDrafter
 from draftbench.decoder.linear import layouts_of
 from draftbench.decoder.runner import DecodeTask, on_device
 from draftbench.decoder.sampling import best, top_two_margin
 
 
-class MtpHead:
+class MtpHead(Head):
     """The layers, with their weights; rows run one by one.
 
     Args:
@@ -57,7 +57,6 @@ class MtpHead:
         return chain.from_iterable(layer.modules() for layer in self.model.layers)
 
     def tensors(self) -> Iterator[Tensor]:
-        """Its weights outside linear layers; embedding and output layer are the target's."""
         for module in self.modules():
             if not isinstance(module, nn.Linear):
                 yield from module.parameters(recurse=False)
@@ -68,14 +67,13 @@ class MtpHead:
         return SlabTransformersCache(["full_attention"] * self.layers, capacity, rows)
 
     def entering(self, states: Tensor) -> Tensor:
-        """What depth 0 reads of the target's states: all of them."""
         return states
 
     @torch.inference_mode()
     def step(
         self, tokens: Tensor, left: Tensor, cache: SlabTransformersCache, counts: Sequence[int]
     ) -> tuple[Tensor, Tensor]:
-        """Like `EagleHead.step`, with a single layer."""
+        """With a single layer."""
         ends, parts = [], zip(tokens.split(list(counts)), left.split(list(counts)), strict=True)
         for row, (read, entering) in enumerate(parts):
             if len(read):
@@ -89,7 +87,6 @@ class MtpHead:
     def along(
         self, tokens: Sequence[int], states: Tensor, first: int, depths: int
     ) -> Iterator[Drafted]:
-        """Like `EagleHead.along`; several layers draft at most one token each."""
         padded = torch.tensor([*tokens, *[0] * depths], device=self.device)
         cache, last = self.new_cache(len(tokens) + depths * CHUNK), len(tokens) - 2
         several = self.layers > 1
@@ -153,25 +150,20 @@ class MtpHead:
         """The best tokens after a depth's output."""
         return best(self._logits(left))
 
+    def drafter(self) -> HeadDrafter:
+        return HeadDrafter(self) if self.layers == 1 else LayersDrafter(self)
+
     def _logits(self, left: Tensor) -> Tensor:
         logits: Tensor = self.model._project_to_logits(left[None])[0]
         return logits
 
 
-# What drafts from the target's states.
-Head = EagleHead | MtpHead
-
-
-def head_drafter(head: Head) -> HeadDrafter:
-    """A new drafter with an empty cache."""
-    several = isinstance(head, MtpHead) and head.layers > 1
-    return (LayersDrafter if several else HeadDrafter)(head)
-
-
 class LayersDrafter(HeadDrafter):
-    """Several layers that propose their argmax, one token each. What they read from drafts is read
-    again in the next round: a row is finished when the tokens that all layers read there are known.
+    """Several layers that propose their argmax, one token each. Rows that read drafted tokens are
+    read again in the next round: a row is final once all layers' tokens there are in the text.
     """
+
+    head: MtpHead
 
     def begin(self, row: int, task: DecodeTask, states: Tensor | None = None) -> None:
         """Read the prompt's rows whose tokens are known for all layers."""
@@ -190,8 +182,8 @@ class LayersDrafter(HeadDrafter):
 
     @torch.inference_mode()
     def _read(self, row: int, text: Sequence[int], end: int, k: int) -> list[Tensor]:
-        """Read the rows up to `end` with every layer, or with `k` of them, which draft one token
-        each; keep the rows whose tokens are in the text. Along a response k never grows.
+        """Run rows up to `end` through all layers (k = 0), or through k layers, which draft one
+        token each; keep the rows whose tokens are in the text. Along a response k never grows.
         """
         head, cache = self.head, self.cache
         start, drafted = cache.lengths[row], list[Tensor]()

@@ -126,7 +126,7 @@ class Runner(Protocol):
         ...
 
     def modules(self) -> Iterator[nn.Module]:
-        """The linear layers, for counting what a quantization level touched."""
+        """Modules, the linear layers among them, for counting what a level touched."""
         ...
 
     def tensors(self) -> Iterator[Tensor]:

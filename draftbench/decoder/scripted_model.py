@@ -37,7 +37,7 @@ class ScriptedRunner:
 
     @property
     def embedding(self) -> Tensor:
-        """Refused: a function reads ids, which have no vectors."""
+        """Empty: a function reads ids, which have no vectors."""
         return torch.empty(self.vocab_size, 0)
 
     def new_cache(

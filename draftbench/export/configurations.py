@@ -25,7 +25,7 @@ from draftbench.models.engine_rules import (
     EngineRules,
     check_method,
     engine_called,
-    refusal_of,
+    engine_refusal,
     shorter_context,
 )
 
@@ -141,7 +141,7 @@ def configure(plan: ServePlan, engine: str, version: str | None = None) -> Engin
 def _check(plan: ServePlan, engine: str, rules: EngineRules) -> None:
     """Raise a UsageError if no version of the engine can serve the plan."""
     sizes, drafts, measured_on = plan.vocabularies, plan.speculation, plan.engine
-    if sizes and (refusal := refusal_of(rules, *sizes, translated=plan.other_ids)):
+    if sizes and (refusal := engine_refusal(rules, *sizes, translated=plan.other_ids)):
         raise UsageError(
             f"{rules.name} refuses this pair: {refusal}",
             hint="`draftbench check` says which engines take it",

@@ -25,7 +25,7 @@ def describe(check: Check) -> str:
     segment = f" [{check.segment}]" if check.segment is not None else ""
     return _line(
         f"{check.metric}{segment}: {number(check.old.value)} → {number(check.new.value)}, "
-        f"{difference(check)}, limit {check.amount(check.limit.value)}: {check.verdict}"
+        f"{difference(check)}, limit {check.limit.amount(check.limit.value)}: {check.verdict}"
     )
 
 

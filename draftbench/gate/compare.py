@@ -33,6 +33,7 @@ from draftbench.run_folder.manifest import (
     differing_question,
     differing_settings,
     flag_of,
+    in_words,
 )
 from draftbench.run_folder.run import Run
 
@@ -288,7 +289,7 @@ def _figures(
     differing = differing_question(runs[0].manifest, runs[1].manifest)
     for name in ("responses", "samples", "max_new_tokens", "temperature"):
         if name in differing:
-            before, after = differing[name]
+            before, after = map(in_words, differing[name])
             timed_apart = timed_apart or f"not comparable: {flag_of(name)} was {before}, is {after}"
     keys = runs[0].responses.keys() & runs[1].responses.keys()
     if other := _resampled(*runs, keys):

@@ -25,6 +25,12 @@ class Limit(Record, frozen=True):
     value: float
     relative: bool
 
+    def amount(self, value: float) -> str:
+        """A change in the unit of the limit, in all its digits: a rounded limit would seem to be
+        crossed, or kept, where it is not.
+        """
+        return f"{100 * value:.10g}%" if self.relative else f"{value:.10g}"
+
 
 DEFAULT_DROP = 0.02
 

@@ -208,9 +208,8 @@ def _inconclusive(check: Check, engine: str | None) -> str:
         )
     unit = "repeats" if check.metric == "draft_cost_ratio" else "requests"
     note = f"{check.metric} is inconclusive over {check.sample} {unit}"
-    if check.smallest_detectable_drop is not None:
-        drop = check.amount(check.smallest_detectable_drop)
-        note += f", which is enough to detect drops of {drop} or more"
+    if check.detects is not None:
+        note += f", which is enough to detect drops of {check.detects} or more"
     if check.requests_needed is None:
         return (
             f"{note}; no reasonable sample size would settle it: "

@@ -11,7 +11,7 @@ from draftbench.gate.baseline import Baseline, RequestCounts
 from draftbench.gate.limits import TIMED, Limit
 from draftbench.records import LOOKUP, NUMBER_TYPES
 from draftbench.run_folder.key import VARIABLE
-from draftbench.run_folder.manifest import flag_of
+from draftbench.run_folder.manifest import flag_of, in_words
 
 # Requests that the new run lacks may be those on which it failed, so most must be there.
 MIN_OVERLAP = 0.8
@@ -123,7 +123,8 @@ def refusal(
         # Two of them are set by no flag.
         flagless = field in ("metric_version", "definition of α")
         name = field.replace("_", " ") if flagless else flag_of(field)
-        found.append((f"{name} was {before[field]}, is {now[field]}", hint, True))
+        was, is_now = in_words(before[field]), in_words(now[field])
+        found.append((f"{name} was {was}, is {is_now}", hint, True))
 
     # Another machine or load, if times are limited.
     timed = next((limit.metric for limit in limits if limit.metric in TIMED), None)

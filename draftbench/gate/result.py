@@ -44,10 +44,11 @@ class Check(Record, frozen=True):
     holm_p: float | None = None
     more_processes: bool = False
 
-    def amount(self, value: float) -> str:
-        """A change in the unit of the limit."""
-        digits = float(f"{100 * value if self.limit.relative else value:.2g}")
-        return f"{digits:g}%" if self.limit.relative else f"{digits:g}"
+    @property
+    def detects(self) -> str | None:
+        """The smallest drop that would be detected, in two digits."""
+        drop = self.smallest_detectable_drop
+        return None if drop is None else self.limit.amount(float(f"{drop:.2g}"))
 
 
 class TextCheck(Record, frozen=True):

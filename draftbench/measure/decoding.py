@@ -1,7 +1,7 @@
 """Times decoding with a candidate at some k's, interleaved with the baseline.
 
 The baseline is the same code with k = 0. With one row the k's take turns by request, with several
-rows every few rounds. Each shape runs once before anything is timed.
+rows every `SECONDS_A_TURN`. Each shape runs once before anything is timed.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from draftbench.measure.candidate import LoadedCandidate
 from draftbench.measure.trajectories import ScoredResponse, task_of
 from draftbench.records import NEAR_TIE_MARGIN, Decode, Key
 
-# How many tokens of a response, besides the k drafted ones, a shape decodes before it is timed.
+# Tokens, besides k, that each shape decodes before it is timed.
 WARM_TOKENS = 12
 # Seconds for which a batch is decoded before the next has its turn: short, since the speed of a
 # machine changes within seconds, but more than a round, since in the first round of a turn the
@@ -38,28 +38,47 @@ def decode_requests(
     Yields the runs that must be kept together, since they are only useful if every k is there: with
     one row the runs of one request, for each request that is not done; with several rows all runs.
     """
-    ks, measurement = (0, *ks), loaded.measurement
-    todo = [(turn, each) for turn, each in enumerate(responses) if each.key not in done]
+    ks = (0, *ks)
     if concurrency == 1:
-        for turn, response in todo:
-            task = task_of(response.prompt, response.trajectory.sample, measurement.text)
-            if turn == todo[0][0]:
-                _warm(loaded, [task], ks, rows=1)
-            at, rows = turn % len(ks), []
-            for k in (*ks[at:], *ks[:at]):  # another k comes first with every request
-                measurement.between(0)
-                output = decode(task, measurement.target, loaded.drafter(), k, measurement.clock)
-                rows.append(_record(loaded, k, response, output, concurrency=1, repeat=0))
-            yield rows
-            measurement.between(1)
-        return
-    if not todo:
-        return
+        yield from _one_by_one(loaded, responses, ks, done)
+    elif any(response.key not in done for response in responses):
+        yield from _side_by_side(loaded, responses, ks, concurrency)
+
+
+def _one_by_one(
+    loaded: LoadedCandidate,
+    responses: Sequence[ScoredResponse],
+    ks: Sequence[int],
+    done: Collection[Key],
+) -> Iterator[list[Decode]]:
+    measurement, warm = loaded.measurement, False
+    for turn, response in enumerate(responses):
+        if response.key in done:
+            continue
+        task = task_of(response.prompt, response.trajectory.sample, measurement.text)
+        if not warm:
+            _warm(loaded, [task], ks, rows=1)
+            warm = True
+        at, rows = turn % len(ks), []
+        for k in (*ks[at:], *ks[:at]):  # another k comes first with every request
+            measurement.between(0)
+            output = decode(task, measurement.target, loaded.drafter(), k, measurement.clock)
+            rows.append(_record(loaded, k, response, output, concurrency=1, repeat=0))
+        yield rows
+        measurement.between(1)
+
+
+def _side_by_side(
+    loaded: LoadedCandidate,
+    responses: Sequence[ScoredResponse],
+    ks: Sequence[int],
+    concurrency: int,
+) -> Iterator[list[Decode]]:
+    measurement, clock = loaded.measurement, loaded.measurement.clock
     repeats = range(repeats_of(len(responses), concurrency))
     runs = [(repeat, response) for repeat in repeats for response in responses]
     tasks = [task_of(r.prompt, r.trajectory.sample, measurement.text) for _, r in runs]
     _warm(loaded, tasks[:concurrency], ks, concurrency)
-    clock = measurement.clock
     batches = [
         Batch(tasks, measurement.target, loaded.drafter(), k, clock, concurrency) for k in ks
     ]

@@ -54,7 +54,7 @@ class LostAnswerError(Exception):
 
 @dataclass(frozen=True)
 class TextSide:
-    """What measuring needs to know about text: the target's tokenizer, template and end tokens."""
+    """The target's tokenizer, chat template and end tokens."""
 
     source: ModelSource
     # What helps where a request is a chat and there is no template.

@@ -10,14 +10,14 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
-from itertools import compress, repeat, takewhile
+from itertools import repeat, takewhile
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
 from draftbench.decoder.drafters import LookupIndex
-from draftbench.decoder.mtp import Head
+from draftbench.decoder.heads import Head
 from draftbench.decoder.runner import HiddenStates, Runner
 from draftbench.decoder.sampling import best, distribution, temperature_only, top_two_margin
 from draftbench.errors import ModelError
@@ -25,9 +25,6 @@ from draftbench.measure.candidate import LoadedCandidate
 from draftbench.measure.teacher import teacher_forced
 from draftbench.measure.trajectories import ScoredResponse
 from draftbench.records import Candidate, DraftingMode, LookupReplay, Replay
-
-# Positions that are stepped through one by one to see whether stepping agrees with the single pass.
-STEPPED_POSITIONS = 48
 
 
 def replay(
@@ -133,35 +130,6 @@ def _rounded(values: list[float], missing: int) -> tuple[float, ...]:
     return tuple([round(value, 3) for value in values] + [0.0] * missing)
 
 
-def stepping_disagreement(
-    runner: Runner, response: ScoredResponse, near_tie: float
-) -> float | None:
-    """Share of positions at which stepping token by token chooses another token than one pass does,
-    without those where the logits of the pass are a near tie; None where none is left.
-
-    A share above a few percent means that the level's activations depend on their neighbours, so
-    that replay does not predict the decoder.
-    """
-    prompt = response.prompt.tokens
-    room = max(0, runner.context_length - len(prompt))
-    tokens = response.tokens[: min(room, STEPPED_POSITIONS + 1)]
-    if len(tokens) < 2:
-        return None
-    parts = teacher_forced(runner, [(prompt, tokens)], first=1)
-    logits = torch.cat([part for _, _, part in parts])
-    once, clear = best(logits).tolist(), (top_two_margin(logits) > near_tie).tolist()
-    cache = runner.new_cache(len(prompt) + len(tokens))
-
-    def step(read: Sequence[int]) -> int:
-        ids = torch.tensor(read, device=runner.device)
-        return int(best(runner.forward(ids, cache, every=False)))
-
-    step(prompt)
-    steps = [step([token]) for token in tokens[:-1]]
-    differs = [a != b for a, b in compress(zip(once, steps, strict=True), clear)]
-    return sum(differs) / len(differs) if differs else None
-
-
 def replay_lookup(
     response: ScoredResponse, candidate: Candidate, index: LookupIndex, window: int
 ) -> LookupReplay:
@@ -187,22 +155,27 @@ def replay_head(
     tokens, since a round that proposes others does not get that far.
 
     Raises:
-        ModelError: NaN logits.
+        ModelError: states of the target or logits of the head that are NaN or infinite.
     """
     text = [*response.prompt.tokens, *response.tokens]
     hidden, cache = HiddenStates(head.reads), target.new_cache(len(text) - 1)
     target.forward(torch.tensor(text[:-1], device=target.device), cache, every=False, hidden=hidden)
-    first = len(response.prompt.tokens) - 1
+    states, first = hidden.joined(), len(response.prompt.tokens) - 1
+    _refuse_unless_finite(states, "the target's hidden states")
     proposals, margins = list[list[int]](), list[list[float]]()
-    for drafted in head.along(text, hidden.joined(), first, window):
-        if not bool(drafted.margins.isfinite().all()):
-            raise ModelError(
-                "the head's logits are NaN or infinite",
-                hint="try another dtype or quantization; the weights may be damaged",
-            )
+    for drafted in head.along(text, states, first, window):
+        _refuse_unless_finite(drafted.margins, "the head's logits")
         proposals += drafted.tokens.tolist()
         margins += drafted.margins.tolist()
     return _from_every_start(response, candidate, window, proposals, margins)
+
+
+def _refuse_unless_finite(values: Tensor, what: str) -> None:
+    if not bool(values.isfinite().all()):
+        raise ModelError(
+            f"{what} are NaN or infinite",
+            hint="try another dtype or quantization; the weights may be damaged",
+        )
 
 
 def _from_every_start(

@@ -17,8 +17,8 @@ from torch import Tensor
 
 from draftbench.acceptance.rounds import MOST_READ
 from draftbench.decoder.drafters import LookupIndex
+from draftbench.decoder.heads import Head
 from draftbench.decoder.mixture import counted_experts, expert_layers
-from draftbench.decoder.mtp import Head
 from draftbench.decoder.runner import HiddenStates, Runner
 from draftbench.decoder.sampling import best
 from draftbench.measure.candidate import LoadedCandidate
@@ -52,8 +52,8 @@ class CostGrid:
         return tuple(sorted({n for n in (1, 2, 3, 5, 9, 17, 33) if n < top} | {top}))
 
     def stack_sizes(self, draft: Runner | Head) -> tuple[int, ...]:
-        """Tokens per row of the first passes of a stack's draft to time, which reads what lookup
-        brought since it last drafted: each twice the one before, as far as its context reaches.
+        """Tokens per row of a stack's first draft pass, which reads all that lookup brought since
+        its last: powers of two up to `MOST_READ`, as far as its context reaches.
         """
         room = draft.context_length - max(self.contexts, default=0)
         doubled = (1 << power for power in range(MOST_READ.bit_length()))
@@ -158,7 +158,8 @@ def _passes(
 ) -> Iterator[_Point]:
     """Passes over n tokens a row at each context, and passes over whole prompts. The choice of
     tokens is timed too: one at each position for the target, which verifies, one in each row for a
-    draft. What a head `reads` is taken down in passes over several tokens, as in verification.
+    draft. Layer inputs that a head `reads` are captured in passes over several tokens, as in
+    verification.
 
     On a GPU a draft queues the k steps of a round without waiting, so k steps are timed together.
     On a CPU a pass returns when it is done, so one is timed. All contexts are beginnings of one

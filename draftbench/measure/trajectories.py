@@ -37,12 +37,10 @@ WIDEST_MARGIN = 1.0
 EXCLUDED = -1e9
 # Tokens of the longest passage whose repetition is noticed, and how often it must be repeated.
 LONGEST_LOOP, LEAST_REPETITIONS = 32, 3
-# A log was written by this target only if this share of its tokens is the argmax at temperature 0,
-LEAST_ARGMAX = 0.95
-# at most this share of its tokens above temperature 0 has probability 0 under the target, and they
-# are on average at most so many nats less likely than what the target would have written.
-MOST_IMPOSSIBLE = 0.01
-MOST_SURPRISE = 0.3
+# When a log was written by this target:
+LEAST_ARGMAX = 0.95  # at temperature 0: share of its tokens that are the argmax
+MOST_IMPOSSIBLE = 0.01  # above it: share of its tokens with probability 0 under the target,
+MOST_SURPRISE = 0.3  # and mean nats by which the others are less likely than the target's own
 
 # A response's tokens and why it ended ("stop" or "length").
 Output = tuple[tuple[int, ...], str]
@@ -93,8 +91,8 @@ def generate(
     clock: Clock,
     between: Callable[[int], None] = lambda done: None,
 ) -> list[Output]:
-    """The target's own responses, decoded side by side; `between` is called after every round
-    with how many were finished by it.
+    """The target's own responses, decoded side by side; `between` is called after every round with
+    the number of responses that it finished.
     """
     tasks = [task_of(prompt, sample, text) for prompt, sample in asked]
     rows = TOKENS_AT_ONCE // max(task.capacity for task in tasks)

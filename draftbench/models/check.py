@@ -27,7 +27,14 @@ from draftbench.memory import (
     matrix_bytes,
     memory_left,
 )
-from draftbench.models.check_result import CheckResult, ModelSheet, PairSheet, Room
+from draftbench.models.check_result import (
+    CheckResult,
+    HeadSheet,
+    ModelSheet,
+    OwnDraft,
+    PairSheet,
+    Room,
+)
 from draftbench.models.compatibility import (
     caveats_of,
     context_length_of,
@@ -92,11 +99,10 @@ def check_models(
             "`draftbench sweep --engine`, with text"
         )
     if ours.mixture:
-        few, some, many = (f"{ours.most_read(tokens):.2g}" for tokens in _VERIFIED)
+        times = ", ".join(f"{ours.most_read(tokens):.2g}×" for tokens in _VERIFIED)
         our_caveats.append(
-            f"{ours.name} reads more experts to verify than in a step: for 2, 4 and 8 tokens at "
-            f"most {few}, {some} and {many} times the bytes of one, if each token's are chosen "
-            "independently"
+            f"{ours.name}: verification reads more experts than a decode step: at most {times} the "
+            "bytes for 2, 4, 8 tokens (independent routing)"
         )
     pairs = []
     for source in drafts:
@@ -139,26 +145,36 @@ def check_models(
                 works="no" if obstacles else "yes" if facts and covers(facts) else "maybe",
             )
         )
-    own_draft, sheets = own_draft_of(target.raw_config), []
-    for each in heads:
-        sheet = check_head(target, own_draft, each)
-        head = ModelSource(parsed(each)[1] or target.spec, target.trust)
-        if sheet.method in ("eagle3", "mtp") and not sheet.obstacles and head.local:
-            if sheet.method == "eagle3":
-                wrong, not_run = misfits(target, head)
-            else:
-                wrong, not_run = [], list(mtp_obstacles(target))
-            said = [f"the built-in decoder refuses it: {why}" for why in not_run]
-            if not (said or our_obstacles or target.multimodal):
-                said = ["the built-in decoder drafts with it, without an engine"]
-            changed = {"caveats": (*sheet.caveats, *said)}
-            if wrong:
-                changed = {"obstacles": tuple(wrong), "engines": ()}
-            sheet = msgspec.structs.replace(sheet, **changed)
-        sheets.append(sheet)
+    own_draft = own_draft_of(target.raw_config)
+    runs_here = not (our_obstacles or target.multimodal)
+    sheets = tuple(_head_sheet(target, own_draft, each, runs_here=runs_here) for each in heads)
     total = None if traffic is None else round(sum(traffic.values()))
     levels = level_table(device_of(None))
-    return CheckResult(ours, memory_bytes, total, tuple(pairs), levels, own_draft, tuple(sheets))
+    return CheckResult(ours, memory_bytes, total, tuple(pairs), levels, own_draft, sheets)
+
+
+def _head_sheet(
+    target: ModelSource, own_draft: OwnDraft | None, head: str, *, runs_here: bool
+) -> HeadSheet:
+    """What `check_head` says by configurations, and what the files say of a head that is here.
+
+    Args:
+        runs_here: whether the built-in decoder runs the target.
+    """
+    sheet = check_head(target, own_draft, head)
+    source = ModelSource(parsed(head)[1] or target.spec, target.trust)
+    if sheet.obstacles or sheet.method not in ("eagle3", "mtp") or not source.local:
+        return sheet
+    if sheet.method == "eagle3":
+        wrong, not_run = misfits(target, source)
+    else:
+        wrong, not_run = [], list(mtp_obstacles(target))
+    if wrong:
+        return msgspec.structs.replace(sheet, obstacles=tuple(wrong), engines=())
+    said = [f"the built-in decoder refuses it: {why}" for why in not_run]
+    if runs_here and not said:
+        said = ["the built-in decoder drafts with it, without an engine"]
+    return msgspec.structs.replace(sheet, caveats=(*sheet.caveats, *said))
 
 
 def engine_sheet(source: ModelSource, dtype: str) -> ModelSheet:
@@ -296,7 +312,8 @@ def _held(
     skeleton: Any, dtype: torch.dtype, *, on_cpu: bool, in_16_bits: bool
 ) -> tuple[dict[str, int], dict[str, int]]:
     """By level, bytes of all weights, and of those that a token may read: all except tables and
-    what only images pass through.
+    what only images pass through. The rules of layouts are those of the runners, applied to a model
+    without storage; a test compares the result with what `quantize.counted` finds in loaded ones.
 
     A tied head shares the embedding's memory only if it is held in rows: packed or quantized it is
     a separate matrix. The Llama runner's embedding is `in_16_bits` too, unless the head shares it.

@@ -14,7 +14,7 @@ from collections import Counter
 from fnmatch import fnmatch
 from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -52,7 +52,8 @@ def check_files(path: Path) -> None:
         OSError: a file that cannot be opened.
     """
     if path.is_file():
-        counts, layers, _ = gguf_header(path)
+        header = gguf_header(path)
+        counts, layers = header.counts, header.layers
         _check_numbers("", counts)
         # A file with only a tokenizer has no layers, one of several files has only some; layers
         # that draft for the others may be missing or not counted.
@@ -105,10 +106,18 @@ def _check_numbers(where: str, value: Any) -> None:
             _check_numbers(where, inner)
 
 
+class GgufHeader(NamedTuple):
+    """What the header of a .gguf file says."""
+
+    architecture: str
+    counts: dict[str, float]  # by name: how many of something there are
+    layers: int  # of which there are tensors
+    weights: Counter[str]  # how many weights have each type
+
+
 @cache
-def gguf_header(path: Path) -> tuple[dict[str, float], int, Counter[str]]:
-    """A .gguf file's header: its counts, its layers, and how many weights have each type. Cached,
-    since reading a large vocabulary takes seconds.
+def gguf_header(path: Path) -> GgufHeader:
+    """A .gguf file's header. Cached, since reading a large vocabulary takes seconds.
 
     Raises:
         UnreadableError: it is not a GGUF file, or ends earlier than its header says.
@@ -133,16 +142,19 @@ def gguf_header(path: Path) -> tuple[dict[str, float], int, Counter[str]]:
     try:
         reader = Bounded(path)
         counts = {
-            key: field.contents()
+            key: count
             for name, field in reader.fields.items()
             if (key := name if name in _COUNTS else name.rpartition(".")[2]) in _COUNTS
+            and isinstance(count := field.contents(), int | float)
         }
-        kinds: Counter[str] = Counter()
+        named = reader.fields.get("general.architecture")
+        architecture = str(named.contents()) if named else ""
+        weights: Counter[str] = Counter()
         layers = 0
         for tensor in reader.tensors:
-            kinds[tensor.tensor_type.name.lower()] += int(tensor.n_elements)
+            weights[tensor.tensor_type.name.lower()] += int(tensor.n_elements)
             if found := _BLOCK.match(tensor.name):
                 layers = max(layers, int(found[1]) + 1)
     except Exception as error:  # whatever the library meets in a spoiled file
         raise UnreadableError(str(error)) from error
-    return {k: v for k, v in counts.items() if isinstance(v, int | float)}, layers, kinds
+    return GgufHeader(architecture, counts, layers, weights)

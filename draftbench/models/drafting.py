@@ -6,6 +6,7 @@ and llama.cpp's were tried; SGLang's and TensorRT-LLM's come from their source c
 
 from __future__ import annotations
 
+import json
 import re
 from dataclasses import dataclass
 from pathlib import Path
@@ -32,9 +33,7 @@ Method = Literal["draft-model", "ngram", "eagle3", "mtp", "suffix", "dflash", "r
 class DraftKind(NamedTuple):
     """What is known of a kind of draft."""
 
-    written: (
-        str  # in `--drafts`; a model or file follows a colon, and stands alone if this is empty
-    )
+    written: str  # its prefix in `--drafts`, as `eagle3:`; empty: the entry is the model itself
     called: str = "(?!)"  # a pattern of what servers call it; this one: nothing
     replayed: bool = False  # whether it can be replayed over the answers of an engine
     built_in: bool = False  # whether the built-in decoder drafts with it, besides prompt lookup
@@ -97,11 +96,11 @@ class Speculation:
 
 def parsed(draft: str) -> tuple[Method, str]:
     """The method of an entry of `--drafts` and its model or file, empty where it has none: `ngram`,
-    `mtp`, `suffix`, `eagle3:MODEL`, `dflash:MODEL`, `spec:FILE.json`, or a draft model. Of a stack,
-    `ngram+DRAFT`, those of its draft.
+    `mtp`, `suffix`, `eagle3:MODEL`, `dflash:MODEL`, `spec:FILE.json`, or a draft model. For a
+    stack, `ngram+DRAFT`, it returns its draft's.
 
     Raises:
-        UsageError: the model is missing, or nothing that can be stacked follows `ngram+`.
+        UsageError: a model is missing or one too many, or what follows `ngram+` cannot be stacked.
     """
     if (fallback := draft_of_stack(draft)) is not None:
         own: tuple[Method, str] = ("raw", "")
@@ -119,6 +118,8 @@ def parsed(draft: str) -> tuple[Method, str]:
     method = written.get(kind + colon, "draft-model")
     if colon and not rest and method not in ("draft-model", "raw"):
         raise UsageError(f"`{draft}` names no model", hint=f"write {kind}:MODEL")
+    if colon and kind in written:
+        raise UsageError(f"`{kind}` takes no model", hint=f"write {kind}, or ./{draft} for a path")
     return method, draft if method == "draft-model" else rest
 
 
@@ -171,10 +172,10 @@ def vllm_fields(speculation: Speculation) -> dict[str, Any]:
     """The fields of vLLM's `--speculative-config`. If it translates tokens, it drafts greedily."""
     length = {"num_speculative_tokens": speculation.k}
     if speculation.method == "raw":
-        fields = length | _passed_through(speculation)
+        fields = length | _with_length(speculation.raw or {}, speculation.k)
         if (k := fields["num_speculative_tokens"]) != speculation.k:
             raise UsageError(
-                f"spec:FILE.json drafts {k} tokens, not {speculation.k}",
+                f"spec:FILE.json drafts {json.dumps(k)} tokens, not {speculation.k}",
                 hint='write "num_speculative_tokens": "{k}"',
             )
         return fields
@@ -285,16 +286,26 @@ def revision_flags(model: str, flag: str) -> tuple[str, list[str]]:
     return name, [] if revision is None else [flag, revision]
 
 
-def _passed_through(speculation: Speculation) -> dict[str, Any]:
-    """The content of `spec:FILE.json` with `{k}` replaced by the draft length."""
-    return {
-        name: speculation.k if value == "{k}" else value
-        for name, value in (speculation.raw or {}).items()
-    }
+def _with_length(content: Any, k: int) -> Any:
+    """What `spec:FILE.json` holds, with every "{k}" replaced by the draft length."""
+    if isinstance(content, dict):
+        return {name: _with_length(inner, k) for name, inner in content.items()}
+    if isinstance(content, list):
+        return [_with_length(inner, k) for inner in content]
+    return k if content == "{k}" else content
 
 
 def _passed_flags(speculation: Speculation) -> list[str]:
+    """The flags that `spec:FILE.json` holds: without a value where it is true, none where it is
+    false or null.
+    """
     words: list[str] = []
-    for name, value in _passed_through(speculation).items():
-        words += [name] if value is True else [name, str(value)]
+    for name, value in _with_length(speculation.raw or {}, speculation.k).items():
+        if isinstance(value, dict | list):
+            raise UsageError(
+                f"spec:FILE.json: the value of `{name}` is {json.dumps(value)}",
+                hint="a flag's value is a text, a number, true or false",
+            )
+        if value is not None and value is not False:
+            words += [name] if value is True else [name, str(value)]
     return words

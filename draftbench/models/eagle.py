@@ -30,7 +30,7 @@ from draftbench.models.quantize import (
     Build,
     check_level,
     check_level_goes_with,
-    facts_of_head,
+    facts_of,
 )
 from draftbench.models.source import ModelSource
 from draftbench.records import ModelFacts
@@ -71,7 +71,7 @@ def misfits(target: ModelSource, head: ModelSource) -> tuple[list[str], list[str
     kind = own.get("model_type")
     if kind not in _FAMILIES:
         return [], [
-            f"its layer is of the family {kind}, and {' and '.join(_FAMILIES)} are run here"
+            f"its layer's family is not supported here: {kind} ({', '.join(_FAMILIES)} are)"
         ]
     try:
         shape = shape_of(raw, layers)
@@ -107,17 +107,17 @@ def misfits(target: ModelSource, head: ModelSource) -> tuple[list[str], list[str
         )
 
     if (count := own.get("num_hidden_layers", 1)) != 1:
-        return wrong, [f"it has {count} layers, and heads of one layer are run here"]
+        return wrong, [f"heads of {count} layers are not supported here, only those of one"]
     not_run = []
     if shape.layer.hidden_act != "silu":
-        not_run.append(f"its activation is {shape.layer.hidden_act}, and silu is run here")
+        not_run.append(f"its activation is not supported here: {shape.layer.hidden_act} (silu is)")
     if "sliding_attention" in (getattr(shape.layer, "layer_types", None) or ()):
-        not_run.append("its layer sees a window of the text, and one that sees all is run here")
+        not_run.append("sliding-window attention is not supported here")
     if rope["rope_type"] not in _ROTARY:
         known = ", ".join(_ROTARY)
-        not_run.append(f"its rotary tables are {rope['rope_type']}, and {known} are run here")
+        not_run.append(f"its rope type is not supported here: {rope['rope_type']} ({known} are)")
     if rope.get("partial_rotary_factor", 1) != 1:
-        not_run.append("it rotates a part of each query, and all of it is rotated here")
+        not_run.append("a partial rotary factor is not supported here")
     if min(shape.reads) < 0 or max(shape.reads) >= layers:
         reads = f"it reads what enters the layers {list(shape.reads)}"
         not_run.append(f"{reads}, and the target's are 0 to {layers - 1}")
@@ -185,12 +185,11 @@ def build_head(
         target.context_length,
     )
     parameters = sum(t.numel() for t in tensors.values() if t.is_floating_point())
-    facts = facts_of_head(
+    facts = facts_of(
         head,
         source,
         build,
         draft,
-        target,
         parameters=parameters,
         layer=shape.layer,
         vocab_size=shape.drafted,
@@ -207,13 +206,13 @@ def rotary_of(shape: EagleShape) -> nn.Module:
     return module
 
 
-def named(tensor: str) -> str:
+def speculators_name(tensor: str) -> str:
     """The name of a tensor in the speculators format."""
     return tensor.replace("midlayer.", "layers.0.")
 
 
 def _by_name(source: ModelSource) -> dict[str, Tensor]:
-    return {named(name): tensor for name, tensor in source.tensors().items()}
+    return {speculators_name(name): tensor for name, tensor in source.tensors().items()}
 
 
 def _sizes(

@@ -36,7 +36,7 @@ from draftbench.records import BUILT_IN_LOOKUP, STACK, Candidate, LookupRule
 
 # llama.cpp's SPEC_VOCAB_MAX_SIZE_DIFFERENCE.
 LLAMA_CPP_ROWS = 128
-_SELDOM = "but what differs is seldom accepted: {}"
+_UNCHECKED = "differing tokens are rarely accepted ({})"
 _KEEPS_DRAFTING = "it keeps drafting beyond the draft's context of {} tokens, up to the target's {}"
 
 
@@ -57,8 +57,8 @@ class EngineRules(msgspec.Struct, frozen=True):
     option: Callable[[Speculation], str]
     methods: tuple[Method, ...]  # of drafting that it is known to have
     sources: tuple[Source, ...]
-    # A key of `_findings`, the answer, and its reason with the finding at {}. The first rule whose
-    # finding is not empty counts.
+    # (a key of `_findings`, answer, reason); the first rule whose finding is not empty applies, and
+    # the finding fills {} in the reason.
     rules: tuple[tuple[str, Standing, str], ...]
     # What it does if the draft's context ends at {} tokens, the target's at {}.
     short_context: str = (
@@ -77,7 +77,7 @@ class EngineRules(msgspec.Struct, frozen=True):
     pins: tuple[str, ...] = ("target", "draft")  # the models whose revision its configuration names
     synthetic: bool = False  # whether it accepts drafts at given rates; SGLang only at their mean
     takes_dtype: bool = False  # whether it is started with --dtype, in which drafts are replayed
-    requests: int = 0  # that it takes at once unless a flag allows more; 0: not known here
+    requests: int = 0  # its default limit of concurrent requests; 0: unknown
     # What it calls the number of requests that it answers at once, and the flag for it.
     slots: tuple[str, str] = ("", "")
     shares_context: bool = False  # whether it divides its cache among them when it starts
@@ -124,7 +124,7 @@ def shorter_context(engine: EngineRules, target: int | None, draft: int | None) 
     return engine.short_context.format(draft, "no limit" if target is None else target)
 
 
-def refusal_of(engine: EngineRules, target: int, draft: int, *, translated: bool) -> str | None:
+def engine_refusal(engine: EngineRules, target: int, draft: int, *, translated: bool) -> str | None:
     """Why an engine refuses vocabularies of these sizes, or some of whose tokens must be
     `translated`; None if it accepts them.
     """
@@ -347,7 +347,7 @@ ENGINE_RULES = {
         form="written for TensorRT-LLM 1.3.0rc27 (llm_args.py at 00043967)",
         # It compares nothing; its guide warns of very low acceptance with another tokenizer.
         rules=(
-            ("other_tokenizer", "accepts", f"it compares nothing, {_SELDOM}"),
+            ("other_tokenizer", "accepts", f"it compares no tokens; {_UNCHECKED}"),
             ("always", "accepts", "same tokenizer"),
         ),
         option=lambda how: (
@@ -372,7 +372,7 @@ ENGINE_RULES = {
         rules=(
             ("recurrent", "refuses", "it assists no model with {}, as the target has"),
             ("other_size", "with an option", "{} rows: it treats the tokenizers as different"),
-            ("other_word", "accepts", f"it compares only sizes, {_SELDOM}"),
+            ("other_word", "accepts", f"it compares only sizes; {_UNCHECKED}"),
             ("rows", "accepts", "vocab_size is {} in both"),
         ),
         option=lambda how: f"generate({transformers_arguments(how)})",

@@ -14,6 +14,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from draftbench.models.checkpoint import gguf_header
 from draftbench.safe_files import UnreadableError
 
 ARCHITECTURE = "eagle3"
@@ -39,10 +40,7 @@ NAMES = {
 
 def holds_head(path: Path) -> bool:
     """Whether this is a head's .gguf file."""
-    if path.suffix != ".gguf":
-        return False
-    field = _reader(path).fields.get("general.architecture")
-    return bool(field) and field.contents() == ARCHITECTURE
+    return path.suffix == ".gguf" and gguf_header(path).architecture == ARCHITECTURE
 
 
 def head_config(path: Path) -> dict[str, Any]:
@@ -51,8 +49,10 @@ def head_config(path: Path) -> dict[str, Any]:
     Raises:
         UnreadableError: something that it must say is missing.
     """
-    reader = _reader(path)
+    return _config(_reader(path))
 
+
+def _config(reader: Any) -> dict[str, Any]:
     def said(name: str, *default: Any) -> Any:
         field = reader.fields.get(f"{ARCHITECTURE}.{name}")
         if field is None and not default:
@@ -60,7 +60,7 @@ def head_config(path: Path) -> dict[str, Any]:
         return field.contents() if field else default[0]
 
     if said("rope.scaling.type", "none") != "none":
-        raise UnreadableError("its rotary tables are scaled, which is not read here")
+        raise UnreadableError("scaled rope is not supported in .gguf files")
     sizes = {tensor.name: tensor.shape.tolist() for tensor in reader.tensors}
     hidden, heads = said("embedding_length"), said("attention.head_count")
     return {
@@ -94,10 +94,11 @@ def head_tensors(path: Path) -> dict[str, Tensor]:
     """Its tensors by their names in a checkpoint, quantized ones unpacked."""
     from gguf.quants import dequantize
 
-    layer = head_config(path)["transformer_layer_config"]
+    reader = _reader(path)
+    layer = _config(reader)["transformer_layer_config"]
     turned = {"q_proj": layer["num_attention_heads"], "k_proj": layer["num_key_value_heads"]}
     found = {}
-    for tensor in _reader(path).tensors:
+    for tensor in reader.tensors:
         stem, dot, kind = tensor.name.partition(".weight")
         if tensor.name == "d2t":
             ids = tensor.data.astype(np.int64)

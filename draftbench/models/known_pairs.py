@@ -85,13 +85,13 @@ class Suggestion(msgspec.Struct, frozen=True):
 
 
 @cache
-def table() -> tuple[KnownPairing, ...]:
+def known_pairings() -> tuple[KnownPairing, ...]:
     """Every known pairing."""
     return msgspec.convert(_read("known_pairs.yaml")["pairings"], tuple[KnownPairing, ...])
 
 
 @cache
-def heads() -> tuple[date, tuple[KnownHead, ...]]:
+def known_heads() -> tuple[date, tuple[KnownHead, ...]]:
     """Every known head, and the day they were looked up."""
     known = _read("known_heads.yaml")
     rows = [
@@ -110,7 +110,7 @@ def _read(name: str) -> Any:
 
 def heads_of(target: str) -> tuple[KnownHead, ...]:
     """The heads for a target's path or hub id, in whatever way its weights are stored."""
-    _, known = heads()
+    _, known = known_heads()
     return tuple(
         head
         for head in known
@@ -122,7 +122,7 @@ def pairings_of(target: str) -> tuple[KnownPairing, ...]:
     """The rows for a target's path or hub id; none if it is unknown or is itself a draft."""
     if re.search(r"draft|-assistant", _short(target), re.IGNORECASE):
         return ()
-    return tuple(row for row in table() if re.search(row.name, _short(target)))
+    return tuple(row for row in known_pairings() if re.search(row.name, _short(target)))
 
 
 def _short(spec: str) -> str:

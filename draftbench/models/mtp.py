@@ -11,7 +11,7 @@ from draftbench.decoder.runner import Runner
 from draftbench.errors import ModelError, PairError
 from draftbench.models.own_draft import own_draft_of
 from draftbench.models.prequantized import stored_level
-from draftbench.models.quantize import Build, check_level, facts_of_head
+from draftbench.models.quantize import Build, check_level, check_level_goes_with, facts_of
 from draftbench.models.source import ModelSource
 from draftbench.records import ModelFacts
 
@@ -82,17 +82,17 @@ def build_mtp(
             hint="leave `mtp` out, or measure it on an engine",
         )
     has_kernel = check_level(build.level, build.device, simulate=build.simulate)
+    check_level_goes_with(source, None, build)
     model: Any = source.load_mtp(target.model)
     parameters = sum(weight.numel() for weight in model.layers.parameters())
     states = source.config.get_text_config().num_hidden_layers
     layouts = {"two_layouts": build.two_layouts}
     head = MtpHead(model, states, build.level, target.context_length, **layouts)
-    return head, facts_of_head(
+    return head, facts_of(
         head,
         source,
         build,
         draft,
-        target,
         parameters=parameters,
         layer=model.config,
         vocab_size=target.vocab_size,

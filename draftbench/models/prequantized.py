@@ -56,7 +56,7 @@ def stored_level(source: ModelSource) -> str | None:
     """
     config = source.config
     if source.spec.endswith(".gguf"):
-        *_, sizes = gguf_header(Path(source.spec).expanduser())
+        sizes = gguf_header(Path(source.spec).expanduser()).weights
         plain = ("f64", "f32", "f16", "bf16")
         most = Counter({kind: n for kind, n in sizes.items() if kind not in plain}).most_common(1)
         return f"gguf-{most[0][0]}" if most else None

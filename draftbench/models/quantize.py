@@ -10,11 +10,13 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import Any
 
+import msgspec
 import torch
 from torch import Tensor, nn
 
 from draftbench.decoder.any_transformer import TransformersRunner, rewind_obstacle
 from draftbench.decoder.device import capability, make_ready
+from draftbench.decoder.heads import Head
 from draftbench.decoder.linear import (
     IN_16_BITS,
     IN_ROWS,
@@ -26,7 +28,6 @@ from draftbench.decoder.linear import (
 )
 from draftbench.decoder.llama import LlamaRunner, llama_obstacle
 from draftbench.decoder.mixture import STACKED, mixture_of
-from draftbench.decoder.mtp import Head
 from draftbench.decoder.quantized_linear import INT4_ALONE, KERNELS, kernel_of
 from draftbench.decoder.runner import Runner
 from draftbench.errors import ModelError, did_you_mean
@@ -189,31 +190,26 @@ def build_runner(source: ModelSource, build: Build, draft: str | None) -> tuple[
         caveats.append(
             f"stored as {stored} and {'computed with as such' if has_kernel else unpacked}"
         )
-    weight_bytes, second_layout_bytes, share = counted(runner)
-    facts = ModelFacts(
-        candidate=None if draft is None else Candidate(draft=draft, quant=build.level),
+    facts = facts_of(
+        runner,
+        source,
+        build,
+        draft,
+        parameters=parameters,
+        layer=source.config.get_text_config(),
+        vocab_size=runner.vocab_size,
+        has_kernel=has_kernel,
+    )
+    caveats += _caveats(source, runner, replace(build, level=level), draft)
+    return runner, msgspec.structs.replace(
+        facts,
         # A draft goes by the name under which the run asked for it.
         quant=level if draft is None else build.level,
-        dtype=str(build.dtype).removeprefix("torch."),
-        parameters=parameters,
         mixture=mixture,
-        weight_bytes=weight_bytes,
-        second_layout_bytes=second_layout_bytes,
         least_rows=least,
-        quantized_share=share,
-        kv_bytes_per_token=kv_bytes_per_token(
-            source.config.get_text_config(), build.dtype.itemsize
-        ),
-        context_length=runner.context_length,
-        vocab_size=runner.vocab_size,
-        runner=runner.name,
-        fingerprint=source.fingerprint(),
         parts=source.parts(),
-        caveats=(*caveats, *_caveats(source, runner, replace(build, level=level), draft, share)),
-        has_kernel=has_kernel,
-        replay_disagreement=None,
+        caveats=(*caveats, *facts.caveats),
     )
-    return runner, facts
 
 
 def check_level_goes_with(source: ModelSource, stored: str | None, build: Build) -> None:
@@ -292,14 +288,8 @@ def _fastest(source: ModelSource, model: Any, build: Build) -> tuple[Runner, lis
     return general, caveats
 
 
-def _caveats(
-    source: ModelSource, runner: Runner, build: Build, draft: str | None, share: float
-) -> list[str]:
-    """Caveats about layouts, faster types, and weights that the level does not cover.
-
-    Raises:
-        ModelError: the level covers no weights.
-    """
+def _caveats(source: ModelSource, runner: Runner, build: Build, draft: str | None) -> list[str]:
+    """Caveats about layouts and faster types."""
     caveats: list[str] = []
     on_cpu, level = build.device == "cpu", build.level
     layouts = {getattr(layer, "layout", None) for layer in linears(runner)}
@@ -322,23 +312,7 @@ def _caveats(
                 "its checkpoint has two bytes a weight and runs in float32: plain decoding reads "
                 "twice the bytes, and a runner that does not gains less from speculation"
             )
-    elif level in LEVELS:
-        caveats += covered(source, level, share)
     return caveats
-
-
-def covered(source: ModelSource, level: str, share: float) -> list[str]:
-    """A caveat if a level does not cover all linear weights.
-
-    Raises:
-        ModelError: it covers none.
-    """
-    if share == 0.0:
-        raise ModelError(
-            f"quantization `{level}` touched no layer of `{source.name}`",
-            hint="its layers' sizes do not divide into the level's groups; use another level",
-        )
-    return [f"{level} covers {share:.0%} of the linear weights"] if share < 1.0 else []
 
 
 def linears(runner: Runner | Head) -> list[Any]:
@@ -354,39 +328,49 @@ def layer_bytes(layer: Any) -> int:
     return count
 
 
-def facts_of_head(
-    head: Head,
+def facts_of(
+    runner: Runner | Head,
     source: ModelSource,
     build: Build,
-    draft: str,
-    target: Runner,
+    draft: str | None,
     *,
     parameters: int,
     layer: Any,
     vocab_size: int,
     has_kernel: bool,
 ) -> ModelFacts:
-    """What is recorded about a loaded head that drafts for a target.
+    """What is recorded about a loaded model or head.
 
     Args:
-        draft: its name in the run.
+        draft: its name in the run; None for the target.
         layer: the configuration of its layers.
+
+    Raises:
+        ModelError: the level covers no weights.
     """
-    weight_bytes, second_layout_bytes, share = counted(head)
+    weight_bytes, second_layout_bytes, share = counted(runner)
+    level, caveats = build.level, list[str]()
+    if level in LEVELS and level != "none" and share < 1.0:
+        if share == 0.0:
+            raise ModelError(
+                f"quantization `{level}` touched no layer of `{source.name}`",
+                hint="its layers' sizes do not divide into the level's groups; use another level",
+            )
+        caveats = [f"{level} covers {min(share, 0.99):.0%} of the linear weights"]
     return ModelFacts(
-        candidate=Candidate(draft=draft, quant=build.level),
-        quant=build.level,
+        candidate=None if draft is None else Candidate(draft=draft, quant=level),
+        quant=level,
         dtype=str(build.dtype).removeprefix("torch."),
         parameters=parameters,
         weight_bytes=weight_bytes,
         second_layout_bytes=second_layout_bytes,
         quantized_share=share,
         kv_bytes_per_token=kv_bytes_per_token(layer, build.dtype.itemsize),
-        context_length=target.context_length,
+        context_length=runner.context_length,
         vocab_size=vocab_size,
-        runner=head.name,
+        runner=runner.name,
         fingerprint=source.fingerprint(),
-        caveats=() if build.level == "none" else tuple(covered(source, build.level, share)),
+        caveats=tuple(caveats),
         has_kernel=has_kernel,
         replay_disagreement=None,
     )

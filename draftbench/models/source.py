@@ -14,7 +14,8 @@ import math
 import os
 import re
 from collections import defaultdict
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import cached_property, partial
 from pathlib import Path
@@ -130,27 +131,24 @@ class ModelSource:
         """
         from transformers import PreTrainedConfig
 
-        def read(where: str, **options: Any) -> dict[str, Any]:
-            if holds_head(folder := self._folder()):
+        with self._reading("configuration") as folder:
+            if holds_head(folder):
                 return head_config(folder)
+            where, options = self._arguments()
             config: dict[str, Any]
             config, _ = PreTrainedConfig.get_config_dict(where, **options)
             return config
-
-        found: dict[str, Any] = self._load("configuration", read)
-        return found
 
     @cached_property
     def tokenizer(self) -> Any:
         """The transformers tokenizer; reads no weights."""
         from transformers import AutoTokenizer
 
-        def load_and_use(where: str, **options: Any) -> Any:
+        with self._reading("tokenizer"):
+            where, options = self._arguments()
             tokenizer = AutoTokenizer.from_pretrained(where, **options)
             tokenizer("a")  # settings of a wrong type are only noticed here
             return tokenizer
-
-        return self._load("tokenizer", load_and_use)
 
     def load(self, dtype: torch.dtype, device: str) -> Any:
         """The causal language model in evaluation mode on `device` ("auto": transformers'
@@ -186,27 +184,23 @@ class ModelSource:
                 hint="leave `mtp` out, or measure it on an engine",
             )
 
-        def load(where: str, **options: Any) -> Any:
-            model.config.name_or_path = str(self._folder())  # of this revision
-            return MtpModel.from_pretrained(model, device_map={"": model.device})
-
-        return self._load("weights", load).eval().requires_grad_(False)
+        with self._reading("weights") as folder:
+            model.config.name_or_path = str(folder)  # of this revision
+            layers = MtpModel.from_pretrained(model, device_map={"": model.device})
+        return layers.eval().requires_grad_(False)
 
     def trained_apart(self) -> str | None:
-        """The first output head or embedding of a layer that drafts which is not the target's, by
-        their first rows; transformers would use the target's in its place.
+        """The name of a drafting layer's own output head or embedding, where its first rows differ
+        from the target's; transformers would use the target's in its place.
         """
         from safetensors import safe_open
 
-        def first_rows(where: str, **options: Any) -> dict[str, torch.Tensor]:
-            rows: dict[str, torch.Tensor] = {}
-            for file in sorted(self._folder().glob("*.safetensors")):
+        rows: dict[str, torch.Tensor] = {}
+        with self._reading("weights") as folder:
+            for file in sorted(folder.glob("*.safetensors")):
                 with safe_open(file, "pt") as stored:
                     names = [name for name in stored.keys() if name.endswith(_TABLES)]  # noqa: SIM118
                     rows |= {name: stored.get_slice(name)[:_COMPARED] for name in names}
-            return rows
-
-        rows: dict[str, torch.Tensor] = self._load("weights", first_rows)
         ours = {name.split(".")[-2]: row for name, row in rows.items() if ".layers." not in name}
         for name in sorted(name for name in rows if ".layers." in name):
             kind = "lm_head" if "head" in name and "lm_head" in ours else "embed_tokens"
@@ -259,8 +253,7 @@ class ModelSource:
         """
         from transformers.modeling_utils import load_state_dict
 
-        def headers(where: str, **options: Any) -> dict[str, torch.Tensor | None]:
-            folder = self._folder()
+        with self._reading("weights") as folder:
             whole, index = folder / "model.safetensors", folder / "model.safetensors.index.json"
             if folder.is_file():
                 return {}  # GGUF
@@ -279,9 +272,6 @@ class ModelSource:
                     stored |= load_state_dict(str(file), map_location="meta")
             return stored
 
-        stored: dict[str, torch.Tensor | None] = self._load("weights", headers)
-        return stored
-
     def tensors(self) -> dict[str, torch.Tensor]:
         """Its files' tensors, or those of a head's .gguf file, by name, for what transformers does
         not load.
@@ -289,14 +279,19 @@ class ModelSource:
         Raises:
             ModelError: a file is missing or damaged.
         """
+        from safetensors.torch import load_file
 
-        def read(where: str, **options: Any) -> dict[str, torch.Tensor]:
-            folder = self._folder()
+        readers: dict[str, Any] = {"*.safetensors": load_file}
+        if self.trust.pickle:
+            pickled = partial(torch.load, map_location="cpu", weights_only=True)
+            readers["pytorch_model*.bin"] = pickled
+        with self._reading("weights") as folder:
             if holds_head(folder):
                 return head_tensors(folder)
             if not self.local:
                 import huggingface_hub
 
+                where, options = self._arguments()
                 huggingface_hub.snapshot_download(
                     where, revision=options["revision"], allow_patterns=list(readers)
                 )
@@ -307,15 +302,6 @@ class ModelSource:
             if not found:
                 raise FileNotFoundError("no file `model.safetensors`")
             return found
-
-        from safetensors.torch import load_file
-
-        readers: dict[str, Any] = {"*.safetensors": load_file}
-        if self.trust.pickle:
-            pickled = partial(torch.load, map_location="cpu", weights_only=True)
-            readers["pytorch_model*.bin"] = pickled
-        tensors: dict[str, torch.Tensor] = self._load("weights", read)
-        return tensors
 
     def check_weights(self) -> None:
         """Refuse weights that cannot be loaded, judged by their files' headers; no weights are
@@ -419,11 +405,20 @@ class ModelSource:
         return Path(folder)
 
     def _load(self, what: str, loader: Any, **options: Any) -> Any:
-        """Read the checkpoint with one of transformers' loaders, after its files were checked."""
+        """Read the checkpoint with one of transformers' loaders."""
+        with self._reading(what):
+            where, fixed = self._arguments()
+            return loader(where, **fixed, **options)
+
+    @contextmanager
+    def _reading(self, what: str) -> Iterator[Path]:
+        """Check the model's files before they are read; what fails then is a ModelError. Yields
+        the `_folder`.
+        """
         quiet_libraries()
         if self.on_hub:
             hub_answers()
-        where, fixed = self._arguments()
+        refuse_missing(self.spec)
         hint = "the directory must hold config.json and the tokenizer's files with the weights"
         if not self.local:
             hint = "check the id or path, or download the model and give its directory"
@@ -433,8 +428,8 @@ class ModelSource:
                 "older formats"
             )
         try:
-            check_files(self._folder())
-            return loader(where, **fixed, **options)
+            check_files(folder := self._folder())
+            yield folder
         except (MemoryError, torch.OutOfMemoryError):
             raise
         # transformers raises OSError, ValueError, KeyError, safetensors' and tokenizers' own errors

@@ -203,12 +203,12 @@ def _of_engine(evaluator: Evaluator, decided: DecisionAt) -> Iterator[Caveat]:
         )
     # A sample of the log that is sent at the log's times is a lighter load than the log.
     answers, rows, scale = len(run.trajectories), traffic.rows, question.time_scale or 1.0
-    if question.arrivals == "log" and answers * scale < _WHOLE_LOAD * rows:
+    if question.arrivals == "log" and 0 < answers * scale < _WHOLE_LOAD * rows:
         short = f"requests came at {answers * scale / rows:.0%} of the log's load"
         yield Caveat(
             "thinned-log",
             f"{short}: {answers} answers for its {rows} rows, at --time-scale {scale:g}; "
-            f"--time-scale {rows / answers:.3g} would send as many a second as the log",
+            f"--time-scale {rows / answers:.3g} would match the log's rate",
             decisive=True,
             short=short,
         )

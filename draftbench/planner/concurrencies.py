@@ -71,6 +71,7 @@ def at_concurrency(evaluator: Evaluator, concurrency: int) -> AtConcurrency:
         speedup_deciding=decided.deciding,
         plain_range=plain_range,
         texts=texts_at(evaluator.run, concurrency),
+        between=evaluator.source.around(leader.candidate, concurrency) if leader else None,
     )
 
 
@@ -172,18 +173,18 @@ def schedule(
     evaluator: Evaluator, candidate: Candidate, concurrencies: Sequence[int]
 ) -> tuple[ScheduleEntry, ...]:
     """The k of one draft at each of these concurrencies, at timed ones, and wherever it changes.
-    Between the former it changes only where another k is better: as good is no reason.
+    At the others the k before is kept as long as it is as good.
     """
     timed = _timed_concurrencies(evaluator, candidate)
     entries: list[ScheduleEntry] = []
     for concurrency in sorted({*_known_concurrencies(evaluator, candidate), *concurrencies}):
         answer = _answer_with(evaluator, candidate, concurrency)
-        k, asked = answer.k, concurrency in concurrencies
-        if k and entries and not asked:
+        k, shown = answer.k, concurrency in timed or concurrency in concurrencies
+        if k and entries and not shown:
             near = answer.as_good(answer.competing)
             as_good = {each.k for each in near if each.candidate == candidate}
             k = entries[-1].k if entries[-1].k in as_good else k
-        if concurrency in timed or asked or k != entries[-1].k:
+        if shown or k != entries[-1].k:
             entries.append(ScheduleEntry(concurrency=concurrency, k=k, timed=concurrency in timed))
     return tuple(entries)
 

@@ -59,6 +59,13 @@ class CostSource:
         """The loads that were timed, ascending."""
         return (*self.served.get(candidate, ()), *self.blocks.get(candidate, ()))
 
+    def around(self, candidate: Candidate, concurrency: int) -> tuple[int, int] | None:
+        """The timed loads between which costs are interpolated; None if they are timed or unknown,
+        as between two loads of a serving engine.
+        """
+        timed = sorted(self.blocks.get(candidate, ()))
+        return next(((a, b) for a, b in pairwise(timed) if a < concurrency < b), None)
+
     def note(self, candidate: Candidate, concurrency: int) -> str | None:
         """Why costs are unknown at a load, or between which loads they are interpolated; None if
         they were timed, or if the run's own facts and failures explain better why they are missing.
@@ -66,8 +73,7 @@ class CostSource:
         timed, run = self.concurrencies(candidate), self.run
         if concurrency in timed:
             return None
-        around = next(((a, b) for a, b in pairwise(timed) if a < concurrency < b), None)
-        if around is not None and candidate not in self.served:
+        if around := self.around(candidate, concurrency):
             return f"interpolated between {around[0]} and {around[1]}"
         if timed:
             where = f" in {self.origin}" if self.origin else ""

@@ -262,8 +262,9 @@ class Alternative:
             if needed is None:
                 broken.append("its memory is unknown, so it cannot be shown to keep --max-memory")
             elif needed > most:
+                over = max(needed / most - 1, 0.01)  # 0% would keep it
                 broken.append(
-                    f"it needs {format_size(needed)} with its target, {needed / most - 1:.0%} over "
+                    f"it needs {format_size(needed)} with its target, {over:.0%} over "
                     f"--max-memory ({format_size(most)})"
                 )
         if (limit := limits.max_p99_ratio) is not None:
@@ -273,10 +274,10 @@ class Alternative:
                     "its latency is unknown, so it cannot be shown to keep --max-p99-ratio"
                 )
             elif tail[0] > limit:
+                over = max(tail[0] / limit - 1, 0.01)
                 broken.append(
                     f"a request's time per output token grows to {tail[0]:.2f} times that of plain "
-                    f"decoding ({tail[1]}), {tail[0] / limit - 1:.0%} over --max-p99-ratio "
-                    f"({limit:g})"
+                    f"decoding ({tail[1]}), {over:.0%} over --max-p99-ratio ({limit:g})"
                 )
         return tuple(broken)
 

@@ -88,7 +88,7 @@ class FormulaTable(msgspec.Struct, frozen=True):
     best_k: int  # 0: none of the rows pays
     best_speedup: float  # S at that k
     best_break_even_alpha: float | None  # α from which it pays
-    faster_k: int | None  # the best of 1 … 64, where it is faster than all rows
+    faster_k: int | None  # the best of 1 … 64, if one v is taken for all and it beats every row
     faster_speedup: float | None  # S at that k
     rows: tuple[FormulaRow, ...]  # one entry per k
 

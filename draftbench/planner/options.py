@@ -35,11 +35,11 @@ def _slo(text: str) -> Slo:
     limits: dict[str, float] = {}
     for part in text.split(","):
         limit = re.fullmatch(r"\s*(ttft|tpot|e2e)\s*=\s*(\d+(?:\.\d+)?)\s*(ms|s)\s*", part)
-        if limit is None or limit[1] in limits:
+        if limit is None or limit[1] in limits or not float(limit[2]):
             raise UsageError(
                 f"--slo {text}: expected limits such as ttft=300ms,tpot=40ms",
                 hint="ttft is the time to the first token, tpot the time for each further one, e2e "
-                "that to the last; each once, in ms or s",
+                "that to the last; each once, above 0, in ms or s",
             )
         limits[limit[1]] = float(limit[2]) / (1000 if limit[3] == "ms" else 1)
     return Slo(**limits)
@@ -86,7 +86,7 @@ class DecisionOptions:
         None,
         "The most that p99 time per output token may grow, as a ratio, e.g. 1.2.",
         "RATIO",
-        min=0.0,
+        min=0.01,
     )
     slo: Slo | None = in_decision(
         None,

@@ -225,6 +225,7 @@ class AtConcurrency(Record, frozen=True):
     speedup_deciding: Estimate | None  # the one that decides
     plain_range: tuple[float, float] | None = None  # tokens per second without, beside each draft
     texts: TextsAtLoad | None = None  # how many texts speculation changes; None: unknown
+    between: tuple[int, int] | None = None  # the timed loads around it if costs are interpolated
 
 
 class ScheduleEntry(Record, frozen=True):
@@ -352,7 +353,8 @@ class Recommendation(Record, frozen=True):
     2%, and not to if it lies below: interleaved runs of one process differ by 2%. `schedule` gives
     k by concurrency for the leader's draft, since an engine loads one draft: where it leads, the k
     of `by_concurrency`, elsewhere that of a decision on it alone, but it never speculates where
-    `by_concurrency` says not to. Between the loads asked about k stays as long as it is as good.
+    `by_concurrency` says not to. At loads neither asked about nor timed it keeps the k before while
+    that is as good.
     """
 
     decision: Decision  # speculate, do_not_speculate or inconclusive

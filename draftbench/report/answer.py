@@ -143,7 +143,8 @@ def _next_sweep(answer: Recommendation) -> _Sweep | None:
         if larger.enough:
             return _Sweep(f"To settle it: {more and more + ', and '}a sweep with {again}.", flags)
         size = f"{more and more + ': '}{_size(answer, larger)}"
-        chance = f"{larger.chance:.0%} of such sweeps settle it"
+        # Rounded up it would seem to reach what no size does.
+        chance = f"{min(larger.chance, SETTLES - 0.01):.0%} of such sweeps settle it"
         far = f"no realistic sample size reaches {SETTLES:.0%}"
         return _Sweep(f"Perhaps: {size} ({again}). {chance}; {far}.", None)  # not advised
     if settled_by is None:
@@ -216,6 +217,7 @@ def basis(answer: Recommendation, leader: Evaluation) -> str:
     """What the deciding speed-up rests on, the required minimum, and whether another draft may be
     as good.
     """
+    here = next(at for at in answer.by_concurrency if at.concurrency == answer.concurrency)
     decoded, replayed = leader.requests_measured, leader.requests or answer.requests
     requests = counted(replayed, "request")
     if not decoded:
@@ -228,6 +230,10 @@ def basis(answer: Recommendation, leader: Evaluation) -> str:
         rests_on += f" with costs of {answer.costs_from}"
     elif answer.engine:
         rests_on += f" in {answer.engine}"
+    if here.between:
+        low, high = here.between
+        costs = "" if answer.costs_from else "costs "
+        rests_on += f", {costs}interpolated between concurrency {low} and {high}"
     included = "included" if answer.objective == "latency" else "excluded"
     asked = "" if answer.min_speedup == 1 else f"; {answer.min_speedup:g}× is asked for"
     tie = ""

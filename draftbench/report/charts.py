@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from draftbench.acceptance.breakdown import parting
+from draftbench.acceptance.breakdown import extremes
 from draftbench.acceptance.intervals import MIN_REQUESTS, Estimate
 from draftbench.acceptance.summary import groups_at
 from draftbench.errors import UsageError
@@ -91,9 +91,10 @@ def charts_of(run: Run, answer: Recommendation) -> Iterator[Chart]:
         RunFolderError: replays that do not fit their responses.
     """
     over = f"over {counted(answer.requests, 'request')}"
+    label = "end-to-end speed-up (×)" if answer.objective == "latency" else _SPEED_UP
     drawn: list[Bar] = []
     for row, each in enumerate(answer.by_candidate):
-        if speed := each.speedup_expected or each.speedup_predicted:
+        if speed := answer.ranked_by(each):
             name = f"{short(str(each.candidate))}, k = {each.k}"
             drawn.append(Bar(name, speed, row % SERIES, hollow=each.speedup_measured is None))
     if drawn:
@@ -102,7 +103,7 @@ def charts_of(run: Run, answer: Recommendation) -> Iterator[Chart]:
             "Each candidate at its best k",
             "Left of 1× speculation is slower than decoding without it. Points: the speed-ups of "
             f"the table, hollow if not decoded. Lines: 95% intervals {over}.",
-            bars(_SPEED_UP, drawn, answer.min_speedup),
+            bars(label, drawn, answer.min_speedup),
             candidates(answer),
         )
     yield from _by_k(answer, over)
@@ -116,7 +117,6 @@ def charts_of(run: Run, answer: Recommendation) -> Iterator[Chart]:
         ends.append(max(ends) + 0.08 * (max(ends) - min(ends)))
         load = "requests in flight" if run.manifest.question.engine else "active decoding rows"
         axis = doublings_axis(f"concurrency ({load})", [at.concurrency for at, _ in known])
-        label = "end-to-end speed-up (×)" if answer.objective == "latency" else _SPEED_UP
         plot = Plot(axis, values_axis(label, ends))
         plot.threshold(1.0)
         plot.line([(at.concurrency, speed) for at, speed in known], 0)
@@ -162,7 +162,7 @@ def charts_of(run: Run, answer: Recommendation) -> Iterator[Chart]:
         label = f"tokens per round at k = {k}"
         parted = "; ".join(
             f"from {fewest.value:.2f} ({worst.name}) to {most.value:.2f} ({best.name})"
-            for worst, best in parting(groups)
+            for worst, best in extremes(groups)
             if (fewest := worst.tokens_per_round) and (most := best.tokens_per_round)
         )
         drawn = [
@@ -240,7 +240,7 @@ def _by_k(answer: Recommendation, over: str) -> Iterator[Chart]:
     best = [(e, e.speedup_expected, True) for e in answer.by_candidate if e.speedup_expected]
     of_speed = f"Lines and bands: predicted, with 95% intervals {over}."
     of_speed += f" Filled points: measured, {points}." if measured else " Nothing was decoded."
-    of_speed += " Hollow points: expected, each candidate's best as in the table." * bool(best)
+    of_speed += " Hollow points: expected, each candidate at its best k." * bool(best)
     of_tokens = f"1: no drafted token is accepted; k + 1: all are. Bands: 95% intervals {over}."
     for title, label, field, points_of, caption in (
         ("Tokens per round by k", "tokens per round", "tokens_per_round", [], of_tokens),

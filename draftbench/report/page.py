@@ -11,6 +11,7 @@ from __future__ import annotations
 import base64
 import hashlib
 import re
+import shlex
 from collections.abc import Iterator
 from dataclasses import asdict
 from functools import cache
@@ -34,11 +35,10 @@ from draftbench.report import answer as words
 from draftbench.report.charts import Bar, bars, charts_of
 from draftbench.report.plot import STYLE
 from draftbench.report.text import Section, counted, numeric, printable, shown
-from draftbench.run_folder.manifest import flag_of
+from draftbench.run_folder.manifest import flag_of, in_words
 from draftbench.run_folder.run import Run
 from draftbench.safe_files import GENERATOR
 
-# The engines that a run of the built-in decoder is exported for on the page.
 _TO_DO = 3  # notes on a configuration, the most urgent first
 # Longest piece of code that fits on a line of a phone.
 _UNBROKEN = 30
@@ -161,7 +161,7 @@ def _steps(name: str, run: Run, answer: Recommendation) -> Iterator[dict[str, st
         yield {"words": "Serve the target without a draft.", "command": None}
         yield {
             "words": "Look for another draft that fits it:",
-            "command": f"draftbench suggest --target {target}",
+            "command": f"draftbench suggest --target {shlex.quote(target)}",
         }
     elif answer.choice is not None:
         first = "Clear up what makes the decision provisional, then serve"
@@ -172,7 +172,7 @@ def _steps(name: str, run: Run, answer: Recommendation) -> Iterator[dict[str, st
         }
         yield {
             "words": "Keep this acceptance as the baseline that CI compares new runs with:",
-            "command": f"draftbench gate --save baseline.json {name}",
+            "command": f"draftbench gate --save baseline.json {shlex.quote(name)}",
         }
 
 
@@ -180,11 +180,11 @@ def _engines(run: Run, answer: Recommendation) -> Iterator[dict[str, Any]]:
     """The configuration of each engine that could serve the choice: of the engine that measured it,
     or of the usual ones.
     """
+    if answer.choice is None:
+        return
     measured = run.manifest.question.engine
     for engine in (measured,) if measured in ENGINE_RULES else STARTED:
         name = ENGINE_RULES[engine].name
-        if answer.choice is None:
-            return
         try:
             configuration = configure(serve_plan(answer, run), engine)
         except DraftbenchError as error:
@@ -213,7 +213,7 @@ def _facts(name: str, run: Run) -> dict[str, str]:
     hardware = [machine.processor, machine.accelerator, machine.platform]
     # The flags on which figures depend, as they were in force.
     asked = {
-        flag_of(field): ", ".join(map(str, value)) if isinstance(value, tuple) else str(value)
+        flag_of(field): in_words(value)
         for field, value in msgspec.structs.asdict(manifest.question).items()
         if value not in (None, (), "", False)
     }

@@ -228,8 +228,10 @@ def counted(count: int, noun: str) -> str:
 
 
 def parameters(count: int) -> str:
-    """`494 M`, `7.62 B`."""
-    return f"{count / 1e9:.3g} B" if count >= 1e9 else f"{count / 1e6:.3g} M"
+    """`494 M`, `7.62 B`, `1.03 T`: in the largest unit of which three digits show one or more."""
+    units = (("T", 1e12), ("B", 1e9), ("M", 1e6))
+    name, unit = next((each for each in units if count >= 0.9995 * each[1]), units[-1])
+    return f"{count / unit:.3g} {name}"
 
 
 def shown(cell: TableCell) -> str:

@@ -157,7 +157,9 @@ class RunFolder:
 
     @staticmethod
     def check_place(path: Path) -> None:
-        """Raise a RunFolderError if no run can be begun or continued there."""
+        """Raise a RunFolderError if no run can be begun or continued there; to find out, missing
+        folders are made and removed again.
+        """
         hint = "take an empty or a new folder for --out"
         if path.exists() and not path.is_dir():
             raise RunFolderError(f"`{path}` is a file, and --out names a folder", hint=hint)
@@ -230,8 +232,8 @@ class RunFolder:
         return folder
 
     def note_sweep(self, manifest: Manifest, under_way: tuple[Candidate, ...] | None) -> None:
-        """Record what the last sweep was asked for and which candidates it measures; None: it has
-        ended, which seals the observations. Only the holder of the writer may do so.
+        """Write the head again: the command and effort of the last sweep, and the candidates under
+        way; None: it has ended, and the observations are sealed. Only for the holder of the writer.
 
         Raises:
             RunFolderError: it cannot be written.

@@ -1,10 +1,10 @@
 """The key of the keyed hashes that stand for requests and outputs in files that may be shared.
 
 `DRAFTBENCH_KEY` if set (a CI secret, so that runs on different machines pair), else a random key
-made once per user, which `hex:` and its digits stand for elsewhere. Whoever holds the key can
-confirm a guess of a prompt; without it the hashes say nothing. The id of the key is published with
-every run, so that the key must not be one that can be guessed: words are at least 16 characters,
-and each guess at them takes the time of scrypt (RFC 7914).
+made once per user; on another machine, set the variable to `hex:` and this key's digits. Whoever
+holds the key can confirm a guess of a prompt; without it the hashes say nothing. The id of the key
+is published with every run, so that the key must not be one that can be guessed: words are at least
+16 characters, and each guess at them takes the time of scrypt (RFC 7914).
 """
 
 from __future__ import annotations
@@ -49,7 +49,10 @@ def request_key() -> bytes:
 
 
 def _long_enough(digits: str) -> bytes:
-    key = bytes.fromhex(digits)
+    try:
+        key = bytes.fromhex(digits)
+    except ValueError:
+        raise ValueError("not hexadecimal digits") from None
     if len(key) < _FEWEST_BYTES:  # a secret that a CI system lost leaves none
         raise ValueError("fewer than 64 digits")
     return key
@@ -58,7 +61,7 @@ def _long_enough(digits: str) -> bytes:
 @lru_cache
 def _derived(words: str) -> bytes:
     if len(words) < _FEWEST_CHARACTERS:
-        raise ValueError(f"{len(words)} characters can be guessed")
+        raise ValueError(f"{len(words)} characters are too few: they can be guessed")
     return hashlib.scrypt(words.encode(), salt=b"draftbench", n=2**14, r=8, p=1, dklen=32)
 
 

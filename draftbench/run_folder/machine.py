@@ -27,7 +27,7 @@ class _Counters(NamedTuple):
 
 
 class Watch:
-    """Compares the machine's counters with those of the last look.
+    """Reports what other processes and throttling did since the last look.
 
     Args:
         process: the id under which the process that measures writes its records.

@@ -96,7 +96,7 @@ class Question(Record, frozen=True):
     arrivals_digest: str | None = None  # keyed hash of the times of arrival; None: closed
     tokenizer: str | None = None  # empty: the target's, or the server's
     max_concurrency: Rows | None = None
-    replay: ReplayedBy | None = None  # who replays drafts: local; in older runs an engine too
+    replay: ReplayedBy | None = None  # who replays an engine's drafts: local; kept for old runs
 
 
 class Effort(Record, frozen=True):
@@ -161,7 +161,7 @@ class Manifest(Record, frozen=True):
 
     @property
     def requests(self) -> int:
-        """How many requests the last sweep measured once it is done."""
+        """How many requests a finished sweep covers."""
         return self.effort.settled_after or self.traffic.requests
 
 
@@ -222,13 +222,20 @@ def _facts(environment: Environment) -> dict[str, object]:
 
 def _differences(before: dict[str, object], after: dict[str, object]) -> Differences:
     def text(value: object) -> str | None:
-        if isinstance(value, tuple):
-            return ", ".join(map(str, value))
-        return None if value is None else str(value)
+        # What an engine was not given is none, as it is without an engine.
+        return None if value in (None, "", ()) else in_words(value)
 
     texts = {name: (text(before.get(name)), text(after.get(name))) for name in {**before, **after}}
-    # What an engine was not given is none, as it is without an engine.
-    return {name: (a, b) for name, (a, b) in texts.items() if (a or None) != (b or None)}
+    return {name: (a, b) for name, (a, b) in texts.items() if a != b}
+
+
+def in_words(value: object) -> str:
+    """The value of a setting as a person reads it."""
+    if isinstance(value, bool):
+        return "on" if value else "off"
+    if isinstance(value, tuple):
+        return ", ".join(map(str, value)) or "none"
+    return "none" if value is None else str(value)
 
 
 def flag_of(name: str) -> str:
@@ -237,13 +244,13 @@ def flag_of(name: str) -> str:
 
 
 def difference_lines(differences: Differences) -> list[str]:
-    """Differences of questions or environments, each as "name: before → after"."""
+    """Differences of questions or environments (not of efforts), as "name: before → after"."""
     of_question = ("key_id", *Question.__struct_fields__)
     return [
         _DIGESTS.get(
             name,
             f"{flag_of(name) if name in of_question else name}: "
-            f"{before or 'none'} → {after or 'none'}",
+            f"{in_words(before)} → {in_words(after)}",
         )
         for name, (before, after) in differences.items()
     ]

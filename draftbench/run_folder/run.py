@@ -226,7 +226,7 @@ def run_of(manifest: Manifest, records: Sequence[AnyObservation]) -> Run:
 
 
 def part_of(run: Run, requests: Collection[str]) -> Run:
-    """The run as it were with some of its requests alone."""
+    """A run of the built-in decoder with some of its requests alone."""
     return replace(
         run,
         trajectories=tuple(row for row in run.trajectories if row.request in requests),
@@ -239,8 +239,8 @@ def comparable(rows: Sequence[Decode]) -> list[Decode]:
     """The decoding runs that can be compared with a baseline run of the same process.
 
     A candidate's k's and the baseline are interleaved: on each response or, at a higher
-    concurrency, where rows share rounds, on all responses together. Only processes that finished a
-    unit count for it; if none finished, the last one does.
+    concurrency, where rows share rounds, on all responses together. Of each response (or of all
+    together) only processes that finished it count; if none did, the last one.
     """
 
     def unit_of(row: Decode) -> tuple[str, int, Key | None]:
@@ -261,7 +261,7 @@ def comparable(rows: Sequence[Decode]) -> list[Decode]:
 
 def waves(requests: Iterable[str]) -> list[list[str]]:
     """Requests in the order of their keyed hashes, so that every first part is a random sample:
-    `WAVE` of them, then as many again as there were before, and so on to the last.
+    `WAVE` of them, then each time as many again as there were before (64, 64, 128, 256, …).
     """
     ordered, found, begun = sorted(requests), list[list[str]](), 0
     while begun < len(ordered):

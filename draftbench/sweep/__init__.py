@@ -1,5 +1,5 @@
-"""What a user asked → a run folder: `prepare` needs no weights, `measure_sweep` measures what is
-left. The options are read without torch.
+"""From the options to a run folder: `prepare` checks everything that needs no weights,
+`measure_sweep` measures what the folder lacks. The options are read without torch.
 """
 
 from __future__ import annotations
@@ -23,5 +23,6 @@ def prepare(options: SweepOptions, command: str, watcher: Watcher) -> Prepared:
     from draftbench.sweep.engine_prepare import prepare_serving
     from draftbench.sweep.preparation import prepare_models
 
-    how = prepare_models if options.serving is None else prepare_serving
-    return how(options, command, watcher)
+    if options.serving is None:
+        return prepare_models(options, command, watcher)
+    return prepare_serving(options, options.serving, command, watcher)

@@ -26,7 +26,7 @@ from draftbench.memory import LEVELS
 from draftbench.models.quantize import Build, build_runner, check_level, layer_bytes
 from draftbench.models.source import ModelSource
 from draftbench.run_folder.run import read_run
-from draftbench.sweep.failures import describe
+from draftbench.sweep.failures import reason_of
 from draftbench.sweep.measure import measure_sweep
 from draftbench.sweep.options import SweepOptions, Watcher
 from draftbench.sweep.preparation import prepare_models
@@ -70,7 +70,7 @@ def _tried(what: str, attempt: Callable[[], tuple[str, bool | None]]) -> Finding
         return Finding(what, *attempt())
     # A device that does not work may raise anything.
     except Exception as error:
-        reason = error.message if isinstance(error, DraftbenchError) else describe(error)[0]
+        reason = error.message if isinstance(error, DraftbenchError) else reason_of(error)[0]
         return Finding(what, reason, False)
 
 

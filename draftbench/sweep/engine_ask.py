@@ -1,6 +1,7 @@
 """Measures on a serving engine: the server without a draft writes the responses, each draft is
-replayed over them, and servers that draft answer the same requests. In each repeat every server is
-started once, and at the end the one without a draft once more.
+replayed over them, and servers that draft answer the same requests. In each repeat every server
+that drafts is started once, and the one without a draft after every second candidate and at the
+end.
 
 The path of a request: a session starts or connects servers (`_open`), `_ask` sends what each still
 has to answer at a load, and `_take` records every answer as it arrives. If a server does not start,
@@ -26,6 +27,7 @@ import msgspec
 import torch
 
 from draftbench.decoder.drafters import LookupIndex
+from draftbench.decoder.heads import Head
 from draftbench.engines.client import Fault
 from draftbench.engines.connect import connect
 from draftbench.engines.drive import drive
@@ -33,20 +35,14 @@ from draftbench.engines.engine import Answer, Ask, Server
 from draftbench.engines.start import started
 from draftbench.engines.vllm import MODEL_RUNNER
 from draftbench.errors import DraftbenchError, EngineError, ModelError, RunFolderError, TrafficError
-from draftbench.measure.replay import (
-    replay_head,
-    replay_lookup,
-    replay_model,
-    stepping_disagreement,
-)
+from draftbench.measure.candidate import load_draft
+from draftbench.measure.replay import replay_head, replay_lookup, replay_model
 from draftbench.measure.trajectories import PromptSample, ScoredResponse, looping
 from draftbench.models.check import engine_sheet, held_head
 from draftbench.models.drafting import parsed
-from draftbench.models.eagle import build_head
 from draftbench.models.engine_rules import ENGINE_RULES, lookup_rule, too_short
 from draftbench.models.quantize import build_runner
 from draftbench.models.source import ModelSource
-from draftbench.models.translation import keeps_ids, translated
 from draftbench.records import (
     LOOKUP,
     NEAR_TIE_MARGIN,
@@ -72,7 +68,7 @@ from draftbench.sweep.engine_check import (
     check_drafting,
     contradiction,
     drafted_nothing,
-    facts_of,
+    engine_facts,
     files_of,
     other_drafting,
     refuse_another,
@@ -82,6 +78,7 @@ from draftbench.sweep.engine_servers import (
     ALONE,
     Load,
     ServerConfig,
+    Servers,
     arrival_times,
 )
 from draftbench.sweep.failures import failure, parts_missing, timed_out
@@ -107,37 +104,45 @@ class Session(NamedTuple):
 
 
 class EngineWorker:
-    """Holds one session after the other; the first gives the responses.
-
-    Raises:
-        EngineError: the server that writes the responses cannot be asked.
-        TrafficError: it answered nothing.
+    """Measures on servers, one session after the other; the first session's answers are the
+    responses.
     """
 
     def __init__(
         self,
         prepared: Prepared,
+        servers: Servers,
         state: SweepState,
         folder: RunFolder,
         keep: Keep,
         watcher: Watcher,
     ) -> None:
-        assert prepared.serving is not None
-        self.prepared, self.options, self.serving = prepared, prepared.options, prepared.serving
+        self.prepared, self.options, self.servers = prepared, prepared.options, servers
         self.state, self.folder, self.keep, self.watcher = state, folder, keep, watcher
         self.repeat = 0
         self.deadline: float | None = None
         self.machine = Watch(uuid.uuid4().hex[:8])
+
+    def write_responses(self) -> None:
+        """Ask the server that writes the responses.
+
+        Raises:
+            EngineError: it cannot be asked.
+            TrafficError: it answered nothing.
+        """
         try:
-            self._hold_session([self.serving.writer])
+            self._hold_session([self.servers.writer])
         except (EngineError, ModelError) as error:
             self._keep([failure(None, error, "serve")])
             raise
-        if not state.responses:
+        if not self.state.responses:
             raise TrafficError(
                 "the server answered no request",
                 hint="its errors are kept as `served` records; look at its log",
             )
+
+    def share_replays(self, candidates: Sequence[Candidate]) -> None:
+        """Nothing: each candidate is replayed before its servers are asked."""
 
     def attempt(self, candidate: Candidate) -> Failure | None:
         """Replay a candidate (in the first repeat), and ask the servers that draft with it. A
@@ -159,10 +164,10 @@ class EngineWorker:
                 failed.append(failure(candidate, error))
             finally:
                 gc.collect()
-            serving, fewest = self.serving, self.serving.fewest(candidate)
-            drafts = self.options.measure not in ("none", "replay") and candidate in serving.levels
-            if serving.server is None and drafts and not serving.ks(candidate):
-                reason = f"replayed only: {too_short(serving.engine, fewest)}"
+            servers, fewest = self.servers, self.servers.fewest(candidate)
+            drafts = self.options.measure not in ("none", "replay") and candidate in servers.levels
+            if servers.given is None and drafts and not servers.ks(candidate):
+                reason = f"replayed only: {too_short(servers.engine, fewest)}"
                 hint = f"ask for it with --k {fewest} or more"
                 failed += [Failure(candidate=candidate, stage="start", reason=reason, hint=hint)]
         for configs in self.state.sessions(candidate, self.repeat):
@@ -170,13 +175,13 @@ class EngineWorker:
                 self._hold_session(configs)
             except (EngineError, ModelError) as error:
                 failed.append(self._failure(configs, error))
-        if candidate in self.serving.levels:
-            self._ask_plain(self.serving.plain_until(candidate, self.repeat))
+        if candidate in self.servers.levels:
+            self._ask_plain(self.servers.plain_until(candidate, self.repeat))
         return failed[0] if failed else None
 
     def end_repeat(self) -> None:
-        """Ask the server without a draft once more, and judge which differences are near ties."""
-        self._ask_plain(self.serving.plain_starts(self.repeat))
+        """Ask the server without a draft once more."""
+        self._ask_plain(self.servers.plain_starts(self.repeat))
         self.repeat += 1
 
     def _ask_plain(self, starts: Sequence[ServerConfig]) -> None:
@@ -205,7 +210,7 @@ class EngineWorker:
             sessions = [self._open(stack, config, process) for config in configs]
             wrong = {config: Counter[str]() for config in configs}
             sent = Counter[ServerConfig]()
-            loads = chain.from_iterable(map(self.serving.loads, configs))
+            loads = chain.from_iterable(map(self.servers.loads, configs))
             for load in dict.fromkeys(loads):
                 left = [self.state.unserved(config).get(load, []) for config in configs]
                 what = f"{configs[-1].drafting}, {load}"
@@ -222,7 +227,7 @@ class EngineWorker:
                         self.state.along(config.candidate),
                         session.server.counters().drafted,
                     ):
-                        raise self._taken_back(session, "it drafted nothing")
+                        raise self._invalidate(session, "it drafted nothing")
             plain = next((s.server for s in sessions if s.config.k == 0), None)
             if plain is not None:
                 self._judge(plain)
@@ -238,14 +243,14 @@ class EngineWorker:
             RunFolderError: this run was measured on a different server.
             ModelError: its time is up.
         """
-        serving, name = self.serving, uuid.uuid4().hex[:8]
+        servers, name = self.servers, uuid.uuid4().hex[:8]
         running, files, speculation = None, dict[str, str](), None
-        if serving.server is None:
+        if servers.given is None:
             # The version that earlier servers named says which flags the engine knows.
             versions = (facts.version for facts in self.state.engines if facts.started)
-            start = replace(serving.start(config), version=next(versions, None))
+            start = replace(servers.start(config), version=next(versions, None))
             speculation = start.speculation
-            refuse_other_files(self.state.engines, serving)
+            refuse_other_files(self.state.engines, servers)
             self.watcher.note(f"starting {start.engine}: {config}")
             files = files_of(start.target, speculation)
             logs = self.folder.path / PRIVATE / "servers" / name
@@ -255,10 +260,10 @@ class EngineWorker:
             server = connect(running.url, start.engine)
             stack.callback(server.close)
         else:
-            plain = serving.baseline if config.candidate is None else None
-            server = plain or serving.server
+            plain = servers.baseline if config.candidate is None else None
+            server = plain or servers.given
         described = server.facts()
-        facts = facts_of(described, config, name, process, running, files)
+        facts = engine_facts(described, config, name, process, running, files)
         refuse_another(self.state.engines, facts)
         check_drafting(described, config, speculation)
         self._keep([facts])
@@ -267,7 +272,7 @@ class EngineWorker:
         if server.returns_ids:
             server.echo([prompt.tokens for prompt in self.prepared.prompts[:ECHOED]])
         # Warm up with unrecorded requests, as many in flight as there will be.
-        most, prompts = self.options.max_concurrency, serving.warm_up
+        most, prompts = self.options.max_concurrency, servers.warm_up
         asks = [
             Ask(("", n), prompts[n % len(prompts)], WARM_UP_TOKENS, Sampling())
             for n in range(2 * most)
@@ -299,8 +304,10 @@ class EngineWorker:
             ModelError: its time is up.
         """
         config, server, wrong = session.config, session.server, Counter[str]()
-        arrivals = arrival_times(samples, self.options) if load.concurrency is None else {}
-        log_p = self.options.mode is not DraftingMode.GREEDY and config == self.serving.writer
+        arrivals: dict[Key, float] = {}
+        if load.concurrency is None:
+            arrivals = arrival_times(samples, self.servers.serving, self.options.traffic.seed)
+        log_p = self.options.mode is not DraftingMode.GREEDY and config == self.servers.writer
         decode = None if server.returns_ids else self.prepared.target.tokenizer.decode
         asks = []
         for each in samples:
@@ -328,7 +335,7 @@ class EngineWorker:
             error = self._take(session, load, by_key[answer.ask.key], answer)
             self.watcher.advance()
             if error == OTHER_DRAFTING:
-                raise self._taken_back(session, contradiction(answer, config.k) or "")
+                raise self._invalidate(session, contradiction(answer, config.k) or "")
             wrong.update([error] if error else [])
             lost = lost + 1 if answer.error in (Fault.UNREACHABLE, Fault.TIMEOUT) else 0
             if lost >= MOST_LOST:
@@ -339,8 +346,8 @@ class EngineWorker:
                 )
         return wrong
 
-    def _taken_back(self, session: Session, what: str) -> EngineError:
-        """Mark the answers of a server that drafts differently as invalid."""
+    def _invalidate(self, session: Session, what: str) -> EngineError:
+        """Mark a server's answers as invalid, and return the error: it drafts differently."""
         self._keep(
             [
                 msgspec.structs.replace(row, error=OTHER_DRAFTING)
@@ -363,12 +370,12 @@ class EngineWorker:
             error = "empty"
         elif contradiction(answer, config.k):
             error = OTHER_DRAFTING
-        elif max(answer.tokens or (0,)) >= self.serving.ids:
+        elif max(answer.tokens or (0,)) >= self.servers.ids:
             error, reason = WRONG_IDS, "the server wrote token ids that its model does not have"
         response = self.state.responses.get(sample.key)
         output = answer.text if answer.tokens is None else tuple(answer.tokens)
         digest = keyed_hash(self.options.traffic.key, repr(output).encode())
-        writes = response is None and config == self.serving.writer and load == ALONE
+        writes = response is None and config == self.servers.writer and load == ALONE
         if writes and error is None:
             response = response_of(answer, sample, digest)
         first_difference = None
@@ -379,7 +386,7 @@ class EngineWorker:
             candidate=config.candidate,
             k=config.k,
             repeat=config.repeat,
-            mode=self.serving.mode(config),
+            mode=self.servers.mode(config),
             server=session.facts.server,
             process=session.facts.process,
             concurrency=load.concurrency,
@@ -415,7 +422,7 @@ class EngineWorker:
         """The facts of a draft, unless they are recorded already, then the replays of one group of
         responses after the other.
         """
-        prepared, serving, options = self.prepared, self.serving, self.options
+        prepared, servers, options = self.prepared, self.servers, self.options
         name, window = candidate.draft, max(options.ks)
         if name == LOOKUP:
             # An engine may look up by another rule on a CPU, and in its older model runner.
@@ -423,56 +430,45 @@ class EngineWorker:
                 facts.settings.get(MODEL_RUNNER) for facts in self.state.engines if facts.started
             ]
             older = runners and ("0" in runners or not torch.cuda.is_available())
-            rule = lookup_rule(serving.engine, older=bool(older))
+            rule = lookup_rule(servers.engine, older=bool(older))
             for group in groups:
                 yield [
                     replay_lookup(each, candidate, LookupIndex(*options.lookup, rule), window)
                     for each in group
                 ]
             return
-        source, caveats = prepared.drafts[name], prepared.caveats.get(name, ())
+        source, target, runner = prepared.drafts[name], prepared.target, None
+        if parsed(name)[0] == "eagle3":  # the target passes over its own answers
+            target = ModelSource(options.target, options.trust)
+            runner, _ = build_runner(target, prepared.build, None)
         least = self.state.least_rows(candidate)
         build = replace(prepared.build, level=candidate.quant, least_rows=least)
-        if parsed(name)[0] == "eagle3":  # the target passes over its own answers
-            of_target = ModelSource(options.target, options.trust)
-            target, _ = build_runner(of_target, prepared.build, None)
-            layers = of_target.config.get_text_config().num_hidden_layers
-            head, facts = build_head(source, build, name, target, layers, serving.engine)
-            weights, width = held_head(source, serving.dtype)
-            facts = msgspec.structs.replace(
-                facts,
-                weight_bytes=weights if candidate.quant == "none" else facts.weight_bytes,
-                kv_bytes_per_token=facts.kv_bytes_per_token * width // build.dtype.itemsize,
-                caveats=(
-                    *caveats,
-                    *facts.caveats,
-                    f"replayed over states of the target that were computed here in {facts.dtype} "
-                    f"({serving.engine} computes in {self._dtype() or 'the type of its files'})",
-                ),
-            )
-
-            def replayed(group: Sequence[ScoredResponse]) -> Sequence[Observation]:
-                return [replay_head(each, candidate, head, target, window) for each in group]
+        longest = max(chain(*groups), key=lambda response: response.length)
+        draft, facts = load_draft(name, source, build, target, runner, longest, servers.engine)
+        caveats = (*prepared.caveats.get(name, ()), *facts.caveats)
+        # The bytes are those that the engine holds.
+        if runner is None:
+            held = engine_sheet(source, servers.dtype)
+            weights, cached = held.bytes_at(candidate.quant), held.kv_bytes_per_token
         else:
-            runner, facts = build_runner(source, build, name)
-            runner = translated(runner, prepared.target, source)
-            longest = max(chain(*groups), key=lambda response: response.length)
-            held, near_tie = engine_sheet(source, serving.dtype), NEAR_TIE_MARGIN[facts.dtype]
-            facts = msgspec.structs.replace(
-                facts,
-                weight_bytes=held.bytes_at(candidate.quant),
-                kv_bytes_per_token=held.kv_bytes_per_token,
-                translated=not keeps_ids(prepared.target, source),
-                replay_disagreement=stepping_disagreement(runner, longest, near_tie),
-                caveats=(*caveats, *facts.caveats),
+            weights, width = held_head(source, servers.dtype)
+            weights = weights if candidate.quant == "none" else facts.weight_bytes
+            cached = facts.kv_bytes_per_token * width // build.dtype.itemsize
+            caveats += (
+                f"replayed over states of the target that were computed here in {facts.dtype} "
+                f"({servers.engine} computes in {self._dtype() or 'the type of its files'})",
             )
-
-            def replayed(group: Sequence[ScoredResponse]) -> Sequence[Observation]:
-                return replay_model(runner, serving.target, group, candidate, options.mode)
-
+        facts = msgspec.structs.replace(
+            facts, weight_bytes=weights, kv_bytes_per_token=cached, caveats=caveats
+        )
         if facts not in self.state.facts.get(candidate, []):
             yield [facts]
-        yield from map(replayed, groups)
+        for group in groups:
+            if isinstance(draft, Head):
+                assert runner is not None
+                yield [replay_head(each, candidate, draft, runner, window) for each in group]
+            else:
+                yield replay_model(draft, servers.target, group, candidate, options.mode)
 
     def _judge(self, plain: Server) -> None:
         """Record whether each answer that differs from its response does so at a near tie: there,
@@ -504,21 +500,21 @@ class EngineWorker:
         for facts in reversed(self.state.engines):
             if stated := facts.settings.get("dtype", ""):
                 return stated.removeprefix("torch.")
-        rules = ENGINE_RULES.get(self.serving.engine)
+        rules = ENGINE_RULES.get(self.servers.engine)
         if rules is not None and rules.rounds_activations:
             return ""
-        if self.serving.server is not None and not self.serving.dtype:
+        if self.servers.given is not None and not self.servers.dtype:
             self.watcher.note(
                 "the server does not say in which number type it computes: its near ties are "
                 "judged as those of bfloat16, unless a sweep's --dtype names the type"
             )
-        return self.serving.dtype
+        return self.servers.dtype
 
     def _keep(self, records: Sequence[Observation], private: Private = ()) -> None:
         """Record what was measured, and what else the machine did meanwhile, which is unknown with
         a running server.
         """
-        others = self.machine.look() if self.serving.server is None else None
+        others = self.machine.look() if self.servers.given is None else None
         self.keep(records if others is None else [*records, others], private)
         self.state.add(records)
 

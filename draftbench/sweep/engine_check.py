@@ -30,7 +30,7 @@ from draftbench.records import (
     Served,
 )
 from draftbench.run_folder.manifest import portable
-from draftbench.sweep.engine_servers import ServerConfig, Serving
+from draftbench.sweep.engine_servers import ServerConfig, Servers
 from draftbench.sweep.failures import changed_model
 from draftbench.sweep.options import Watcher
 
@@ -39,7 +39,7 @@ _PROBES, _PROBED_TOKENS = 5, 48
 _ROOM = 4
 
 
-def facts_of(
+def engine_facts(
     described: ServerFacts,
     config: ServerConfig,
     server: str,
@@ -76,20 +76,20 @@ def files_of(target: str, speculation: Speculation | None) -> dict[str, str]:
     return {role: source.fingerprint() for role, source in sources.items() if source.local}
 
 
-def refuse_changes(recorded: Sequence[EngineFacts], serving: Serving, threads_here: int) -> None:
+def refuse_changes(recorded: Sequence[EngineFacts], servers: Servers, threads_here: int) -> None:
     """Raise a RunFolderError if the user's server, the models' files or the servers' threads are
     not those that the run was measured with; `threads_here` are this process's threads, which
     --threads sets together with the servers'.
     """
-    if serving.facts is not None:
-        config = serving.drafting or ServerConfig(None, 0)
+    if servers.facts is not None:
+        config = servers.drafting or ServerConfig(None, 0)
         running = [facts for facts in recorded if not facts.started]
         drafted = [facts for facts in running if facts.candidate is not None]
         # Beside a baseline the server that drafts may not have been asked yet.
-        for before in drafted or (running if serving.baseline is None else ()):
+        for before in drafted or (running if servers.baseline is None else ()):
             _refuse("draft", _drafting(before), _drafting(config))
-        refuse_another(recorded, facts_of(serving.facts, config, "", "", None, {}))
-    threads = None if serving.threads is None else str(serving.threads)
+        refuse_another(recorded, engine_facts(servers.facts, config, "", "", None, {}))
+    threads = None if servers.threads is None else str(servers.threads)
     for begun in (facts.settings.get("threads") for facts in recorded if facts.started):
         if begun != threads:
             same = begun == str(threads_here)
@@ -99,14 +99,14 @@ def refuse_changes(recorded: Sequence[EngineFacts], serving: Serving, threads_he
                 f"would now be with {threads or 'all'}",
                 hint=f"{again}, as when it was begun, or take another --out",
             )
-    refuse_other_files(recorded, serving)
+    refuse_other_files(recorded, servers)
 
 
 def _drafting(of: EngineFacts | ServerConfig) -> str:
     return "none" if of.candidate is None else f"{of.candidate} at k = {of.k}"
 
 
-def refuse_other_files(recorded: Iterable[EngineFacts], serving: Serving) -> None:
+def refuse_other_files(recorded: Iterable[EngineFacts], servers: Servers) -> None:
     """Raise a RunFolderError if a model's files changed since servers of this run were started with
     them.
     """
@@ -114,7 +114,7 @@ def refuse_other_files(recorded: Iterable[EngineFacts], serving: Serving) -> Non
         (before.candidate.draft if before.candidate else None): before.files for before in recorded
     }
     for draft, files in begun.items():
-        now = files_of(serving.sweep.target, serving.speculations.get(draft) if draft else None)
+        now = files_of(servers.options.target, servers.speculations.get(draft) if draft else None)
         for role in files.keys() & now.keys():
             if files[role] != now[role]:
                 raise changed_model(None if role == "target" else draft)
@@ -150,13 +150,13 @@ def _refuse(what: str, before: str | None, now: str | None) -> None:
 
 
 def find_drafting(
-    serving: Serving,
+    servers: Servers,
     server: Server,
     candidates: dict[Candidate, None],
     prompts: Sequence[Prompt],
     given_k: int | None,
     watcher: Watcher,
-) -> tuple[Serving, dict[Candidate, None], dict[str, str]]:
+) -> tuple[Servers, dict[Candidate, None], dict[str, str]]:
     """Find out how the user's server drafts: from its description, from its answers to the first
     requests, or else from the k that the user gave. Returns the engine with its `drafting`, the
     candidates with the server's draft, and what `--drafts` would call this by its name in the run,
@@ -166,14 +166,14 @@ def find_drafting(
         EngineError: it drafts, but its k remains unknown; or it does not draft, though there is a
             baseline.
     """
-    facts = serving.facts
+    facts = servers.facts
     assert facts is not None
     # What it states, the most tokens that its answers show in a round, and whether it drafts. The
     # answers go beyond the requests' limits, near which some servers draft less.
     stated, most = facts.k or 0, 0
     drafts = stated > 0 or facts.method not in (None, "none")
     for prompt in prompts[:_PROBES]:
-        room = serving.target.context_length - len(prompt.tokens)
+        room = servers.target.context_length - len(prompt.tokens)
         probe = Ask(("", 0), prompt.tokens, min(room, _PROBED_TOKENS), Sampling())
         (answer,) = drive(server, [probe], concurrency=1)
         if answer.error is not None:
@@ -189,8 +189,8 @@ def find_drafting(
             stated = stated or len(server.counters().by_position or ())
         if stated or (facts.method == "none" and not drafts):
             break
-    if not drafts and serving.baseline is None:
-        return serving, candidates, {}
+    if not drafts and servers.baseline is None:
+        return servers, candidates, {}
     method, drafted = facts.method or "draft", server.counters().drafted
     if drafts:
         k, how = stated or most, f"({method})"
@@ -230,14 +230,14 @@ def find_drafting(
             spec = spec + model if model else None
     meant = meant or ("draft-model",)
     stacked = "ngram" in method and "," in method
-    speculations = serving.speculations.items()
+    speculations = servers.speculations.items()
     named = [name for name, d in speculations if d.method in meant and d.stacked == stacked]
     name = draft_name(spec) if spec else short_name(model or method)
     if spec is None and model is None and len(named) == 1:
         name = named[0]
     candidate = next((c for c in candidates if c.draft == name), Candidate(draft=name))
-    serving = replace(serving, drafting=ServerConfig(candidate, k))
-    return serving, {**candidates, candidate: None}, {candidate.draft: spec} if spec else {}
+    servers = replace(servers, drafting=ServerConfig(candidate, k))
+    return servers, {**candidates, candidate: None}, {candidate.draft: spec} if spec else {}
 
 
 def check_drafting(

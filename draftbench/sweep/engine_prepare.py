@@ -64,20 +64,20 @@ from draftbench.records import LOOKUP, SELF, Candidate, DraftingMode, Request
 from draftbench.run_folder.key import keyed_hash
 from draftbench.run_folder.manifest import portable
 from draftbench.sweep.engine_check import find_drafting
-from draftbench.sweep.engine_servers import Serving, arrival_times
-from draftbench.sweep.options import SLOTS, SweepOptions, Watcher
+from draftbench.sweep.engine_servers import Servers, arrival_times
+from draftbench.sweep.options import SLOTS, ServingOptions, SweepOptions, Watcher
 from draftbench.sweep.preparation import (
     Check,
     Prepared,
     PromptMaker,
     check_drafts,
     counts_of,
-    facts_of,
     manifest_of,
     question_of,
     read_requests,
     render,
     specs_of,
+    traffic_facts,
 )
 from draftbench.traffic import TrafficQuery, load
 
@@ -101,14 +101,15 @@ _TEMPLATE_OF_RUNNING = (
 )
 
 
-def prepare_serving(options: SweepOptions, command: str, watcher: Watcher) -> Prepared:
+def prepare_serving(
+    options: SweepOptions, serving: ServingOptions, command: str, watcher: Watcher
+) -> Prepared:
     """Read traffic, connect to the user's servers, render prompts, check drafts.
 
     Raises:
         DraftbenchError: nothing could be measured, or the input cannot be used.
     """
-    engine_options, specs = options.serving, specs_of(options)
-    assert engine_options is not None
+    specs = specs_of(options)
     speculations = {
         name: speculation_of(spec, 1, lookup=options.lookup, mode=options.mode)
         for name, spec in specs.items()
@@ -121,38 +122,40 @@ def prepare_serving(options: SweepOptions, command: str, watcher: Watcher) -> Pr
     for quant in options.quants:
         check_level(quant, "cpu", simulate=True)
     for name, speculation in speculations.items():
-        if engine_options.server is not None and not DRAFT_KINDS[speculation.method].replayed:
+        if serving.server is not None and not DRAFT_KINDS[speculation.method].replayed:
             raise UsageError(
                 f"`{specs[name]}` cannot be replayed: only a server that drafts with it shows it",
                 hint=_LEAVE_OUT,
             )
-    if engine_options.server is None:
-        _check_starts(options, list(speculations.values()), watcher)
+    if serving.server is None:
+        _check_starts(options, serving, list(speculations.values()), watcher)
     device = device_of(options.device)
     threads = set_threads(options.threads)
     watcher.note(f"device: {device_words(device)}", always=True)
     # Replays are not timed, so no level needs a kernel.
     build = Build(dtype_of(options.dtype, device), "none", device, simulate=True)
-    server, baseline = _connected(options)
+    server, baseline = _connected(options, serving)
     facts = server.facts() if server is not None else None
-    engine = facts.engine if facts is not None else engine_options.engine
+    engine = facts.engine if facts is not None else serving.engine
     assert engine is not None
     held = replace(options.traffic, constraints=ADAPTERS[engine].constraints)
     options = replace(options, traffic=held)
     traffic = read_requests(options, watcher)
-    target = target_of(options, server, facts, watcher)
+    target = target_of(options, serving, server, facts, watcher)
     prompts, summary = render(options, traffic, target.text, target.context)
     sent, rows = len(prompts) * options.samples, traffic.summary.rows
-    if engine_options.arrivals == "log" and sent < rows:
+    if serving.arrivals == "log" and sent < rows:
         watcher.note(
             f"{sent} requests are sent for the log's {rows} rows: {sent / rows:.0%} of its load "
             f"(--time-scale {rows / sent:.3g} makes up for it)",
             always=True,
         )
     arrivals = None
-    if engine_options.arrivals != "closed":  # when each request is sent, at the log's own speed
-        times = arrival_times([PromptSample(prompt, 0) for prompt in prompts], options)
-        at = sorted((key, round(t * engine_options.time_scale, 6)) for key, t in times.items())
+    if serving.arrivals != "closed":  # when each request is sent, at the log's own speed
+        times = arrival_times(
+            [PromptSample(prompt, 0) for prompt in prompts], serving, options.traffic.seed
+        )
+        at = sorted((key, round(t * serving.time_scale, 6)) for key, t in times.items())
         arrivals = keyed_hash(options.traffic.key, repr(at).encode())
     models = [specs[name] for name, each in speculations.items() if each.method == "draft-model"]
     if models and not target.configured:
@@ -167,7 +170,9 @@ def prepare_serving(options: SweepOptions, command: str, watcher: Watcher) -> Pr
         obstacle = _no_states(options, build)
         if obstacle and server is not None:
             raise UsageError(f"`{heads[0]}` cannot be replayed: {obstacle}", hint=_LEAVE_OUT)
-        checks["eagle3"] = partial(_check_head, target, engine, options, obstacle, watcher)
+        checks["eagle3"] = partial(
+            _check_head, target, engine, obstacle, server is not None, watcher
+        )
     checked = check_drafts(options, specs, checks)
     candidates = checked.candidates
     if not candidates and (server is None or checked.refusals):
@@ -205,27 +210,27 @@ def prepare_serving(options: SweepOptions, command: str, watcher: Watcher) -> Pr
     rendered = (target.text.prompt(request, 1, target.context) for request in outside)
     longest = max(len(prompt.tokens) + prompt.limit for prompt in prompts)
     rounded = math.ceil((longest + _CONTEXT_SLACK) / _CONTEXT_STEP) * _CONTEXT_STEP
-    serving = Serving(
+    servers = Servers(
         engine=engine,
-        sweep=options,
-        options=engine_options,
+        options=options,
+        serving=serving,
         target=ServedTarget(target.context),
         speculations=speculations,
         levels=levels,
         warm_up=tuple(prompt.tokens for prompt in rendered if prompt is not None),
         context_length=min(rounded, target.context),
-        server=server,
+        given=server,
         facts=facts,
         baseline=baseline,
         ids=target.ids,
     )
-    fewest = serving.fewest(Candidate(draft=LOOKUP))
+    fewest = servers.fewest(Candidate(draft=LOOKUP))
     if Candidate(draft=LOOKUP) in levels and server is None and min(options.ks) < fewest:
         watcher.note(f"ngram is not started below k = {fewest}: {too_short(engine, fewest)}")
     if server is not None:
         k = options.ks[0] if len(options.ks) == 1 else None
-        serving, candidates, stated = find_drafting(
-            serving, server, candidates, prompts, k, watcher
+        servers, candidates, stated = find_drafting(
+            servers, server, candidates, prompts, k, watcher
         )
         if not candidates:
             raise UsageError(
@@ -233,31 +238,31 @@ def prepare_serving(options: SweepOptions, command: str, watcher: Watcher) -> Pr
                 hint="give a server that speculates; a sweep can replay --drafts over this one",
             )
         specs = stated | specs
-    if serving.drafting is not None and serving.drafting.k <= LARGEST_K:
-        options = replace(options, ks=tuple(sorted({*options.ks, serving.drafting.k})))
-        serving = replace(serving, sweep=options)
+    if servers.drafting is not None and servers.drafting.k <= LARGEST_K:
+        options = replace(options, ks=tuple(sorted({*options.ks, servers.drafting.k})))
+        servers = replace(servers, options=options)
     # How many requests the server answers at once with --arrivals; None: the engine's default, or
     # unknown for a running server.
     at_once = None
-    if engine_options.arrivals != "closed" and facts is not None:
+    if serving.arrivals != "closed" and facts is not None:
         at_once = _slots_of(facts)
-    elif engine_options.arrivals != "closed":
+    elif serving.arrivals != "closed":
         needed = SLOTS if ENGINE_RULES[engine].shares_context else None
-        at_once = engine_options.max_concurrency or needed
-    given = "given" if engine_options.baseline is None else "given with a baseline"
+        at_once = serving.max_concurrency or needed
+    given = "given" if serving.baseline is None else "given with a baseline"
     raw = (speculation.raw for speculation in speculations.values() if speculation.raw is not None)
     question = msgspec.structs.replace(
         question_of(options, traffic, build),
         target=portable(target.name),
         engine=engine,
-        engine_args=_without_values(engine_options.args, options.traffic.key),
-        arrivals=engine_options.arrivals,
+        engine_args=_without_values(serving.args, options.traffic.key),
+        arrivals=serving.arrivals,
         arrivals_digest=arrivals,
         servers="started" if server is None else given,
-        engine_command=_without_values(engine_options.command or "", options.traffic.key),
+        engine_command=_without_values(serving.command or "", options.traffic.key),
         spec_files=tuple(hidden_in(portable(json.dumps(each, sort_keys=True))) for each in raw),
-        time_scale=engine_options.time_scale,
-        tokenizer=portable(engine_options.tokenizer or ""),
+        time_scale=serving.time_scale,
+        tokenizer=portable(serving.tokenizer or ""),
         max_concurrency=at_once,
         replay="local",
     )
@@ -271,23 +276,26 @@ def prepare_serving(options: SweepOptions, command: str, watcher: Watcher) -> Pr
         prompts=prompts,
         traffic=summary,
         manifest=manifest_of(
-            options, command, question, facts_of(traffic, summary), threads, specs
+            options, command, question, traffic_facts(traffic, summary), threads, specs
         ),
         build=build,
-        serving=serving,
+        servers=servers,
     )
 
 
 def _without_values(text: str, key: bytes) -> str:
-    """What a user added to the start of a server: its form, and a keyed hash that reveals a changed
-    value.
+    """The user's extra flags without their values, plus a keyed hash, so that a changed value is
+    noticed.
     """
     form = " ".join(form_of(shlex.split(text)))
     return f"{form} ({keyed_hash(key, text.encode())})" if text else ""
 
 
 def _check_starts(
-    options: SweepOptions, speculations: Sequence[Speculation], watcher: Watcher
+    options: SweepOptions,
+    serving: ServingOptions,
+    speculations: Sequence[Speculation],
+    watcher: Watcher,
 ) -> None:
     """Check models and drafting before any server is started. A user's command may see other files.
 
@@ -297,10 +305,8 @@ def _check_starts(
         UsageError: it cannot draft in this mode, or as a `spec:FILE.json` says; or the command or
             its arguments cannot be used as they are.
     """
-    how = options.serving
-    assert how is not None
-    assert how.engine is not None
-    rules = ENGINE_RULES[how.engine]
+    assert serving.engine is not None
+    rules = ENGINE_RULES[serving.engine]
     if rules.converts and not options.target.endswith(".gguf"):
         raise ModelError(
             f"{rules.name} serves .gguf files, and `{options.target}` is not one",
@@ -308,11 +314,11 @@ def _check_starts(
             "with --tokenizer what it was made from",
         )
     plain = ServerStart(
-        how.engine,
+        serving.engine,
         options.target,
-        args=how.args,
-        command=how.command,
-        stop_command=how.stop_command,
+        args=serving.args,
+        command=serving.command,
+        stop_command=serving.stop_command,
     )
     launch(plain, HOST, 0)
     for speculation in speculations:
@@ -327,7 +333,7 @@ def _check_starts(
         source = ModelSource(spec)
         if source.local or source.on_hub:
             continue
-        if how.command is not None and not replayed_here:
+        if serving.command is not None and not replayed_here:
             watcher.note(f"{flag}: no model at `{spec}` here; --engine-command has to find it")
             continue
         what = f"no head at `{method}:{spec}`" if is_head else f"no model at `{spec}`"
@@ -338,23 +344,23 @@ def _check_starts(
         )
 
 
-def _connected(options: SweepOptions) -> tuple[Server | None, Server | None]:
-    """The user's server and the one without speculation, if they are given.
+def _connected(
+    options: SweepOptions, serving: ServingOptions
+) -> tuple[Server | None, Server | None]:
+    """The user's server and the one without speculation, if they are serving.
 
     Raises:
         EngineError: one does not answer or takes too few requests at a time, or the two differ in
             model or engine.
     """
-    given = options.serving
-    assert given is not None
-    if given.server is None:
+    if serving.server is None:
         return None, None
-    server = connect(given.server, given.engine, target=options.target)
+    server = connect(serving.server, serving.engine, target=options.target)
     ours = server.facts()
     _check_slots(server, ours, options)
-    if given.baseline is None:
+    if serving.baseline is None:
         return server, None
-    baseline = connect(given.baseline, given.engine, target=options.target)
+    baseline = connect(serving.baseline, serving.engine, target=options.target)
     theirs = baseline.facts()
     _check_slots(baseline, theirs, options)
     for what, one, other in (
@@ -426,7 +432,11 @@ class EngineTarget:
 
 
 def target_of(
-    options: SweepOptions, server: Server | None, facts: ServerFacts | None, watcher: Watcher
+    options: SweepOptions,
+    serving: ServingOptions,
+    server: Server | None,
+    facts: ServerFacts | None,
+    watcher: Watcher,
 ) -> EngineTarget:
     """The target, from the model that the user names or else from its server.
 
@@ -434,12 +444,11 @@ def target_of(
         EngineError: its context length is unknown, or its tokenizer is not the server's.
         ModelError: there is no such tokenizer, or the model does not write text.
     """
-    assert options.serving is not None
     if facts is not None and facts.model and options.target:
         served, named = short_name(facts.model), short_name(options.target)
         if served != named:
             watcher.note(f"the server calls its model {served}: it is taken to be {named}")
-    spec = options.serving.tokenizer or options.target
+    spec = serving.tokenizer or options.target
     name = options.target or (facts and (facts.model or facts.engine)) or ""
     source = ModelSource(spec or name, options.trust)
     if spec and server is not None:
@@ -530,19 +539,19 @@ class ServerText:
 def _check_head(
     target: EngineTarget,
     engine: str,
-    options: SweepOptions,
     obstacle: str | None,
+    running: bool,
     watcher: Watcher,
     head: ModelSource,
 ) -> tuple[str, ...] | None:
     """The caveats of a head that is replayed here; None if only the engine can run it, for example
-    because of an `obstacle` to computing the target's states here.
+    because of an `obstacle` to computing the target's states here. A `running` server of the user
+    does not start with it.
 
     Raises:
         PairError: it does not fit the target.
         ModelError: the engine is not started with it either.
     """
-    assert options.serving is not None
     name, caveats, refusal = f"eagle3:{head.name}", tuple[str, ...](), None
     try:
         if not (head.local or head.on_hub):
@@ -558,7 +567,7 @@ def _check_head(
         obstacle = error.message
     if obstacle is None:
         return caveats
-    if options.serving.server is not None or refusal:
+    if running or refusal:
         why = f"{engine} {refusal}, and " if refusal else ""
         raise ModelError(f"`{name}`: {why}it cannot be replayed: {obstacle}", hint=_LEAVE_OUT)
     for caveat in (*caveats, f"it is not replayed, but counted by the engine: {obstacle}"):

@@ -18,7 +18,7 @@ from draftbench.measure.trajectories import PromptSample
 from draftbench.models.drafting import Speculation
 from draftbench.models.engine_rules import fewest_drafted
 from draftbench.records import LOOKUP, Candidate, DraftingMode, Key
-from draftbench.sweep.options import ServingOptions, SweepOptions
+from draftbench.sweep.options import ServingOptions, SweepOptions, in_turn
 
 # How many candidates come between two starts of the server without a draft.
 CANDIDATES_BETWEEN = 2
@@ -60,22 +60,22 @@ ALONE = Load(1)
 
 
 @dataclass(frozen=True)
-class Serving:
-    """The engine of a sweep: its `speculations` by the name of each draft, the `levels` at which it
-    serves candidates, and prompts outside the sample for the `warm_up`. A user's `server` and
-    `baseline` are already running; `drafting` is the configuration of `server`, None if it does not
-    draft.
+class Servers:
+    """The servers of a sweep on an engine: its `speculations` by the name of each draft, the
+    `levels` at which it serves candidates, and prompts outside the sample for the `warm_up`. A
+    user's `given` server and `baseline` are already running; `drafting` is the configuration of the
+    given one, None if it does not draft.
     """
 
     engine: str
-    sweep: SweepOptions
-    options: ServingOptions
+    options: SweepOptions
+    serving: ServingOptions
     target: ServedTarget
     speculations: dict[str, Speculation]
     levels: dict[Candidate, str]
     warm_up: tuple[Sequence[int], ...]
     context_length: int | None = None  # to start servers with
-    server: Server | None = None
+    given: Server | None = None
     facts: ServerFacts | None = None
     baseline: Server | None = None
     drafting: ServerConfig | None = None
@@ -91,17 +91,17 @@ class Serving:
     @property
     def dtype(self) -> str:
         """The type that servers compute in, as the user names it; empty: the checkpoint's."""
-        words = self.options.args.replace("=", " ").split()
+        words = self.serving.args.replace("=", " ").split()
         if "--dtype" in words[:-1]:
             return words[words.index("--dtype") + 1]
-        return self.options.dtype or ""
+        return self.serving.dtype or ""
 
     def mode(self, config: ServerConfig) -> DraftingMode:
         """How the draft proposes; as --mode says if only the user's server has the draft."""
         if config.candidate is None or config.candidate.draft == LOOKUP:
             return DraftingMode.GREEDY
         speculation = self.speculations.get(config.candidate.draft)
-        return speculation.mode if speculation is not None else self.sweep.mode
+        return speculation.mode if speculation is not None else self.options.mode
 
     def start(self, config: ServerConfig) -> ServerStart:
         """How to start a server."""
@@ -114,73 +114,71 @@ class Serving:
             )
         return ServerStart(
             engine=self.engine,
-            target=self.sweep.target,
+            target=self.options.target,
             speculation=speculation,
-            args=self.options.args,
-            command=self.options.command,
-            stop_command=self.options.stop_command,
-            concurrency=self.sweep.max_concurrency,
-            max_concurrency=self.options.max_concurrency,
+            args=self.serving.args,
+            command=self.serving.command,
+            stop_command=self.serving.stop_command,
+            concurrency=self.options.max_concurrency,
+            max_concurrency=self.serving.max_concurrency,
             context_length=self.context_length,
             threads=self.threads,
-            ready_timeout=self.options.ready_timeout,
+            ready_timeout=self.serving.ready_timeout,
         )
 
     @property
     def threads(self) -> int | None:
         """The threads of every started server; None: the engine's default."""
-        return self.sweep.threads or server_threads()
+        return self.options.threads or server_threads()
 
     def fewest(self, candidate: Candidate) -> int:
         """The smallest k at which the engine can draft with a candidate."""
-        return fewest_drafted(self.engine, candidate.draft, self.sweep.lookup.shortest)
+        return fewest_drafted(self.engine, candidate.draft, self.options.lookup.shortest)
 
     def ks(self, candidate: Candidate) -> tuple[int, ...]:
         """The k's of the sweep at which the engine can draft with a candidate."""
-        return tuple(k for k in self.sweep.ks if k >= self.fewest(candidate))
+        return tuple(k for k in self.options.ks if k >= self.fewest(candidate))
 
     def loads(self, config: ServerConfig) -> list[Load]:
         """The loads at which a server is asked, in order; the writer is first asked one by one."""
-        closed = self.options.arrivals == "closed"
-        loads = [Load(many) for many in self.sweep.concurrency] if closed else [Load(None)]
+        closed = self.serving.arrivals == "closed"
+        loads = [Load(many) for many in self.options.concurrency] if closed else [Load(None)]
         if config != self.writer:
             return loads
-        if self.baseline is not None or self.sweep.measure == "replay":
+        if self.baseline is not None or self.options.measure == "replay":
             return [ALONE]
         return [ALONE, *(load for load in loads if load != ALONE)]
 
     def plain_starts(self, repeat: int) -> list[ServerConfig]:
         """The servers without a draft that one repeat starts: one after every second candidate and
         one at the end. Every server that drafts runs between two of these, which show how the
-        machine changed. It is compared with the mean of all, which is more certain than any one.
+        machine changed; each is compared with the mean of all of them.
         """
-        if self.server is not None or self.sweep.measure == "replay":
+        if self.given is not None or self.options.measure == "replay":
             return []
         count = max(1, math.ceil(len(self.levels) / CANDIDATES_BETWEEN))
         return [ServerConfig(None, 0, repeat * count + at + 1) for at in range(count)]
 
-    def in_order(self, repeat: int) -> list[Candidate]:
-        """The candidates as a repeat measures them: every second one backwards."""
-        return list(self.levels)[:: -1 if repeat % 2 else 1]
-
     def plain_until(self, candidate: Candidate, repeat: int) -> list[ServerConfig]:
-        """The servers without a draft whose turn is over when a candidate's is."""
+        """The starts without a draft that are due once this candidate is done."""
         plain = self.plain_starts(repeat)[:-1]  # the last one follows all candidates
-        return plain[: (self.in_order(repeat).index(candidate) + 1) // CANDIDATES_BETWEEN]
+        done = in_turn(self.levels, repeat).index(candidate) + 1
+        return plain[: done // CANDIDATES_BETWEEN]
 
 
-def arrival_times(samples: Sequence[PromptSample], options: SweepOptions) -> dict[Key, float]:
+def arrival_times(
+    samples: Sequence[PromptSample], serving: ServingOptions, seed: int
+) -> dict[Key, float]:
     """Seconds from the first request until each is sent.
 
     Raises:
         TrafficError: the log does not say when its requests came.
     """
-    assert options.serving is not None
-    kind, _, rate = options.serving.arrivals.partition(":")
+    kind, _, rate = serving.arrivals.partition(":")
     keys = [(prompt.request.id, sample) for prompt, sample in samples]
     if kind == "poisson":
         clock, times = 0.0, {}
-        gaps = random.Random(options.traffic.seed)
+        gaps = random.Random(seed)
         for key in sorted(keys):
             times[key] = clock
             clock += gaps.expovariate(float(rate))
@@ -191,16 +189,16 @@ def arrival_times(samples: Sequence[PromptSample], options: SweepOptions) -> dic
         missing = f"{len(seconds) - len(moments)} of {len(seconds)}" if moments else "the"
         raise TrafficError(
             f"--arrivals log: {missing} requests do not say when they came",
-            hint="`timestamp` is an ISO date, or seconds or milliseconds since 1970; a sweep can "
-            "take --arrivals poisson:RATE",
+            hint="`timestamp` is a date like 2026-01-31T12:00:00Z, or seconds or milliseconds "
+            "since 1970; a sweep can take --arrivals poisson:RATE",
         )
-    begin, scale = min(moments), options.serving.time_scale
+    begin, scale = min(moments), serving.time_scale
     return {key: (moment - begin) / scale for key, moment in zip(keys, moments, strict=True)}
 
 
 def _seconds(timestamp: str | None) -> float | None:
-    """Seconds since 1970 or another moment; None if this is not a time. A number too large for
-    seconds counts milliseconds, microseconds or nanoseconds.
+    """Seconds since 1970 or another moment; None if this is not a time. Digits alone are a number,
+    never a date; one too large for seconds counts milliseconds, microseconds or nanoseconds.
     """
     if timestamp is None:
         return None

@@ -36,7 +36,7 @@ _OUT_OF_MEMORY = ("out of memory", "can't allocate memory", "not enough memory",
 
 def failure(candidate: Candidate | None, error: Exception, stage: str = "measure") -> Failure:
     """The record of a candidate that could not be measured."""
-    reason, hint = describe(error)
+    reason, hint = reason_of(error)
     return Failure(candidate=candidate, stage=stage, reason=portable(reason), hint=portable(hint))
 
 
@@ -70,11 +70,11 @@ def known_error(what: str, error: Exception) -> DraftbenchError:
     """An exception as an error for the user that says why `what` could not be used."""
     if isinstance(error, DraftbenchError):
         return error
-    reason, hint = describe(error)
+    reason, hint = reason_of(error)
     return ModelError(f"{what}: {reason}", hint=hint)
 
 
-def describe(error: Exception) -> tuple[str, str]:
+def reason_of(error: Exception) -> tuple[str, str]:
     """The reason to record, and a hint."""
     words = _repeatable(error)
     no_memory = any(sign in str(error).lower() for sign in _OUT_OF_MEMORY)

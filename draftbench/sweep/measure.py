@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from contextlib import ExitStack
 from pathlib import Path
+from typing import Protocol
 
 from draftbench.decoder.self_check import distribution_fault
 from draftbench.errors import AuditError, RunFolderError
@@ -18,11 +19,39 @@ from draftbench.run_folder.folder import RunFolder
 from draftbench.sweep.engine_ask import EngineWorker
 from draftbench.sweep.engine_check import refuse_changes
 from draftbench.sweep.failures import changed_model
-from draftbench.sweep.options import Watcher
+from draftbench.sweep.options import Watcher, in_turn
 from draftbench.sweep.pool import Pool
 from draftbench.sweep.preparation import Prepared
 from draftbench.sweep.resume import SweepState
 from draftbench.sweep.worker import Keep, Private
+
+
+class Workers(Protocol):
+    """What measures: processes with the built-in decoder, or the servers of an engine."""
+
+    def write_responses(self) -> None:
+        """Have the target write the responses that are due.
+
+        Raises:
+            DraftbenchError: nothing can be measured.
+        """
+        ...
+
+    def share_replays(self, candidates: Sequence[Candidate]) -> None:
+        """Have several workers replay the candidates."""
+        ...
+
+    def attempt(self, candidate: Candidate) -> Failure | None:
+        """Measure what is left of a candidate in this repeat; a failure of it alone is returned.
+
+        Raises:
+            DraftbenchError: the sweep has to end.
+        """
+        ...
+
+    def end_repeat(self) -> None:
+        """All candidates were attempted."""
+        ...
 
 
 def measure_sweep(prepared: Prepared, out: Path, watcher: Watcher) -> RunFolder:
@@ -77,16 +106,16 @@ def measure_sweep(prepared: Prepared, out: Path, watcher: Watcher) -> RunFolder:
             watcher.note("everything is measured already; no model is loaded")
             folder.note_sweep(state.manifest(), None)
             return folder
-        worker: Pool | EngineWorker
-        if prepared.serving is not None:
-            worker = EngineWorker(prepared, state, folder, keep, watcher)
+        workers: Workers
+        if prepared.servers is not None:
+            workers = EngineWorker(prepared, prepared.servers, state, folder, keep, watcher)
         else:
-            worker = stack.enter_context(Pool(prepared, state, keep, watcher))
+            workers = stack.enter_context(Pool(prepared, state, keep, watcher))
         failed: set[Candidate] = set()
         while True:
-            if isinstance(worker, Pool):
-                worker.share_replays([each for each in left if each not in failed])
-            _measure(left, worker, state, failed, keep, watcher)
+            workers.write_responses()
+            workers.share_replays([each for each in left if each not in failed])
+            _measure(left, workers, state, failed, keep, watcher)
             measured = state.requests
             if not state.next_wave():
                 break
@@ -98,27 +127,25 @@ def measure_sweep(prepared: Prepared, out: Path, watcher: Watcher) -> RunFolder:
 
 def _measure(
     left: Sequence[Candidate],
-    worker: Pool | EngineWorker,
+    workers: Workers,
     state: SweepState,
     failed: set[Candidate],
     keep: Keep,
     watcher: Watcher,
 ) -> None:
-    """Measure every candidate once per repeat, reversing the order each time, so that drift of the
-    machine affects all of them alike. Those that fail join the `failed`.
-    """
+    """Measure every candidate once per repeat; adds those that fail to `failed`."""
     options = state.prepared.options
     for repeat in range(options.repeats):
         last = repeat + 1 == options.repeats
         if repeat > 0:
-            left = state.left()[:: -1 if repeat % 2 else 1]
+            left = in_turn(state.left(), repeat)
             what = "repeat" if options.serving else "process"
             watcher.note(f"{what} {repeat + 1} of {options.repeats}")
         for candidate in left:
             # Skip a candidate that failed before any server answered: it would fail again.
             if candidate in failed and not state.answered(candidate):
                 continue
-            failure = worker.attempt(candidate)
+            failure = workers.attempt(candidate)
             if failure is not None:
                 watcher.note(f"{candidate} failed: {failure.reason}")
                 keep([failure], ())
@@ -130,17 +157,16 @@ def _measure(
                     candidate=candidate, stage="measure", reason="", hint="", resolved=True
                 )
                 keep([gone], ())
-        if isinstance(worker, EngineWorker):
-            worker.end_repeat()
+        workers.end_repeat()
 
 
 def _refuse_changes(prepared: Prepared, state: SweepState, left: Sequence[Candidate]) -> None:
     """Raise a RunFolderError if a server, the threads, a model's files or the layout of weights are
     not those with which the run was measured so far.
     """
-    if prepared.serving is not None:
+    if prepared.servers is not None:
         threads = prepared.manifest.environment.threads
-        refuse_changes(state.engines, prepared.serving, threads)
+        refuse_changes(state.engines, prepared.servers, threads)
     latest = {candidate: facts[-1] for candidate, facts in state.facts.items()}
     prints = {
         candidate and candidate.draft: facts.fingerprint for candidate, facts in latest.items()

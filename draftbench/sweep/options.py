@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import Protocol
+from typing import Protocol, TypeVar
 
 from draftbench.errors import UsageError
 from draftbench.flags import (
+    LARGEST_CARD,
     draft_lengths,
     flag,
     flag_name,
@@ -22,6 +23,7 @@ from draftbench.flags import (
     level_name,
     level_names,
     number_range,
+    numbers,
     one_of,
 )
 from draftbench.hub import Trust
@@ -30,6 +32,7 @@ from draftbench.models.engine_rules import DRIVEN, ENGINE_RULES, STARTED, engine
 from draftbench.records import SELF, Candidate, DraftingMode, NGramSizes, Observation
 from draftbench.traffic import TrafficQuery
 
+T = TypeVar("T")
 # How many requests a server answers at once with --arrivals, unless its engine answers more.
 SLOTS = 16
 
@@ -105,20 +108,8 @@ def _arrivals(text: str) -> str:
 
 
 def _lookup(text: str) -> NGramSizes:
-    shortest, longest = number_range("--ngram", text)
+    shortest, longest = number_range("--ngram", text, text)
     return NGramSizes(longest, shortest)
-
-
-def _cards(text: str) -> tuple[int, ...]:
-    """`0-3,6` → (0, 1, 2, 3, 6)."""
-    try:
-        ends = [[int(end) for end in part.split("-")] for part in text.split(",")]
-        cards = [card for first, *last in ends for card in range(first, [first, *last][-1] + 1)]
-        if max(map(len, ends)) <= 2 and cards:
-            return tuple(dict.fromkeys(cards))
-    except ValueError:
-        pass
-    raise UsageError(f"--cards {text}: expected numbers of GPUs", hint="for example --cards 0-7")
 
 
 def workers_named(text: str) -> int | RayCluster:
@@ -388,7 +379,7 @@ class SweepOptions:
         "One worker on each of these GPUs, e.g. 0-7.",
         "N,…",
         hint="an engine takes its GPUs by --engine-args",
-        parse=_cards,
+        parse=partial(numbers, "--cards", LARGEST_CARD, smallest=0),
     )
 
     candidate_timeout: float | None = in_safety(
@@ -488,13 +479,20 @@ def check_options(options: SweepOptions, serving: ServingOptions) -> None:
             "--until settled with --measure replay, which times nothing and so answers nothing",
             hint="leave --measure out: the best k's are decoded, on the first requests",
         )
-    # A single k tells how many tokens a server drafts if it does not report that.
+    # One k states how many tokens a server drafts that does not report it.
     several = len(options.ks) > 1 and options.ks != SweepOptions.ks
     if serving.server is not None and not options.drafts and several:
         raise UsageError(
             "--k makes no sense with a server that is running",
             hint="a running server has its own k; --k is for the drafts that --drafts replays",
         )
+
+
+def in_turn(things: Iterable[T], repeat: int) -> list[T]:
+    """Things in the order of a repeat: every second one goes backwards, so that a drift of the
+    machine affects all of them alike.
+    """
+    return list(things)[:: -1 if repeat % 2 else 1]
 
 
 class Watcher(Protocol):

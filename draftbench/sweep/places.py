@@ -35,8 +35,9 @@ _LAST_SECONDS = 5.0
 # The GPUs that a process may use.
 _SEEN = "CUDA_VISIBLE_DEVICES"
 
-# What a worker says, with its values: `ready` for a task, with its machine and that machine's name;
-# `begin` once the target is loaded; `done`; `fatal`; or a method of those that keep and watch.
+# A worker's state, with its values: `ready` for a task, with its machine and that machine's name;
+# `begin` once the target is loaded; `done`; `fatal`. Or a call to run in the parent, with its
+# arguments: `keep`, or a method of the watcher.
 Message = tuple[str, tuple[Any, ...]]
 
 
@@ -54,8 +55,8 @@ class WorkerDiedError(Exception):
 class Place(Protocol):
     """A worker, as seen by the process that keeps what it measures."""
 
-    def answer(self, value: Task | None) -> None:
-        """Answer its last message: with a task if it is ready or done."""
+    def reply(self, value: Task | None) -> None:
+        """Reply to its last message: with a task if it is ready or done."""
         ...
 
     def hear(self) -> Message | None:
@@ -84,7 +85,7 @@ class Here:
         self._task: Task | None = None
         self._message: Message | None = ("ready", (None, ""))
 
-    def answer(self, value: Task | None) -> None:
+    def reply(self, value: Task | None) -> None:
         if value is not None:
             self._worker.prepare(value)
             self._task, self._message = value, ("begin", ())
@@ -125,7 +126,7 @@ class Child:
             os.environ.update({_SEEN: seen} if seen else {})
         theirs.close()
 
-    def answer(self, value: Task | None) -> None:
+    def reply(self, value: Task | None) -> None:
         with suppress(OSError):  # `hear` says how it ended
             self._pipe.send(value)
 

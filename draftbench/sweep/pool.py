@@ -27,7 +27,7 @@ from draftbench.sweep.failures import failure, parts_missing, timed_out
 from draftbench.sweep.options import Watcher
 from draftbench.sweep.places import Child, Here, Place, WorkerDiedError, for_workers
 from draftbench.sweep.preparation import Prepared
-from draftbench.sweep.resume import Answering, Decoding, Replaying, SweepState, Timing
+from draftbench.sweep.resume import Decoding, Replaying, SweepState, Timing, Writing
 from draftbench.sweep.worker import TURNS, Keep, Private, Task
 
 MOST_TRIES = 3
@@ -35,7 +35,7 @@ _LOOK_SECONDS = 5.0
 # How long no worker of a cluster may be there before it is said that the sweep waits for one.
 _PATIENCE_SECONDS = 30.0
 
-Step = Answering | Replaying | Timing | Decoding
+Step = Writing | Replaying | Timing | Decoding
 
 # What can end a worker as a whole, by name: an exception with a hint does not pickle.
 _FATAL: dict[str, type[DraftbenchError]] = {
@@ -53,7 +53,7 @@ class _Job:
 
 
 @dataclass
-class _Seat:
+class _PoolWorker:
     """One of the workers: where it runs, and what it is doing."""
 
     place: Place
@@ -72,12 +72,7 @@ Left = dict[Candidate | None, deque[_Job]]
 
 
 class Pool:
-    """The workers of a sweep with the built-in decoder; as a context manager it ends them.
-
-    Raises:
-        ModelError: the target cannot be loaded or run.
-        TrafficError: nothing to measure on, or logged responses that are not the target's.
-    """
+    """The workers of a sweep with the built-in decoder; as a context manager it ends them."""
 
     def __init__(self, prepared: Prepared, state: SweepState, keep: Keep, watcher: Watcher) -> None:
         self.options, self.state, self.watcher = prepared.options, state, watcher
@@ -90,7 +85,7 @@ class Pool:
         self._refused = defaultdict[Candidate | None, set[str]](set)
         self._heard = time.monotonic()  # from any worker
         self._timed = False
-        self._seats: list[_Seat] = []
+        self._workers: list[_PoolWorker] = []
         self._wheres: list[Any] = [*(self.options.cards or [None] * self.options.worker_count)]
         if self.options.cluster:
             self._wheres[0] = self.options.cluster.timing_node
@@ -99,22 +94,25 @@ class Pool:
         return self
 
     def __exit__(self, *_: object) -> None:
-        for seat in self._seats:
-            seat.place.end()
+        for worker in self._workers:
+            worker.place.end()
 
-    def share_replays(self, candidates: Sequence[Candidate]) -> None:
-        """Have the due responses written and, if there are several workers, candidates replayed
-        along them, each on as few workers as keep all busy.
+    def write_responses(self) -> None:
+        """Have the due responses written.
+
+        Raises:
+            ModelError: the target cannot be loaded or run.
+            TrafficError: nothing to measure on, or logged responses that are not the target's.
         """
         drafted: list[ScoredResponse] = []
         # With `--until settled` a wave of which nothing can be drafted is followed by another.
         while not drafted:
-            missing = self.state.unanswered()
-            self._staff(len(missing))
+            missing = self.state.unwritten()
+            self._resize(len(missing))
             # A written response still has to be scored, which can take as long.
             units = 2 * sum(map(len, missing))
             self.watcher.stage("responses of the target, written and scored", units)
-            self._share({None: [Answering(group) for group in missing]})
+            self._share({None: [Writing(group) for group in missing]})
             drafted = list(chain.from_iterable(self.state.drafted()))
             if not drafted and not self.state.next_wave():
                 raise TrafficError(
@@ -129,13 +127,22 @@ class Pool:
                 f"left out, since one token leaves nothing to draft: {too_short} of "
                 f"{len(self.state.responses)} responses"
             )
-        if self.options.worker_count > 1:
-            groups = {c: self.state.unreplayed(c) for c in candidates if not c.fallback}
-            responses = sum(len(group) for some in groups.values() for group in some)
-            self._staff(sum(map(len, groups.values())))
-            self.watcher.stage(f"replay by {len(self._seats)} workers", responses)
-            left = {c: [Replaying([group]) for group in some] for c, some in groups.items()}
-            self._failed = {c: f for c, f in self._share(left).items() if c}
+
+    def share_replays(self, candidates: Sequence[Candidate]) -> None:
+        """If there are several workers, have them replay the candidates, each on as few workers as
+        keep all busy.
+
+        Raises:
+            ModelError: the target cannot be loaded or run.
+        """
+        if self.options.worker_count == 1:
+            return
+        groups = {c: self.state.unreplayed(c) for c in candidates if not c.fallback}
+        responses = sum(len(group) for some in groups.values() for group in some)
+        self._resize(sum(map(len, groups.values())))
+        self.watcher.stage(f"replay by {len(self._workers)} workers", responses)
+        left = {c: [Replaying([group]) for group in some] for c, some in groups.items()}
+        self._failed = {c: f for c, f in self._share(left).items() if c}
 
     def attempt(self, candidate: Candidate) -> Failure | None:
         """Measure what is left of one candidate; a failure of it alone is returned, not raised.
@@ -146,9 +153,9 @@ class Pool:
         if failed := self._failed.pop(candidate, None):
             return failed
         # Nobody else is at work while something is timed.
-        self._staff(1)
+        self._resize(1)
         if self._timed and self.options.processes > 1:
-            self._renew(self._seats[0])
+            self._restart(self._workers[0])
         self._timed = True
         steps = self.state.steps(candidate)
         while True:
@@ -180,20 +187,24 @@ class Pool:
             if failed := self._share({candidate: jobs}).get(candidate):
                 return failed
 
-    def _staff(self, tasks: int) -> None:
+    def end_repeat(self) -> None:
+        """Nothing: the next attempt begins the next process."""
+
+    def _resize(self, tasks: int) -> None:
         """Have as many of the requested workers as this many tasks need."""
         most = max(1, tasks)
         if self.options.cluster:
-            # Those stay that are there, on a machine like the one that times; one that is begun
-            # anew begins on that one.
-            self._seats.sort(key=lambda seat: (bool(self._unlike(seat)), seat.facts is None))
-            for seat, where in zip(self._seats, self._wheres, strict=False):
-                seat.where = where
-        for seat in self._seats[most:]:
-            seat.place.end()
-        del self._seats[most:]
-        for where in self._wheres[len(self._seats) : most]:
-            self._seats.append(_Seat(self._begin(where), where))
+            # Keep live workers on machines like the one that times; the first new one begins there.
+            self._workers.sort(
+                key=lambda worker: (bool(self._unlike(worker)), worker.facts is None)
+            )
+            for worker, where in zip(self._workers, self._wheres, strict=False):
+                worker.where = where
+        for worker in self._workers[most:]:
+            worker.place.end()
+        del self._workers[most:]
+        for where in self._wheres[len(self._workers) : most]:
+            self._workers.append(_PoolWorker(self._begin(where), where))
 
     def _share(self, steps: Mapping[Any, Sequence[Step]]) -> dict[Candidate | None, Failure]:
         """Have the workers do these steps. Returns what went wrong with a candidate, whose other
@@ -202,48 +213,48 @@ class Pool:
         left: Left = {c: deque(_Job(c, step) for step in some) for c, some in steps.items()}
         failed: dict[Candidate | None, Failure] = {}
         self._refused.clear()
-        while any(left.values()) or any(seat.job for seat in self._seats):
-            self._hand_out(left)
+        while any(left.values()) or any(worker.job for worker in self._workers):
+            self._assign(left)
             self._wait()
-            for seat in list(self._seats):
-                job = seat.job
+            for worker in list(self._workers):
+                job = worker.job
                 try:
-                    wrong = self._listen(seat, left)
+                    wrong = self._listen(worker, left)
                 except WorkerDiedError as died:
-                    wrong = self._died(seat, died, left)
+                    wrong = self._died(worker, died, left)
                 except ModelError as error:
                     wrong = None
-                    self._let_go(seat, error, left)
+                    self._drop(worker, error, left)
                 if wrong and job:
                     failed[job.candidate] = wrong
                     left[job.candidate].clear()
         return failed
 
-    def _hand_out(self, left: Left) -> None:
+    def _assign(self, left: Left) -> None:
         """Give every waiting worker a job of the candidate that it has loaded, or else of the one
-        that the fewest workers have.
+        that the fewest workers are busy with.
 
         Raises:
             ModelError: times of two machines would be mixed.
         """
-        for seat in self._seats:
-            busy = Counter(other.candidate for other in self._seats if other.job)
+        for worker in self._workers:
+            busy = Counter(other.candidate for other in self._workers if other.job)
             open_to = [
                 candidate
                 for candidate, jobs in left.items()
                 if jobs
-                and not (seat.node in self._refused[candidate] and self._others(candidate))
+                and not (worker.node in self._refused[candidate] and self._others(candidate))
                 and self._may_load(candidate, busy)
             ]
-            if not seat.waits or not open_to:
+            if not worker.waits or not open_to:
                 continue
-            candidate = min(open_to, key=lambda c: (c != seat.candidate, busy[c]))
+            candidate = min(open_to, key=lambda c: (c != worker.candidate, busy[c]))
             job = left[candidate].popleft()
-            seat.job, seat.candidate, seat.waits = job, candidate, False
+            worker.job, worker.candidate, worker.waits = job, candidate, False
             times = isinstance(job.step, (Timing, Decoding))
-            if times and (differ := self._unlike(seat)):
+            if times and (differ := self._unlike(worker)):
                 raise ModelError(
-                    f"no worker is left where this run times its steps: {seat.node} differs in "
+                    f"no worker is left where this run times its steps: {worker.node} differs in "
                     f"{'; '.join(differ)}",
                     hint="the same command resumes once a worker can load the target there",
                 )
@@ -255,12 +266,12 @@ class Pool:
                 self._longest if candidate else None,
                 self._seconds_left(candidate),
             )
-            seat.place.answer(task)
+            worker.place.reply(task)
 
-    def _unlike(self, seat: _Seat) -> list[str]:
+    def _unlike(self, worker: _PoolWorker) -> list[str]:
         """In what a worker's machine differs from the one whose times the run has."""
         here = self.prepared.manifest.environment
-        there = seat.facts.environment if seat.facts else here
+        there = worker.facts.environment if worker.facts else here
         return difference_lines(differing_machine(here, there))
 
     def _may_load(self, candidate: Candidate | None, busy: Counter[Candidate | None]) -> bool:
@@ -287,28 +298,28 @@ class Pool:
             return None
         now = time.monotonic()
         at_work = (
-            now - seat.begun
-            for seat in self._seats
-            if seat.begun is not None and seat.job and seat.job.candidate == candidate
+            now - worker.begun
+            for worker in self._workers
+            if worker.begun is not None and worker.job and worker.job.candidate == candidate
         )
         spent = self._spent[candidate] + sum(at_work)
         return max(0.0, self.options.candidate_timeout - spent)
 
     def _wait(self) -> None:
         """Wait until a worker says something, its time is up, or it is time to check on all."""
-        jobs = [seat.job for seat in self._seats if seat.job]
+        jobs = [worker.job for worker in self._workers if worker.job]
         limits = [self._seconds_left(job.candidate) for job in jobs]
         # Several workers on one candidate spend its seconds together.
         until = min((s / len(jobs) for s in limits if s is not None), default=_LOOK_SECONDS)
-        at_work = [seat.place for seat in self._seats if not seat.waits]
-        self._seats[0].place.wait(at_work, min(until, _LOOK_SECONDS))
+        at_work = [worker.place for worker in self._workers if not worker.waits]
+        self._workers[0].place.wait(at_work, min(until, _LOOK_SECONDS))
         if self.options.cluster and not jobs and time.monotonic() - self._heard > _PATIENCE_SECONDS:
             self.watcher.note(
                 "waiting for Ray to begin a worker: `ray status` tells what is free", always=True
             )
             self._heard = math.inf  # once is enough
 
-    def _listen(self, seat: _Seat, left: Left) -> Failure | None:
+    def _listen(self, worker: _PoolWorker, left: Left) -> Failure | None:
         """Handle a worker's messages until it waits for a task or says no more.
 
         Raises:
@@ -316,23 +327,23 @@ class Pool:
             DraftbenchError: something else ends the sweep.
             WorkerDiedError: it has ended.
         """
-        while not seat.waits and (message := seat.place.hear()):
+        while not worker.waits and (message := worker.place.hear()):
             self._heard = time.monotonic()
             match message:
                 case "ready", (facts, node):
-                    seat.waits, seat.deaths, seat.facts, seat.node = True, 0, facts, node
+                    worker.waits, worker.deaths, worker.facts, worker.node = True, 0, facts, node
                     self._keep([facts] if facts else [])
                 case "begin", ():
-                    seat.begun = time.monotonic()
-                    seat.place.answer(None)
+                    worker.begun = time.monotonic()
+                    worker.place.reply(None)
                 case "done", (failed,):
-                    job = self._end_of_job(seat)
-                    seat.waits = True
+                    job = self._end_of_job(worker)
+                    worker.waits = True
                     if failed and failed.stage == "load" and job:
-                        self._refused[job.candidate].add(seat.node)
+                        self._refused[job.candidate].add(worker.node)
                         if self._others(job.candidate):
                             self.watcher.note(
-                                f"{seat.node} cannot load {job.candidate}, others try: "
+                                f"{worker.node} cannot load {job.candidate}, others try: "
                                 f"{failed.reason}",
                                 always=True,
                             )
@@ -343,55 +354,61 @@ class Pool:
                     raise _FATAL.get(kind, ModelError)(message, hint=hint)
                 case "keep", (records, private):
                     self._keep(records, private)
-                    seat.place.answer(None)
+                    worker.place.reply(None)
                 case what, values:
                     getattr(self.watcher, what)(*values)
-                    seat.place.answer(None)
-        if seat.job and seat.begun is not None and self._seconds_left(seat.job.candidate) == 0:
-            candidate = seat.job.candidate
-            self._renew(seat)
+                    worker.place.reply(None)
+        if (
+            worker.job
+            and worker.begun is not None
+            and self._seconds_left(worker.job.candidate) == 0
+        ):
+            candidate = worker.job.candidate
+            self._restart(worker)
             return failure(candidate, timed_out(self.options.candidate_timeout))
         return None
 
     def _others(self, candidate: Candidate | None) -> bool:
         """Whether there is a worker on a machine where a candidate has not failed."""
-        return bool({seat.node for seat in self._seats if seat.node} - self._refused[candidate])
+        return bool(
+            {worker.node for worker in self._workers if worker.node} - self._refused[candidate]
+        )
 
-    def _let_go(self, seat: _Seat, error: ModelError, left: Left) -> None:
+    def _drop(self, worker: _PoolWorker, error: ModelError, left: Left) -> None:
         """Continue without a worker that cannot begin, or cannot load or run the target.
 
         Raises:
             ModelError: it was the last.
         """
-        if len(self._seats) == 1:
+        if len(self._workers) == 1:
             raise error
-        if job := self._end_of_job(seat):
+        if job := self._end_of_job(worker):
             left[job.candidate].appendleft(job)
-        seat.place.end()
-        self._seats.remove(seat)
-        self._wheres.remove(seat.where)
-        where = f"a worker on {seat.node}" if seat.node else "a worker that does not begin"
+        worker.place.end()
+        self._workers.remove(worker)
+        self._wheres.remove(worker.where)
+        where = f"a worker on {worker.node}" if worker.node else "a worker that does not begin"
         self.watcher.note(f"going on without {where}: {error.message}", always=True)
 
-    def _died(self, seat: _Seat, died: WorkerDiedError, left: Left) -> Failure | None:
+    def _died(self, worker: _PoolWorker, died: WorkerDiedError, left: Left) -> Failure | None:
         """Replace a worker that died, and put its job back.
 
         Raises:
             ModelError: the target ends every worker, or none begins.
         """
-        job = seat.job
+        job = worker.job
         if job is None:
-            seat.deaths += 1
-            if seat.deaths < MOST_TRIES:
+            worker.deaths += 1
+            if worker.deaths < MOST_TRIES:
                 if self.options.cluster:
-                    seat.where = None  # the node may be gone
-                self._renew(seat)
+                    worker.where = None  # the node may be gone
+                self._restart(worker)
             else:
-                self._let_go(seat, died.error("its process"), left)
+                self._drop(worker, died.error("its process"), left)
             return None
         job.deaths += 1
-        self._refused[job.candidate].add(seat.node)
-        self._renew(seat)
+        self._refused[job.candidate].add(worker.node)
+        self._restart(worker)
         if job.deaths < MOST_TRIES:
             if isinstance(job.step, Decoding) and job.candidate:
                 concurrency, ks = job.step.concurrency, job.step.ks
@@ -403,19 +420,19 @@ class Pool:
             raise died.error("the target's process")
         return failure(job.candidate, died.error("its process"))
 
-    def _end_of_job(self, seat: _Seat) -> _Job | None:
-        job = seat.job
-        if job and job.candidate and seat.begun is not None:
-            self._spent[job.candidate] += time.monotonic() - seat.begun
-        seat.job = seat.begun = None
+    def _end_of_job(self, worker: _PoolWorker) -> _Job | None:
+        job = worker.job
+        if job and job.candidate and worker.begun is not None:
+            self._spent[job.candidate] += time.monotonic() - worker.begun
+        worker.job = worker.begun = None
         return job
 
-    def _renew(self, seat: _Seat) -> None:
+    def _restart(self, worker: _PoolWorker) -> None:
         """Replace a worker by a new one."""
-        self._end_of_job(seat)
-        seat.place.end()
-        seat.place, seat.waits, seat.candidate = self._begin(seat.where), False, None
-        seat.facts, seat.node = None, ""
+        self._end_of_job(worker)
+        worker.place.end()
+        worker.place, worker.waits, worker.candidate = self._begin(worker.where), False, None
+        worker.facts, worker.node = None, ""
 
     def _begin(self, where: Any) -> Place:
         if self.options.cluster:

@@ -72,7 +72,7 @@ from draftbench.run_folder.manifest import (
     environment,
     portable,
 )
-from draftbench.sweep.engine_servers import Serving
+from draftbench.sweep.engine_servers import Servers
 from draftbench.sweep.failures import failure, known_error
 from draftbench.sweep.options import SweepOptions, Watcher
 from draftbench.traffic import Traffic, load
@@ -110,7 +110,7 @@ class Prepared:
     traffic: TrafficSummary
     manifest: Manifest
     build: Build
-    serving: Serving | None = None
+    servers: Servers | None = None
 
     @property
     def prompt_tokens(self) -> list[tuple[int, int]]:
@@ -208,7 +208,9 @@ def prepare_models(options: SweepOptions, command: str, watcher: Watcher) -> Pre
     longest = max(len(prompt.tokens) + prompt.limit for prompt in prompts)
     longest += 2 * (max(options.ks) + 1)
     question = question_of(options, traffic, build)
-    manifest = manifest_of(options, command, question, facts_of(traffic, summary), threads, specs)
+    manifest = manifest_of(
+        options, command, question, traffic_facts(traffic, summary), threads, specs
+    )
     if machine is not None:
         manifest = msgspec.structs.replace(manifest, environment=machine)
     return Prepared(
@@ -386,7 +388,7 @@ def counts_of(prompts: Sequence[Prompt]) -> Mapping[int, float]:
     return Counter(chain.from_iterable(p.logged or p.tokens for p in prompts))
 
 
-def facts_of(traffic: Traffic, summary: TrafficSummary) -> TrafficFacts:
+def traffic_facts(traffic: Traffic, summary: TrafficSummary) -> TrafficFacts:
     """What the run folder keeps of the traffic."""
     bad = {"bad row": traffic.bad} if traffic.bad else {}
     return TrafficFacts(

@@ -185,7 +185,7 @@ class SweepWorker:
         threading.Thread(target=to_the_end, daemon=True).start()
         return self._pipe.recv()
 
-    def answer(self, value: Task | None) -> Message:
+    def reply(self, value: Task | None) -> Message:
         self._pipe.send(value)
         return self._pipe.recv()
 
@@ -205,9 +205,9 @@ class OnRay:
         # Not an argument of the actor itself, which Ray keeps with its description.
         self._next = self._actor.begin.remote(prepared)
 
-    def answer(self, value: Task | None) -> None:
+    def reply(self, value: Task | None) -> None:
         with _connected():
-            self._next = self._actor.answer.remote(value)
+            self._next = self._actor.reply.remote(value)
 
     def hear(self) -> Message | None:
         try:

@@ -41,11 +41,12 @@ from draftbench.records import (
 from draftbench.run_folder.folder import PrivateText, RunFolder
 from draftbench.run_folder.manifest import Manifest
 from draftbench.run_folder.run import Run, check_that_it_fits, comparable, run_of, to_decode
-from draftbench.sweep.engine_servers import ALONE, Load, ServerConfig, Serving
+from draftbench.sweep.engine_servers import ALONE, Load, ServerConfig, Servers
+from draftbench.sweep.options import in_turn
 from draftbench.sweep.preparation import Prepared
 
 
-class Answering(NamedTuple):
+class Writing(NamedTuple):
     """Write a group's responses, or take them from the log, and score them."""
 
     group: list[PromptSample]
@@ -85,7 +86,8 @@ class SweepState:
     waves: list[list[list[PromptSample]]]  # all responses to write, by wave and group
     due: int  # waves to measure; with --until settled one more at a time
     settled: bool = False  # whether these waves settle the answer
-    run: Run | None = None  # by which the last k's were chosen
+    # By which the last k's were chosen: while it is here, its rounds need not be computed again.
+    run: Run | None = None
     responses: dict[Key, ScoredResponse] = field(default_factory=dict)
     facts: dict[Candidate | None, list[ModelFacts]] = field(default_factory=dict)
     failures: dict[Candidate | None, Failure] = field(default_factory=dict)
@@ -240,7 +242,7 @@ class SweepState:
         """The prompts by request id."""
         return {prompt.request.id: prompt for prompt in self.prepared.prompts}
 
-    def unanswered(self) -> list[list[PromptSample]]:
+    def unwritten(self) -> list[list[PromptSample]]:
         """The groups with a missing response, which are written again as a whole."""
         return [
             group
@@ -257,12 +259,12 @@ class SweepState:
 
     def left(self) -> tuple[Candidate, ...]:
         """The candidates that are not completely measured, or have failed."""
-        candidates, serving = self.prepared.candidates, self.prepared.serving
-        if self.unanswered() or not self.drafted():
+        candidates, servers = self.prepared.candidates, self.prepared.servers
+        if self.unwritten() or not self.drafted():
             return candidates
 
         def whole(candidate: Candidate) -> bool:
-            models: list[Candidate | None] = [] if serving else [None]
+            models: list[Candidate | None] = [] if servers else [None]
             models += [candidate] * (candidate.draft in self.prepared.drafts)
             loaded = all(model in self.facts for model in models)
             return (
@@ -283,7 +285,7 @@ class SweepState:
         here to be replayed with.
         """
         if (
-            self.prepared.serving is not None
+            self.prepared.servers is not None
             and candidate.draft != LOOKUP
             and candidate.draft not in self.prepared.drafts
         ):
@@ -297,7 +299,7 @@ class SweepState:
         """
         if missing := self.unreplayed(candidate):
             yield Replaying(missing)
-        if self.prepared.serving is not None:  # its servers are in `sessions`
+        if self.prepared.servers is not None:  # its servers are in `sessions`
             return
         loaded = [self.facts[model][-1] for model in (None, candidate) if model in self.facts]
         # The speed of a simulated level says nothing about the level.
@@ -324,29 +326,29 @@ class SweepState:
         requests. Hold each session before asking for the next: the k's at which a server is started
         depend on what was served before.
         """
-        serving, measure = self.prepared.serving, self.prepared.options.measure
-        if serving is None or measure in ("none", "replay"):
+        servers, measure = self.prepared.servers, self.prepared.options.measure
+        if servers is None or measure in ("none", "replay"):
             return
-        if serving.drafting is not None and candidate == serving.drafting.candidate:
-            if serving.baseline is not None:
-                yield [ServerConfig(None, 0, repeat + 1), serving.drafting._replace(repeat=repeat)]
-        elif serving.server is None and candidate in serving.levels:
-            for k in self._ks_to_start(serving, candidate, repeat):
+        if servers.drafting is not None and candidate == servers.drafting.candidate:
+            if servers.baseline is not None:
+                yield [ServerConfig(None, 0, repeat + 1), servers.drafting._replace(repeat=repeat)]
+        elif servers.given is None and candidate in servers.levels:
+            for k in self._ks_to_start(servers, candidate, repeat):
                 yield [ServerConfig(candidate, k, repeat)]
 
-    def _ks_to_start(self, serving: Serving, candidate: Candidate, repeat: int) -> Iterator[int]:
+    def _ks_to_start(self, servers: Servers, candidate: Candidate, repeat: int) -> Iterator[int]:
         """All k's with `--measure all`; otherwise those started so far and then, one after the
         other, those worth a start. After a repeat's last server without a draft, no new k is
         started, except in the last repeat.
         """
-        options, back, ks = self.prepared.options, repeat % 2 == 1, serving.ks(candidate)
+        options, ks = self.prepared.options, servers.ks(candidate)
         if options.measure == "all":
-            yield from sorted(ks, reverse=back)
+            yield from in_turn(sorted(ks), repeat)
             return
         asked = {config for config, _ in self.answers}
         started = {c.k for c in asked if c.candidate == candidate and c.repeat <= repeat}
-        yield from sorted(started, reverse=back)
-        ended, last = serving.plain_starts(repeat)[-1] in asked, repeat + 1 == options.repeats
+        yield from in_turn(sorted(started), repeat)
+        ended, last = servers.plain_starts(repeat)[-1] in asked, repeat + 1 == options.repeats
         while ks and (last or not ended):
             run = self._measured()
             wanted = (
@@ -364,23 +366,23 @@ class SweepState:
 
     def plain_left(self) -> bool:
         """Whether servers without a draft still have to be asked."""
-        serving = self.prepared.serving
-        if serving is None:
+        servers = self.prepared.servers
+        if servers is None:
             return False
         repeats = range(self.prepared.options.repeats)
-        plain = chain([serving.writer], *map(serving.plain_starts, repeats))
+        plain = chain([servers.writer], *map(servers.plain_starts, repeats))
         return any(map(self.unserved, plain))
 
     def unserved(self, config: ServerConfig) -> dict[Load, list[PromptSample]]:
         """What a server still has to answer, by load."""
-        serving = self.prepared.serving
-        assert serving is not None
+        servers = self.prepared.servers
+        assert servers is not None
         samples = list(chain(*self.groups))
         known = self.trajectories()
         missing = {}
-        for load in serving.loads(config):
+        for load in servers.loads(config):
             done = self.answers.get((config, load), {}).keys()
-            if config == serving.writer and load == ALONE:  # its answers are the responses
+            if config == servers.writer and load == ALONE:  # its answers are the responses
                 due = {sample.key for sample in samples} - (done & self.responses.keys())
             elif load.concurrency is None:  # all or none: fewer requests would be less load
                 due = set(self.responses) if self.responses.keys() - done else set()
@@ -393,7 +395,8 @@ class SweepState:
 
     def _ks(self, candidate: Candidate, concurrency: int) -> list[int]:
         """The k's to decode at: those decoded so far; if there are none, the best ones by what was
-        measured of this candidate and of those before it.
+        measured of this candidate and of those before it, and no more, so that a resumed sweep
+        chooses as one that was not interrupted.
         """
         options = self.prepared.options
         if not options.most_ks:
@@ -421,7 +424,7 @@ class SweepState:
         ]
         run = run_of(self.prepared.manifest, records)
         ks = ks_to_decode(run, candidate, concurrency, options.most_ks)
-        self.run = run  # its rounds are known as long as it is there
+        self.run = run
         return ks
 
     def _timed_enough(

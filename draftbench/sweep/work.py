@@ -32,9 +32,10 @@ from draftbench.run_folder.run import waves
 from draftbench.sweep.engine_servers import (
     ALONE,
     ServerConfig,
-    Serving,
+    Servers,
     arrival_times,
 )
+from draftbench.sweep.options import in_turn
 from draftbench.sweep.preparation import Prepared
 
 # Until a process loads a model: libraries, tokenizers, traffic.
@@ -58,8 +59,8 @@ _VISIT, _PROMPT_VISIT = SAMPLES_PER_VISIT + 1, 2
 
 
 class Stage(NamedTuple):
-    """A stage to come: `what` is how a watcher's words for it begin, and `start` the seconds of
-    starting and loading before it.
+    """A stage to come: `what` is the beginning of its name in the watcher, and `start` the seconds
+    of starting and loading before it.
     """
 
     candidate: Candidate | None
@@ -118,11 +119,11 @@ def stages_to_come(prepared: Prepared) -> list[Stage]:
     except ModelError:
         return []
     speed = speed_of(prepared.manifest.question.device, prepared.build.dtype)
-    if prepared.serving is None:
+    if prepared.servers is None:
         assert target is not None
         return list(stages_of_decoder(prepared, target, drafts, speed))
     step = step_on_engine(target, speed)
-    return list(stages_on_engine(prepared, prepared.serving, step or 1.0))
+    return list(stages_on_engine(prepared, prepared.servers, step or 1.0))
 
 
 def sheets_of(prepared: Prepared) -> tuple[ModelSheet | None, dict[str, ModelSheet]]:
@@ -133,7 +134,7 @@ def sheets_of(prepared: Prepared) -> tuple[ModelSheet | None, dict[str, ModelShe
         ModelError: a model of the built-in decoder cannot be counted.
     """
     models = {n: s for n, s in prepared.drafts.items() if parsed(n)[0] == "draft-model"}
-    if prepared.serving is None:
+    if prepared.servers is None:
         sources, dtype = list(models.values()), prepared.build.dtype
         checked = check_models(prepared.target, sources, memory_here(), dtype=dtype)
         sheets = [pair.draft for pair in checked.pairs]
@@ -141,7 +142,7 @@ def sheets_of(prepared: Prepared) -> tuple[ModelSheet | None, dict[str, ModelShe
     if prepared.options.target:
         with contextlib.suppress(ModelError):
             source = ModelSource(prepared.options.target, prepared.options.trust)
-            served = prepared.serving.dtype
+            served = prepared.servers.dtype
             return engine_sheet(source, served), {
                 name: engine_sheet(draft, served) for name, draft in models.items()
             }
@@ -210,7 +211,7 @@ def stages_of_decoder(
         if workers > 1:
             yield Stage(None, "replay", loading / workers, share * reading / workers)
         for process in range(1 if wave else options.processes):
-            for at, candidate in enumerate(prepared.candidates[:: -1 if process % 2 else 1]):
+            for at, candidate in enumerate(in_turn(prepared.candidates, process)):
                 draft = model(candidate)
                 begun = begin * (process + at > 0) * (options.processes > 1)
                 begun += (candidate in theirs) * draft.loading
@@ -278,32 +279,32 @@ def step_on_engine(target: ModelSheet | None, speed: DeviceSpeed) -> float | Non
     return target.bytes_at("none") / speed.reading if target else None
 
 
-def servers_of(prepared: Prepared, serving: Serving, *, every_k: bool) -> Iterator[ServerConfig]:
+def configs_of(prepared: Prepared, servers: Servers, *, every_k: bool) -> Iterator[ServerConfig]:
     """The servers that a sweep asks, in order; the first writes every response. Each draft is
     started at least at the smallest and the largest k, from which the others are predicted.
     """
     options, speculates = prepared.options, prepared.options.measure in ("best", "all")
-    yield serving.writer
+    yield servers.writer
     for repeat in range(options.repeats):
-        if serving.server is not None:
-            if serving.baseline is not None and serving.drafting and speculates:
+        if servers.given is not None:
+            if servers.baseline is not None and servers.drafting and speculates:
                 yield ServerConfig(None, 0, repeat + 1)
-                yield serving.drafting._replace(repeat=repeat)
+                yield servers.drafting._replace(repeat=repeat)
             continue
         plain = 0  # servers without a draft so far
-        for candidate in serving.in_order(repeat):
-            ks = serving.ks(candidate) if speculates else ()
+        for candidate in in_turn(servers.levels, repeat):
+            ks = servers.ks(candidate) if speculates else ()
             if options.measure == "best" and not every_k:
                 ks = tuple(sorted({*ks[:1], *ks[-1:]}))
-            for k in ks[:: -1 if repeat % 2 else 1]:
+            for k in in_turn(ks, repeat):
                 yield ServerConfig(candidate, k, repeat)
-            yield from (due := serving.plain_until(candidate, repeat))[plain:]
+            yield from (due := servers.plain_until(candidate, repeat))[plain:]
             plain = len(due)
-        yield from serving.plain_starts(repeat)[plain:]
+        yield from servers.plain_starts(repeat)[plain:]
 
 
 def stages_on_engine(
-    prepared: Prepared, serving: Serving, step: float, *, every_k: bool = False
+    prepared: Prepared, servers: Servers, step: float, *, every_k: bool = False
 ) -> Iterator[Stage]:
     """The stages of a sweep on an engine; the first stage of each server includes its start. Every
     server but the first answers the measured requests at every load.
@@ -311,10 +312,10 @@ def stages_on_engine(
     options, prompts = prepared.options, prepared.prompt_tokens
     limit = mean(limit for _, limit in prompts)
     responses, span = len(prompts) * options.samples, arriving_seconds(prepared)
-    for config in servers_of(prepared, serving, every_k=every_k):
-        start = step + start_seconds(prepared) if serving.server is None else 0.0
-        for load in serving.loads(config):
-            writes = config == serving.writer and load == ALONE
+    for config in configs_of(prepared, servers, every_k=every_k):
+        start = step + start_seconds(prepared) if servers.given is None else 0.0
+        for load in servers.loads(config):
+            writes = config == servers.writer and load == ALONE
             requests = min(options.measure_requests, len(prompts))
             if writes or load.concurrency is None:
                 requests = responses
@@ -333,8 +334,9 @@ def start_seconds(prepared: Prepared) -> float:
 
 def arriving_seconds(prepared: Prepared) -> float:
     """Seconds between the first arrival and the last; 0 in a closed loop."""
-    if prepared.serving is None or prepared.serving.options.arrivals == "closed":
+    servers, options = prepared.servers, prepared.options
+    if servers is None or servers.serving.arrivals == "closed":
         return 0.0
-    pairs = product(prepared.prompts, range(prepared.options.samples))
+    pairs = product(prepared.prompts, range(options.samples))
     requests = [PromptSample(prompt, sample) for prompt, sample in pairs]
-    return max(arrival_times(requests, prepared.options).values())
+    return max(arrival_times(requests, servers.serving, options.traffic.seed).values())

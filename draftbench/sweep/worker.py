@@ -13,23 +13,17 @@ from dataclasses import dataclass, replace
 import msgspec
 import torch
 
-from draftbench.decoder.mtp import Head
 from draftbench.decoder.runner import clock_for
 from draftbench.errors import DraftbenchError, ModelError
-from draftbench.measure.candidate import LoadedCandidate, MeasurementContext
+from draftbench.measure.candidate import LoadedCandidate, MeasurementContext, load_draft
 from draftbench.measure.decoding import decode_requests
 from draftbench.measure.prompts import TextSide
-from draftbench.measure.replay import replay, stepping_disagreement
+from draftbench.measure.replay import replay
 from draftbench.measure.step_costs import LEAST_TURNS, time_steps
 from draftbench.measure.trajectories import ScoredResponse, generate, logged, score
-from draftbench.models.drafting import parsed
-from draftbench.models.eagle import build_head
-from draftbench.models.mtp import build_mtp
 from draftbench.models.quantize import build_runner
-from draftbench.models.translation import keeps_ids, translated
 from draftbench.records import (
     LOOKUP,
-    NEAR_TIE_MARGIN,
     SAMPLES_PER_VISIT,
     SELF,
     Candidate,
@@ -43,7 +37,7 @@ from draftbench.run_folder.machine import Watch
 from draftbench.sweep.failures import failure, known_error, timed_out
 from draftbench.sweep.options import Watcher
 from draftbench.sweep.preparation import Prepared
-from draftbench.sweep.resume import Answering, Decoding, Replaying, Timing
+from draftbench.sweep.resume import Decoding, Replaying, Timing, Writing
 
 Private = Sequence[PrivateText] | Sequence[PrivateStart]
 # How often all passes are timed, as far as known in advance.
@@ -57,7 +51,7 @@ class Task:
     """A step of a candidate or (None) of the target, with what a worker needs to know for it."""
 
     candidate: Candidate | None
-    step: Answering | Replaying | Timing | Decoding
+    step: Writing | Replaying | Timing | Decoding
     # How target and candidate were loaded earlier in this run, if they were.
     loaded_as: Mapping[Candidate | None, ModelFacts]
     longest: ScoredResponse | None = None  # on which the passes of a draft are tried
@@ -125,7 +119,7 @@ class Worker:
         elif self._machine is None:
             self._machine = Watch(self.process)
         if task.candidate is None:
-            self._answer(task)
+            self._write_responses(task)
             return None
         stage = "load"
         try:
@@ -152,9 +146,9 @@ class Worker:
         if torch.cuda.is_available():
             torch.cuda.empty_cache()
 
-    def _answer(self, task: Task) -> None:
+    def _write_responses(self, task: Task) -> None:
         """Write a group's responses, or take them from the log, and score them."""
-        assert isinstance(task.step, Answering)
+        assert isinstance(task.step, Writing)
         measurement, group, origin = self.measurement, task.step.group, self.options.responses
         try:
             if origin == "log":
@@ -171,9 +165,7 @@ class Worker:
         self._between(len(made))
 
     def _load(self, candidate: Candidate, task: Task) -> LoadedCandidate:
-        """Load the candidate's model, and check that one pass over a text chooses the same tokens
-        as stepping through it.
-        """
+        """Load the candidate's model or head, and keep its facts."""
         if candidate.draft == LOOKUP:
             return LoadedCandidate(candidate, None, self.measurement)
         if candidate.draft == SELF:
@@ -181,41 +173,22 @@ class Worker:
         self.watcher.note(f"loading {candidate}")
         known = task.loaded_as.get(candidate)
         least = known.least_rows if known else None
-        build = replace(self.prepared.build, level=candidate.quant, least_rows=least)
-        target, source = self.prepared.target, self.prepared.drafts[candidate.draft]
-        method, loaded = parsed(candidate.draft)[0], self.measurement.target
-        if method in ("eagle3", "mtp"):
-            head: Head
-            if method == "mtp":
-                head, facts = build_mtp(source, build, candidate.draft, loaded)
-            else:
-                layers = target.config.get_text_config().num_hidden_layers
-                head, facts = build_head(source, build, candidate.draft, loaded, layers)
-            self._keep_draft(candidate, facts, known)
-            return LoadedCandidate(candidate, head, self.measurement)
-        runner, facts = build_runner(source, build, candidate.draft)
-        runner = translated(runner, target, source)
         assert task.longest is not None
-        facts = msgspec.structs.replace(
-            facts,
-            translated=not keeps_ids(target, source),
-            replay_disagreement=stepping_disagreement(
-                runner, task.longest, NEAR_TIE_MARGIN[self.measurement.dtype]
-            ),
+        draft, facts = load_draft(
+            candidate.draft,
+            self.prepared.drafts[candidate.draft],
+            replace(self.prepared.build, level=candidate.quant, least_rows=least),
+            self.prepared.target,
+            self.measurement.target,
+            task.longest,
         )
-        self._keep_draft(candidate, facts, known)
-        return LoadedCandidate(candidate, runner, self.measurement)
-
-    def _keep_draft(
-        self, candidate: Candidate, facts: ModelFacts, known: ModelFacts | None
-    ) -> None:
-        """Keep a draft's facts, with what was found before it was loaded."""
         caveats = self.prepared.caveats.get(candidate.draft, ())
         facts = msgspec.structs.replace(facts, caveats=(*caveats, *facts.caveats))
         self._keep_facts(facts, known)
+        return LoadedCandidate(candidate, draft, self.measurement)
 
     def _measure(
-        self, loaded: LoadedCandidate, step: Answering | Replaying | Timing | Decoding
+        self, loaded: LoadedCandidate, step: Writing | Replaying | Timing | Decoding
     ) -> None:
         """Replay, time or decode."""
         match step:

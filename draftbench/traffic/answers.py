@@ -14,7 +14,7 @@ from typing import Any
 from draftbench.traffic.errors import BadRowError, NotRepresentableError
 from draftbench.traffic.json_paths import at, unpacked
 from draftbench.traffic.messages import messages_of
-from draftbench.traffic.request_settings import PADDING
+from draftbench.traffic.setting_names import PADDING
 
 LoggedAnswer = str | dict[str, Any]
 
@@ -46,6 +46,7 @@ _WORDS = (
     *("status", "level", "status.code", "status.status_code", "status_code", "result.type"),
     *("response.status", "finish_reason", "success", "response.success"),
 )
+_FAILED_CODE = re.compile(r"[45]\d\d")
 _FAILED = re.compile(r"(status_code_)?(error|errored|failed|failure|expired|canceled)|false", re.I)
 # What servers and gateways write instead of an answer; other short answers come from a model.
 _PAGES = {HTTPStatus(code).phrase.lower() for code in (500, 502, 503, 504)}
@@ -59,7 +60,7 @@ def failed(row: Mapping[str, Any]) -> bool:
     codes = (at(row, place) for place in _CODES)
     words = (at(row, place) for place in _WORDS)
     return (
-        any(str(code).isdecimal() and 400 <= int(code) < 600 for code in codes)
+        any(_FAILED_CODE.fullmatch(str(code)) for code in codes)
         or any(isinstance(word, str | bool) and _FAILED.fullmatch(str(word)) for word in words)
         or any(_is_error(at(row, place)) for place in ANSWERS)
     )
@@ -122,7 +123,7 @@ def has_answer(row: Mapping[str, Any], place: str) -> bool:
 
 
 def _standing(row: Mapping[str, Any], place: str) -> Any:
-    """The value at one of `ANSWERS`, except the choices of a quiz, which are texts."""
+    """The value at one of `ANSWERS`; None for `choices` that are texts, as a quiz's options are."""
     value = at(row, place)
     if place != "choices":
         return value

@@ -44,7 +44,7 @@ class UnknownFormError(BadRowError):
     def __init__(
         self, row: Mapping[str, Any], path: str | None = None, found: str | None = None
     ) -> None:
-        what = f"nothing under `{path}`" if path else "no known form of request"
+        what = f"nothing under `{path}`" if path else "no prompt or messages found"
         super().__init__(f"{what}; {seen_in(row)}")
         names = readable_names(row)
         meant = path and closest(path, names)

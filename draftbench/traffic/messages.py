@@ -16,7 +16,7 @@ import msgspec
 
 from draftbench.traffic.errors import BadRowError, NotRepresentableError
 from draftbench.traffic.json_paths import at, parsed, unpacked
-from draftbench.traffic.request_settings import MARKS, MEDIA
+from draftbench.traffic.setting_names import MARKS, MEDIA
 
 # Cohere's templates use the last name, others call it reasoning.
 _KEPT = ("name", "tool_call_id", "tool_plan")
@@ -101,10 +101,10 @@ def messages_of(turns: Iterable[Any], unread: set[str]) -> list[dict[str, Any]]:
         if not isinstance(turn, Mapping):
             raise BadRowError(f"{where} is not an object")
         item = turn.get("type") in (*_THOUGHTS, "function_call")
-        said = _said(_flat(_unwrapped(turn)), where, unread)
-        if (joins or item) and _is_assistants(messages[-1:]) and _is_assistants(said[:1]):
-            _join(messages[-1], said.pop(0))
-        messages += said
+        found = _messages_in(_flat(_unwrapped(turn)), where, unread)
+        if (joins or item) and _is_assistants(messages[-1:]) and _is_assistants(found[:1]):
+            _join(messages[-1], found.pop(0))
+        messages += found
         joins = item or (joins and bool(messages) and _is_assistants(messages[-1:]))
     return messages
 
@@ -144,8 +144,13 @@ def _unwrapped(turn: Mapping[str, Any]) -> Mapping[str, Any]:
             return {"role": name, **turn}
         case {"type": str(name)} if name != "message":
             raise NotRepresentableError(f"input items of type {readable(name)}")
-    inner = at(turn, "message")
-    return inner if isinstance(inner, Mapping) else turn
+    return _inside(turn, "message")
+
+
+def _inside(whole: Mapping[str, Any], path: str) -> Mapping[str, Any]:
+    """The object at a path in another one; the whole if there is none."""
+    inner = at(whole, path)
+    return inner if isinstance(inner, Mapping) else whole
 
 
 def _flat(turn: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -182,7 +187,7 @@ def _call(value: Any) -> Mapping[str, Any]:
     return call
 
 
-def _said(turn: Mapping[str, Any], where: str, unread: set[str]) -> list[dict[str, Any]]:
+def _messages_in(turn: Mapping[str, Any], where: str, unread: set[str]) -> list[dict[str, Any]]:
     """A turn's messages; tool results inside a user's message become messages of their own."""
     role = turn.get("role")
     if not isinstance(role, str):
@@ -206,10 +211,10 @@ def _said(turn: Mapping[str, Any], where: str, unread: set[str]) -> list[dict[st
         raise BadRowError(f"{where} has no text as `content`")
     read = found[0] if found else _Parts(where, unread)
     for call in _listed(at(turn, "tool_calls")) + _listed(turn.get("function_call")):
-        read.take_call(call)
+        read.add_call(call)
     thoughts = next((turn[name] for name in _REASONING if turn.get(name)), None)
     for thought in [] if read.thoughts else _listed(thoughts):
-        read.take_thought(thought)
+        read.add_thought(thought)
     message: dict[str, Any] = {"role": _role(role)}
     # vLLM and llama.cpp join them by line breaks too, for plain-text templates, and servers read
     # a turn without any text as an empty one.
@@ -236,7 +241,7 @@ def _content(content: Any, role: str, where: str, unread: set[str]) -> _Parts:
         case _:
             raise BadRowError(f"{where} has no text as `content`")
     for part in parts:
-        read.take(part)
+        read.add(part)
     return read
 
 
@@ -269,35 +274,37 @@ class _Parts:
         self.calls: list[dict[str, Any]] = []
         self.results: list[dict[str, Any]] = []
 
-    def take(self, part: Any) -> None:
+    def add(self, part: Any) -> None:
         """Add one part. In Bedrock its only field names its kind, in other APIs `type` does."""
         if isinstance(part, str):
             self.texts.append(part)
             return
         if not isinstance(part, Mapping):
             raise BadRowError(f"{self.where} has a part without text")
-        part = at(part, "message_content") or part  # OpenInference's
+        part = _inside(part, "message_content")  # OpenInference's
         if part.get("thought") is True:  # Gemini's
-            self.take_thought(part)
+            self.add_thought(part)
             return
         fields = [name for name in part if part[name] is not None and name not in MARKS]
         if kind := part.get("type"):
+            if not isinstance(kind, str):
+                raise BadRowError(f"{self.where} has a part whose `type` is not a text")
             fields = [kind, *(name for name in _NO_TEXTS if name in fields and name != kind)]
         if not fields and not any(name in part for name in MARKS):
             raise BadRowError(f"{self.where} has a part without text")
         for name in fields:
-            self._take(name, part)
+            self._add_field(name, part)
 
-    def _take(self, kind: Any, part: Mapping[str, Any]) -> None:
+    def _add_field(self, kind: str, part: Mapping[str, Any]) -> None:
         inner = part[kind] if isinstance(part.get(kind), Mapping) else part
         if kind in _TEXTS:
             self.texts.append(self._text(inner))
         elif kind in _CALLS:
-            self.take_call(inner)
+            self.add_call(inner)
         elif kind in _RESULTS:
-            self._take_result(inner)
+            self._add_result(inner)
         elif kind in _THOUGHTS:
-            self.take_thought(inner)
+            self.add_thought(inner)
         elif kind not in MARKS:
             raise NotRepresentableError(f"message content of type {readable(kind)}")
 
@@ -313,7 +320,7 @@ class _Parts:
                 return text
         raise BadRowError(f"{self.where} has a part without text")
 
-    def take_call(self, call: Any) -> None:
+    def add_call(self, call: Any) -> None:
         """Add a tool call. Its arguments are JSON text in the API, an object in chat templates."""
         call = at(call, "tool_call") or call  # OpenInference's
         function = at(call, "function") or call
@@ -333,7 +340,7 @@ class _Parts:
             read["id"] = name
         self.calls.append(read)
 
-    def _take_result(self, part: Mapping[str, Any]) -> None:
+    def _add_result(self, part: Mapping[str, Any]) -> None:
         """Add a tool's result as a message of its own; the model gets an object as JSON."""
         self._name_unread(part)
         result = next((part[name] for name in _RESULT if part.get(name) is not None), "")
@@ -343,7 +350,7 @@ class _Parts:
                 case {"json": value}:
                     inner.texts.append(_json(value))
                 case str() | {"type": _} | {"text": str()} | {"image": _} | {"document": _}:
-                    inner.take(each)
+                    inner.add(each)
                 case value:
                     inner.texts.append(_json(value))
         message = {"role": "tool", "content": "\n".join(inner.texts)}
@@ -353,7 +360,7 @@ class _Parts:
             message["tool_call_id"] = name
         self.results.append(message)
 
-    def take_thought(self, part: Any) -> None:
+    def add_thought(self, part: Any) -> None:
         """Add reasoning; refused if only the provider has its text."""
         match at(part, "reasoningText") or part:
             case str(text):

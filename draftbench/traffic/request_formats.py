@@ -2,9 +2,8 @@
 
 `FORMS` lists the ways to write a request, `BODIES` and `PARTS` the places in a row where it may be,
 `BLOCKS` where its sampling parameters are, `SYSTEMS` where its system text is. A request means the
-same in every place. Every object on the way to it is accounted for: what was read from it (by the
-form, as a system text, or as a setting) and what was not. Parts of a prompt that were not read are
-in `parts`, anything else in `unread`.
+same in every place. For every object around the request it records what was not read: in `parts` if
+it belongs to the prompt (the row may then be left out), otherwise in `unread` (listed as ignored).
 """
 
 from __future__ import annotations
@@ -26,13 +25,8 @@ from draftbench.traffic.errors import (
 )
 from draftbench.traffic.json_paths import at, is_cut, splits, unpacked
 from draftbench.traffic.messages import BEGUN, messages_of, readable, role_of, speaker_of
-from draftbench.traffic.request_settings import (
-    COLUMNS,
-    HARMLESS,
-    PADDING,
-    SETTINGS,
-    setting_value,
-)
+from draftbench.traffic.request_settings import SETTINGS, setting_value
+from draftbench.traffic.setting_names import COLUMNS, HARMLESS, PADDING
 
 # Places that hold the body of an API call and nothing else; what surrounds it is the log's.
 BODIES = (
@@ -242,7 +236,7 @@ def _sharegpt(turns: list[dict[str, Any]]) -> LoggedRequest:
     roles = [role_of(str(turn.get("from"))) for turn in turns]
     if "user" not in roles:
         raise BadRowError("`conversations` has no human turn")
-    end = max(at for at, role in enumerate(roles, start=1) if role in ("user", "tool"))
+    end = max(n for n, role in enumerate(roles, start=1) if role in ("user", "tool"))
     answers = roles[end : end + 1] == ["assistant"]
     return LoggedRequest(turns[:end], answer=message_of(turns[end]) if answers else None)
 
@@ -317,6 +311,8 @@ def _telemetry(call: Mapping[str, Any]) -> LoggedRequest | None:
     functions, defined = at(call, "llm.request.functions"), at(call, "gen_ai.tool.definitions")
     tools = [
         {"type": "function", **{name: unpacked(each[name]) for name in each}}
+        if isinstance(each, Mapping)
+        else each
         for each in (functions if isinstance(functions, list) else [])
     ]
     return LoggedRequest(
@@ -330,7 +326,8 @@ def _openinference(call: Mapping[str, Any]) -> LoggedRequest | None:
     messages, tools = at(call, "llm.input_messages"), at(call, "llm.tools")
     if not isinstance(messages, list):
         return None
-    tools = [unpacked(at(tool, "tool.json_schema")) for tool in tools or ()] or None
+    if isinstance(tools, list):
+        tools = [unpacked(at(tool, "tool.json_schema")) for tool in tools]
     # `input.value` is the same once more, as the program gave it.
     read = ("llm.input_messages", "llm.tools", "input.value", "input.mime_type")
     return LoggedRequest(messages, read, settings={"tools": tools})
@@ -361,8 +358,9 @@ def _alpaca(call: Mapping[str, Any]) -> LoggedRequest | None:
 
 def _history(value: Any) -> list[dict[str, Any]]:
     """The earlier questions and answers in a data set's row."""
+    pairs = [] if value in _EMPTY else unpacked(value) or []
     turns = []
-    for pair in () if value in _EMPTY else unpacked(value) or ():
+    for pair in pairs if isinstance(pairs, list) else [pairs]:
         match pair:
             case [str(asked), str(answer)]:
                 turns += [_user(asked), {"role": "assistant", "content": answer}]
@@ -565,7 +563,7 @@ def _answered(request: LoggedRequest) -> LoggedRequest:
 
 
 def _is_continued(call: Mapping[str, Any], content: Any) -> bool:
-    """Whether the model is to continue the last message, as Anthropic's do the assistant's."""
+    """Whether the last message begins the answer, which the model continues (Anthropic, Gemini)."""
     match content:
         case [*_, {"role": "assistant"}]:
             known = {"anthropic_version", "stop_sequences", "inferenceConfig"} & call.keys()
@@ -580,8 +578,8 @@ class _Around(NamedTuple):
 
     prefix: str  # its own path
     fields: Mapping[str, Any]
-    child: str  # the next object on the path, or what stands there
-    rest: str  # the path inside it
+    child: str  # its field through which the path continues
+    rest: str  # the path from this object on
 
 
 def _around(row: Mapping[str, Any], path: str) -> Iterator[_Around]:
@@ -605,8 +603,7 @@ def _with_fields(
     around: bool = False,
     chat: bool = False,
 ) -> LoggedRequest:
-    """The request with an object's system text and settings added, and with what was not read of
-    it.
+    """Add an object's system text and settings to the request, and list its other fields as unread.
 
     Args:
         prefix: the object's path in its row.

@@ -11,7 +11,6 @@ import hashlib
 import hmac
 import re
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, NamedTuple
 
@@ -24,12 +23,16 @@ from draftbench.traffic.errors import BadRowError, NoTrafficError, NotRepresenta
 from draftbench.traffic.files import MAX_ROW
 from draftbench.traffic.json_paths import at, parsed, unpacked
 from draftbench.traffic.messages import messages_of
+from draftbench.traffic.query import TrafficQuery
 from draftbench.traffic.request_formats import SEGMENTS, LoggedRequest, find_request
-from draftbench.traffic.request_settings import PADDING, request_fields, setting_value
+from draftbench.traffic.request_settings import request_fields, setting_value
+from draftbench.traffic.setting_names import PADDING
 
 # Most bytes of a request as JSON, and of a logged response; a row with more is a bad row.
 MAX_TEXT = 1 << 20
 _MAX_LABEL = 200
+# What is said of a row that no form foresaw.
+MISSHAPEN = "not of the shape that its form has"
 
 # What loggers write in place of text that they do not keep, each in its own brackets: inside the
 # text (LiteLLM), for all of it (Langfuse, Datadog, OpenInference), or at its end. A user's "(some
@@ -75,16 +78,6 @@ _LABELS = {"role", "from", "type", "id"}
 _NUMBER = re.compile(r"\s*[-+]?\d[\d.,]*(e[-+]?\d+)?\s*", re.IGNORECASE)
 
 
-@dataclass(frozen=True)
-class Fields:
-    """Dotted paths to a row's prompt, logged response and segment; `None`: in the usual places."""
-
-    prompt: str | None = None
-    response: str | None = None
-    segment: str | None = None
-    as_chat: bool = False  # whether a plain prompt is a user's message
-
-
 class ReadRow(NamedTuple):
     """What was read from a row."""
 
@@ -96,11 +89,11 @@ class ReadRow(NamedTuple):
 
 
 def read_request(
-    data: bytes | Mapping[str, Any] | BadRowError, source: str, fields: Fields, key: bytes
+    data: bytes | Mapping[str, Any] | BadRowError, source: str, query: TrafficQuery
 ) -> ReadRow:
     """Read one row.
 
-    `Request.id` is the first 16 hex digits of HMAC-SHA256(key, content and settings): equal
+    `Request.id` is the first 16 hex digits of HMAC-SHA256(`query.key`, content and settings): equal
     requests have equal ids, whatever their source, segment, response and time.
 
     Raises:
@@ -111,17 +104,17 @@ def read_request(
     unread: set[str] = set()
     try:
         row = _parse(data)
-        asked = find_request(row, fields.prompt)
+        asked = find_request(row, query.prompt_field)
         if asked.server and failed(row):
             raise NoTrafficError("the call failed")
-        content = _content(asked.content, unread, chat=fields.as_chat)
+        content = _content(asked.content, unread, chat=query.as_chat)
         settings = request_fields(asked.settings, server=bool(asked.server))
-        answer = _response(row, fields.response, asked.answer)
+        answer = _response(row, query.response_field, asked.answer)
         left = dict(asked.unread) | _new_parts(asked, content, answer)
         request = Request(
-            id=_identity(content | settings, key),
+            id=_identity(content | settings, query.key),
             source=source,
-            segment=_segment(row, fields.segment),
+            segment=_segment(row, query.segment_by),
             response=answer,
             timestamp=_timestamp(row.get("timestamp")),
             **content,
@@ -131,9 +124,12 @@ def read_request(
         raise BadRowError("nested too deeply") from None
     except UnicodeError:
         raise BadRowError("not UTF-8") from None
-    form = asked.form + " as chat" * (fields.as_chat and isinstance(asked.content, str))
+    except (TypeError, ValueError, AttributeError, LookupError) as error:
+        # Whatever a stranger wrote into a row, --skip-bad can skip it.
+        raise BadRowError(MISSHAPEN) from error
+    form = asked.form + " as chat" * (query.as_chat and isinstance(asked.content, str))
     assumed = setting_value("temperature", asked.settings.get("temperature")) is None
-    named = (fields.response, fields.segment)
+    named = (query.response_field, query.segment_by)
     left = {path: left[path] for path in left if path not in named}
     return ReadRow(form, request, assumed, {**left, **dict.fromkeys(unread)}, row)
 
@@ -195,9 +191,8 @@ def _refuse_mark(text: str, *, cut_before: bool = False) -> None:
     """Raise a NoTrafficError if the logger left a mark in this text: cut, redacted, kept elsewhere.
 
     Args:
-        cut_before: whether the text may have been cut before the model read it, mark included: a
-            tool's output, or a text shorter than an uncut one of the same request, since loggers
-            cut the longest.
+        cut_before: whether the mark of a cut may be part of what the model read: in a tool's
+            output, or in a text shorter than an uncut one (loggers cut the longest first).
     """
     cut = _CUT_AT_END.match(text) if cut_before else _ends_cut(text)
     if _LANGFUSE_MEDIA in text:
@@ -229,7 +224,7 @@ def _new_parts(
     request: LoggedRequest, content: Mapping[str, Any], answer: LoggedAnswer | None
 ) -> dict[str, Any]:
     """The unread parts of a prompt that can be ignored: numbers, labels, or a rendered copy of the
-    prompt and the answer. What repeats whole turns, or whole lines of a plain prompt, is no part.
+    prompt and the answer. Text that only repeats turns, or lines of a plain prompt, is ignored too.
 
     Raises:
         NotRepresentableError: a part holds anything else.

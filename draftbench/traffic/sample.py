@@ -23,13 +23,12 @@ import math
 import re
 from collections import Counter, defaultdict
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import msgspec
 
 from draftbench.errors import TrafficError, did_you_mean
-from draftbench.flags import in_traffic
 from draftbench.records import Request
 from draftbench.traffic.datasets import parse_dataset
 from draftbench.traffic.errors import (
@@ -39,8 +38,9 @@ from draftbench.traffic.errors import (
     readable_names,
     seen_in,
 )
-from draftbench.traffic.files import first_look, read_rows
-from draftbench.traffic.rows import Fields, read_request
+from draftbench.traffic.files import Row, first_look, read_rows
+from draftbench.traffic.query import TrafficQuery
+from draftbench.traffic.rows import ReadRow, read_request
 from draftbench.traffic.suites import find_suite
 from draftbench.traffic.summary import BadRows, TrafficSummary, request_figures
 
@@ -57,36 +57,6 @@ _REASONS_NAMED = 5
 _FIELDS_COUNTED = 1000
 # After this many rows without a single request, the rest is not read.
 _HOPELESS = 1000
-
-
-@dataclass(frozen=True)
-class TrafficQuery:
-    """Which traffic to read, and how. Fields are dotted paths; None: the usual places."""
-
-    source: str
-    key: bytes  # of the keyed hashes: the same key gives the same ids, and so the same sample
-    sample: int | None = None  # how many requests are chosen; None: all
-    seed: int = 0  # of the sample
-    segment_by: str | None = in_traffic(None, "The field of a row that names its segment.", "FIELD")
-    prompt_field: str | None = in_traffic(
-        None, "The field of a row that holds the prompt.", "FIELD"
-    )
-    response_field: str | None = in_traffic(
-        None, "The field of a row that holds the logged answer.", "FIELD"
-    )
-    as_chat: bool = in_traffic(
-        False, "Treat a plain prompt as a user's message, as vLLM's custom data sets do."
-    )
-    skip_bad: bool = in_traffic(
-        False, "Skip and count rows that cannot be read, instead of stopping at the first."
-    )
-    # The kinds of structured output that can be decoded; rows with others are left out.
-    constraints: frozenset[str] = frozenset()
-
-    @property
-    def on_hub(self) -> bool:
-        """Whether the source is a data set on the hub, which is downloaded unless it is cached."""
-        return self.source.startswith("hf:")
 
 
 @dataclass(frozen=True)
@@ -110,6 +80,64 @@ class Entry:
     segment: str | None
 
 
+class _Reading:
+    """What was read of a source so far."""
+
+    def __init__(self, query: TrafficQuery, name: str) -> None:
+        self.query, self.name = query, name
+        self.rows = self.several = 0
+        self.dropped, self.forms = Counter[str](), Counter[str]()  # rows by reason, by form
+        self.assumed = Counter[float]()  # rows without a temperature, by the one that is assumed
+        self.bad: dict[str, BadRows] = {}
+        self.unread, self.sizes = Counter[str](), dict[str, int]()  # rows, size of the first value
+        self.columns: dict[str, None] = {}  # of the first row
+        self.entries: dict[str, Entry] = {}  # all distinct requests, in the order of first rows
+        # The requests that may be chosen: those of the lowest ranks in each segment.
+        self.kept: defaultdict[str | None, list[tuple[int, Request]]] = defaultdict(list)
+
+    def take(self, row: Row) -> None:
+        self.rows += 1
+        where = f"{self.name}:{row.number}"
+        try:
+            read = read_request(row.data, where, self.query)
+        except NotRepresentableError as error:
+            self.dropped[f"not representable: {error}"] += 1
+        except NoTrafficError as error:
+            self.dropped[str(error)] += 1
+        except BadRowError as error:
+            self.dropped[_BAD] += 1
+            # The same reason in another message or column is still the same reason.
+            alike = re.sub(r"\d+", "", str(error))
+            if (known := self.bad.get(alike)) is not None:
+                self.bad[alike] = msgspec.structs.replace(known, rows=known.rows + 1)
+            elif len(self.bad) < _REASONS_NAMED:
+                self.bad[alike] = BadRows(reason=str(error), first=where, rows=1, hint=error.hint)
+        else:
+            self._add(read)
+
+    def _add(self, read: ReadRow) -> None:
+        request, query = read.request, self.query
+        self.forms[read.form] += 1
+        for field in readable_names(read.unread):
+            if field in self.sizes or len(self.sizes) < _FIELDS_COUNTED:
+                self.unread[field] += 1
+                self.sizes.setdefault(field, len(str(read.unread[field] or "")))
+        self.columns = self.columns or dict.fromkeys(readable_names(read.columns))
+        if request.constraint is not None and not request.constraint.keys() <= query.constraints:
+            lacks = "this engine does not apply" if query.constraints else "only an engine applies"
+            self.dropped[f"{_STRUCTURED} ({next(iter(request.constraint))}), which {lacks}"] += 1
+            return
+        self.assumed[request.sampling.temperature] += read.assumed
+        self.several += request.weight > 1
+        if (entry := self.entries.get(request.id)) is None:
+            entry = self.entries[request.id] = Entry(0.0, request.segment)
+            heap = self.kept[request.segment]
+            heapq.heappush(heap, (-rank(query.seed, request.id), request))
+            if query.sample is not None and len(heap) > query.sample:
+                heapq.heappop(heap)
+        entry.weight += request.weight
+
+
 def load(query: TrafficQuery) -> Traffic:
     """Read a source, merge exact duplicates and choose the sample.
 
@@ -119,11 +147,12 @@ def load(query: TrafficQuery) -> Traffic:
     """
     if query.sample is not None and query.sample < 1:
         raise TrafficError("--sample must be at least 1", hint="give --sample 1 or more")
-    segment_by, revision, layout, misnamed = query.segment_by, None, tuple[str, ...](), None
+    revision, layout, misnamed = None, tuple[str, ...](), None
     kind, _, rest = query.source.partition(":")
     if kind == "suite":
         suite, path = find_suite(rest)
-        name, raw_rows, segment_by = path.name, read_rows(path), segment_by or suite.segment_by
+        name, raw_rows = path.name, read_rows(path)
+        query = replace(query, segment_by=query.segment_by or suite.segment_by)
     elif kind == "hf":
         dataset = parse_dataset(rest)
         name, raw_rows, revision = dataset.name, dataset.rows(), dataset.commit
@@ -131,63 +160,17 @@ def load(query: TrafficQuery) -> Traffic:
         path = Path(query.source)
         layout, misnamed = first_look(path)
         name, raw_rows = path.name, read_rows(path)
-    fields = Fields(query.prompt_field, query.response_field, segment_by, query.as_chat)
 
-    rows = several = 0
-    dropped, forms, assumed = Counter[str](), Counter[str](), Counter[float]()
-    bad: dict[str, BadRows] = {}
-    unread, sizes = Counter[str](), dict[str, int]()  # fields: their rows, their first values
-    columns: dict[str, None] = {}  # of the first row
-    entries: dict[str, Entry] = {}  # all distinct requests, in the order of their first rows
-    # The requests that may be chosen: those of the lowest ranks in each segment.
-    kept: defaultdict[str | None, list[tuple[int, Request]]] = defaultdict(list)
+    read = _Reading(query, name)
     for row in raw_rows:
-        rows += 1
-        where = f"{name}:{row.number}"
-        try:
-            read = read_request(row.data, where, fields, query.key)
-        except NotRepresentableError as error:
-            dropped[f"not representable: {error}"] += 1
-            continue
-        except NoTrafficError as error:
-            dropped[str(error)] += 1
-            continue
-        except BadRowError as error:
-            dropped[_BAD] += 1
-            # The same reason in another message or column is still the same reason.
-            alike = re.sub(r"\d+", "", str(error))
-            if (known := bad.get(alike)) is not None:
-                bad[alike] = msgspec.structs.replace(known, rows=known.rows + 1)
-            elif len(bad) < _REASONS_NAMED:
-                bad[alike] = BadRows(reason=str(error), first=where, rows=1, hint=error.hint)
-            if dropped[_BAD] == rows == _HOPELESS:
-                break
-            continue
-        request = read.request
-        forms[read.form] += 1
-        for field in readable_names(read.unread):
-            if field in sizes or len(sizes) < _FIELDS_COUNTED:
-                unread[field] += 1
-                sizes.setdefault(field, len(str(read.unread[field] or "")))
-        columns = columns or dict.fromkeys(readable_names(read.columns))
-        if request.constraint is not None and not request.constraint.keys() <= query.constraints:
-            lacks = "this engine does not apply" if query.constraints else "only an engine applies"
-            dropped[f"{_STRUCTURED} ({next(iter(request.constraint))}), which {lacks}"] += 1
-            continue
-        assumed[request.sampling.temperature] += read.assumed
-        several += request.weight > 1
-        if (entry := entries.get(request.id)) is None:
-            entry = entries[request.id] = Entry(0.0, request.segment)
-            heap = kept[request.segment]
-            heapq.heappush(heap, (-_rank(query.seed, request.id), request))
-            if query.sample is not None and len(heap) > query.sample:
-                heapq.heappop(heap)
-        entry.weight += request.weight
+        read.take(row)
+        if read.dropped[_BAD] == read.rows == _HOPELESS:
+            break
 
-    bad_rows = tuple(bad.values())
-    if bad_rows and (not query.skip_bad or dropped[_BAD] == rows):
-        raise _unusable(bad_rows, dropped[_BAD], rows, layout, misnamed)
-    if not rows:
+    dropped, entries, bad_rows = read.dropped, read.entries, tuple(read.bad.values())
+    if bad_rows and (not query.skip_bad or dropped[_BAD] == read.rows):
+        raise _unusable(bad_rows, dropped[_BAD], read.rows, layout, misnamed)
+    if not read.rows:
         raise TrafficError(
             f"`{name}` holds no rows", hint=misnamed or "give a source with at least one request"
         )
@@ -202,31 +185,27 @@ def load(query: TrafficQuery) -> Traffic:
                 "docs/logs.md has a row of each kind that can; `draftbench suites` lists others",
             ),
         )
-    if segment_by and all(entry.segment is None for entry in entries.values()):
-        raise _nothing_under("--segment-by", "row has a segment", segment_by, columns)
-    weights = choose(entries, query.sample, query.seed)
-    texts = {request.id: request for heap in kept.values() for _, request in heap}
-    requests = tuple(
-        msgspec.structs.replace(texts[name], weight=weight) for name, weight in weights.items()
-    )
+    if query.segment_by and all(entry.segment is None for entry in entries.values()):
+        raise _nothing_under("--segment-by", "row has a segment", query.segment_by, read.columns)
+    requests = choose(entries, read.kept, query.sample)
     if query.response_field and not any(request.response for request in requests):
         what = "chosen request has a response"
-        raise _nothing_under("--response-field", what, query.response_field, columns)
+        raise _nothing_under("--response-field", what, query.response_field, read.columns)
     digest = hmac.new(query.key, digestmod=hashlib.sha256)
     for name in sorted(entries):
         digest.update(f"{name} {entries[name].weight!r}\n".encode())
     summary = TrafficSummary(
         source=query.source,
         layout=layout,
-        rows=rows,
+        rows=read.rows,
         requests=len(requests),
-        merged=rows - dropped.total() - len(entries),
-        several=several,
-        forms=dict(forms),
-        unread={field: unread[field] for field in sorted(unread, key=lambda f: (-sizes[f], f))},
+        merged=read.rows - dropped.total() - len(entries),
+        several=read.several,
+        forms=dict(read.forms),
+        unread=dict(sorted(read.unread.items(), key=lambda item: (-read.sizes[item[0]], item[0]))),
         left_out={reason: dropped[reason] for reason in dropped if reason != _BAD},
         bad_rows=bad_rows,
-        assumed={f"{temperature:g}": count for temperature, count in (+assumed).items()},
+        assumed={f"{temperature:g}": count for temperature, count in (+read.assumed).items()},
         constrained=sum(request.constraint is not None for request in requests),
         chats=sum(request.messages is not None for request in requests),
         figures=request_figures(requests),
@@ -267,22 +246,31 @@ def _nothing_under(flag: str, what: str, path: str, columns: Collection[str]) ->
     )
 
 
-def choose(entries: Mapping[str, Entry], sample: int | None, seed: int) -> dict[str, float]:
-    """Choose `sample` requests (`None`: all) as id → weight, in the order of `entries`."""
-    if sample is None or sample >= len(entries):
-        return {name: entry.weight for name, entry in entries.items()}
-    segments: defaultdict[str | None, list[str]] = defaultdict(list)
+def choose(
+    entries: Mapping[str, Entry],
+    kept: Mapping[str | None, Sequence[tuple[int, Request]]],
+    sample: int | None,
+) -> tuple[Request, ...]:
+    """Choose `sample` requests (`None`: all) with their weights, in the order of `entries`.
+
+    Args:
+        kept: each segment's requests of the lowest ranks, `sample` or more, behind minus the rank.
+    """
+    sizes = Counter(entry.segment for entry in entries.values())
     totals: defaultdict[str | None, float] = defaultdict(float)
-    for name, entry in entries.items():
-        segments[entry.segment].append(name)
+    for entry in entries.values():
         totals[entry.segment] += entry.weight
-    counts = allocate(totals, {segment: len(names) for segment, names in segments.items()}, sample)
-    weights = {}
-    for segment, names in segments.items():
-        chosen = heapq.nsmallest(counts[segment], names, key=lambda name: _rank(seed, name))
-        covered = sum(entries[name].weight for name in chosen)
-        weights.update({name: entries[name].weight * totals[segment] / covered for name in chosen})
-    return {name: weights[name] for name in entries if name in weights}
+    counts: Mapping[str | None, int] = sizes
+    if sample is not None and sample < len(entries):
+        counts = allocate(totals, sizes, sample)
+    chosen = {}
+    for segment, ranked in kept.items():
+        requests = [request for _, request in heapq.nlargest(counts[segment], ranked)]
+        covered = sum(entries[request.id].weight for request in requests)
+        for request in requests:
+            weight = entries[request.id].weight * totals[segment] / covered
+            chosen[request.id] = msgspec.structs.replace(request, weight=weight)
+    return tuple(chosen[name] for name in entries if name in chosen)
 
 
 def allocate(
@@ -316,5 +304,6 @@ def allocate(
     return counts
 
 
-def _rank(seed: int, name: str) -> int:
+def rank(seed: int, name: str) -> int:
+    """The place of a request among all that a seed orders: the lowest are chosen."""
     return int.from_bytes(hashlib.sha256(f"{seed}:{name}".encode()).digest())

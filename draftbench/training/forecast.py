@@ -126,13 +126,15 @@ def forecast(plan: Plan, first: FirstParts) -> Forecast:
     original, *reached = (each.value or 0.0 for each in rates)
     draws = gain_draws(first.shares, *gains_of(rates), max(plan.most - original, 0.0))
     parts = zip(first.shares, first.steps, reached, strict=True)
+    after, over_fastest = speeds.at(before, original + draws) if speeds else (None, None)
     return Forecast(
         rate=original,
         parts=tuple(TrainingPart(*each) for each in parts),
         gain=interval(draws),
         before=speeds.now if speeds else None,
-        after=speeds.at(before, original + draws) if speeds else None,
-        fastest=speeds.fastest if speeds else None,
+        after=after,
+        fastest=speeds.fastest.value if speeds else None,
+        over_fastest=over_fastest,
         requests=len(before.rate.requests),
         tokens=tokens_of(plan.examples.train),
         seconds=first.seconds,

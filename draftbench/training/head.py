@@ -20,7 +20,7 @@ from torch.nn import functional
 
 from draftbench.decoder.eagle import EagleShape
 from draftbench.measure.trajectories import ScoredResponse
-from draftbench.models.eagle import named, rotary_of, shape_of
+from draftbench.models.eagle import rotary_of, shape_of, speculators_name
 from draftbench.models.source import ModelSource
 from draftbench.training.draft_model import IGNORED, Batch, side_by_side
 
@@ -159,7 +159,7 @@ class HeadInTraining:
         layers = target.config.get_text_config().num_hidden_layers
         self.source, self.target = source, target
         self.stored, self.shape = source.tensors(), shape_of(source.raw_config, layers)
-        tensors = {named(name): tensor for name, tensor in self.stored.items()}
+        tensors = {speculators_name(name): tensor for name, tensor in self.stored.items()}
         own = tensors.get("embed_tokens.weight")
         embedding = target.get_input_embeddings().weight if own is None else own
         self.module = TrainableHead(self.shape, tensors, embedding, rotary_of(self.shape))
@@ -179,7 +179,10 @@ class HeadInTraining:
         folder.mkdir(parents=True, exist_ok=True)
         trained = self.module.weights
         tensors = {
-            name: trained.get(named(name), tensor).detach().to("cpu", tensor.dtype).contiguous()
+            name: trained.get(speculators_name(name), tensor)
+            .detach()
+            .to("cpu", tensor.dtype)
+            .contiguous()
             for name, tensor in self.stored.items()
         }
         save_file(tensors, folder / "model.safetensors", {"format": "pt"})

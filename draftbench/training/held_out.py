@@ -61,14 +61,14 @@ class Acceptance:
 
 @dataclass(frozen=True)
 class Speeds:
-    """The measured speed-ups of a draft by k, and of the fastest configuration of the run."""
+    """The speed-ups of a draft in a run by k, and of the fastest configuration of the run."""
 
     by_k: dict[int, Estimate]
-    fastest: float  # at least 1: plain decoding
+    fastest: Estimate  # exactly 1 if that is plain decoding
 
     @classmethod
     def of(cls, answer: Recommendation, candidate: Candidate) -> Speeds | None:
-        """The speed-ups that a run measured; None if it did not time the draft."""
+        """The speed-ups that a run expects; None if it did not time the draft."""
         by_configuration = {
             (each.candidate, each.k): each.speedup_expected
             for each in answer.evaluations
@@ -77,43 +77,52 @@ class Speeds:
         by_k = {k: speed for (of, k), speed in by_configuration.items() if of == candidate}
         if not by_k:
             return None
-        return cls(by_k, max(1.0, *(speed.value for speed in by_configuration.values())))
+        plain = Estimate(1.0, 1.0, 1.0)
+        return cls(by_k, max(plain, *by_configuration.values(), key=lambda speed: speed.value))
 
     @property
     def now(self) -> Reached:
         """The draft's speed-up in the run."""
         return _fastest(self.by_k)
 
-    def at(self, before: Acceptance, draws: Floats) -> Reached:
-        """The speed-up at the fastest k, with draws of the rate after training. Between the rate
-        `before` and 1, tokens per round grow as if all positions were alike.
+    def at(self, before: Acceptance, draws: Floats) -> tuple[Reached, Estimate]:
+        """The speed-up at the fastest k, with draws of the rate after training, and how many times
+        that of the run's fastest configuration it is. Between the rate `before` and 1, tokens per
+        round grow as if all positions were alike.
         """
         rate = before.rate.value or 0.0
         more = (draws - rate) / (1 - rate) if rate < 1 else np.zeros_like(draws)
-        speeds = {}
+        speeds: dict[int, Floats] = {}
         for k, speed in self.by_k.items():
             tokens = before.tokens_per_round(k).value or 1.0
             alike = alpha_of(tokens, k)
             reached = np.clip(alike + more * (1 - alike), 0.0, 1.0)
-            speeds[k] = speed.value / tokens * sum(reached**i for i in range(k + 1))
+            speeds[k] = speed.value / tokens * np.sum([reached**i for i in range(k + 1)], axis=0)
         best = max(speeds, key=lambda k: float(np.median(speeds[k])))
-        noise = generator_of("speed").standard_normal(len(draws)) * _log_error(self.by_k[best])
-        low, high = quantiles(speeds[best] * np.exp(noise), (0.025, 0.975))
-        return Reached(best, Estimate(float(np.median(speeds[best])), low, high))
+        noise = generator_of("speed").standard_normal(len(draws))
+
+        def timed(values: Floats, *timings: Estimate) -> Estimate:
+            error = math.hypot(*map(_log_error, timings))
+            low, high = quantiles(values * np.exp(error * noise), (0.025, 0.975))
+            return Estimate(float(np.median(values)), low, high)
+
+        here, fastest = self.by_k[best], self.fastest
+        over = timed(speeds[best] / fastest.value, *(() if here == fastest else (here, fastest)))
+        return Reached(best, timed(speeds[best], here)), over
 
     def with_tokens(self, ratios: dict[int, Estimate]) -> Reached:
         """The speed-up at the fastest k, if rounds yield `ratios` times as many tokens."""
         return _fastest({k: _product(speed, ratios[k]) for k, speed in self.by_k.items()})
 
-    def change(self, k: int, ratio: Estimate) -> Estimate:
-        """The speed-up at a k whose rounds yield `ratio` times as many tokens, over the speed-up
-        now. At the same k the timings cancel, and only the uncertainty of the tokens is left.
+    def over(self, other: Estimate, k: int, ratio: Estimate) -> Estimate:
+        """The speed-up at a k whose rounds yield `ratio` times as many tokens, over another one of
+        the run. If that is the draft's at the same k, the timings cancel, and only the uncertainty
+        of the tokens is left.
         """
-        now = self.now
-        if k == now.k:
+        if other == self.by_k[k]:
             return ratio
-        over = Estimate(1 / now.speedup.value, 1 / now.speedup.high, 1 / now.speedup.low)
-        return _product(_product(self.by_k[k], over), ratio)
+        inverse = Estimate(1 / other.value, 1 / other.high, 1 / other.low)
+        return _product(_product(self.by_k[k], inverse), ratio)
 
 
 def _fastest(by_k: dict[int, Estimate]) -> Reached:
@@ -140,14 +149,17 @@ def prove(
     def compared(before: Sample, now: Sample) -> Compared:
         return Compared(*map(_known, (before, now, paired_difference(now, before))))
 
-    after, faster, k = None, None, max(ks)
+    after, faster, over_fastest, k = None, None, None, max(ks)
     if speeds is not None:
         ratios = {
             at: _known(paired_ratio(trained.tokens_per_round(at), original.tokens_per_round(at)))
             for at in speeds.by_k
         }
         after = speeds.with_tokens(ratios)
-        k, faster = after.k, speeds.change(after.k, ratios[after.k])
+        k = after.k
+        faster, over_fastest = (
+            speeds.over(other, k, ratios[k]) for other in (speeds.now.speedup, speeds.fastest)
+        )
     return Proof(
         requests=len(original.rate.requests),
         rate=compared(original.rate, trained.rate),
@@ -156,6 +168,7 @@ def prove(
         before=speeds.now if speeds else None,
         after=after,
         faster=faster,
+        over_fastest=over_fastest,
     )
 
 

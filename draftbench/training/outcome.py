@@ -37,6 +37,7 @@ class Forecast(Record, frozen=True):
     before: Reached | None  # None: the run did not time the draft
     after: Reached | None  # expected of the trained draft
     fastest: float | None  # speed-up of the run's fastest configuration, at least 1
+    over_fastest: Estimate | None  # speed-up of the trained draft over that one
     requests: int  # held out
     tokens: int  # to train on in each epoch
     seconds: float  # that the training will take on this device
@@ -47,10 +48,10 @@ class Forecast(Record, frozen=True):
         """Whether the trained draft becomes faster than anything in the run; if speed is unknown,
         whether it is accepted more often.
         """
-        if self.after is None or self.fastest is None:
+        if self.over_fastest is None:
             figure, least = self.gain, LEAST_GAIN
         else:
-            figure, least = self.after.speedup, faster_than(self.fastest)
+            figure, least = self.over_fastest, faster_than(1.0)
         if figure.value >= least:
             return "worth it" if figure.low >= least else "may be worth it"
         return "cannot tell" if figure.high >= least else "not worth it"
@@ -87,6 +88,7 @@ class Proof(Record, frozen=True):
     before: Reached | None  # None: the run did not time the draft
     after: Reached | None  # computed from its tokens per round
     faster: Estimate | None  # speed-up after over speed-up before
+    over_fastest: Estimate | None  # speed-up after over that of the run's fastest configuration
 
     @property
     def gained(self) -> Estimate:

@@ -230,12 +230,14 @@ def _check_memory(plan: Plan) -> None:
     draft, batch, itemsize = plan.draft, plan.settings.batch, plan.dtype.itemsize
     lora = plan.settings.lora
     longest = max(r.length for r in plan.examples.train)
+    smaller = "take a smaller draft or another device"
     if plan.is_head:
         parameters = trained = sum(tensor.numel() for tensor in draft.tensors().values())
         layers = plan.target.config.get_text_config().num_hidden_layers
         shape = shape_of(draft.raw_config, layers)
         # Every depth is another pass through its only layer.
         work = DEPTHS, shape.layer.hidden_size, DEPTHS * shape.drafted
+        targets = 2  # loaded by transformers, and as the decoder runs it
     else:
         text, model = draft.config.get_text_config(), draft.skeleton
         parameters = trained = model.num_parameters()
@@ -244,19 +246,17 @@ def _check_memory(plan: Plan) -> None:
             linear = [m for m in model.modules() if isinstance(m, nn.Linear) and m is not last]
             trained = lora * sum(each.in_features + each.out_features for each in linear)
             parameters += trained
+        else:
+            smaller += ", or train adapters alone (`--lora 16`)"
         work = text.num_hidden_layers, text.hidden_size, text.vocab_size
+        targets = int(plan.samples)
     states, of_row = training_bytes(parameters, trained, *work, longest, itemsize)
-    if plan.is_head or plan.samples:
-        # For a head it is loaded twice: by transformers, and as the decoder runs it.
-        copies = 2 if plan.is_head else 1
-        states += copies * plan.target.skeleton.num_parameters() * itemsize
+    if targets:
+        states += targets * plan.target.skeleton.num_parameters() * itemsize
         of_row += longest * plan.target.config.get_text_config().vocab_size * LOGIT_BYTES
     left = memory_left() if plan.device == "cpu" else torch.cuda.mem_get_info(plan.device)[0]
     if (needed := states + batch * of_row) > left:
         fits = int((left - states) // of_row)
-        smaller = "take a smaller draft or another device"
-        if not plan.is_head and lora is None:
-            smaller += ", or train adapters alone (`--lora 16`)"
         raise ModelError(
             f"training `{draft.name}` needs about {format_size(needed)} ({format_size(states)} for "
             f"weights, gradients and AdamW, {format_size(of_row)} for each of {batch} responses in "

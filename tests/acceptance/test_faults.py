@@ -309,7 +309,7 @@ def test_a_draft_position_that_never_accepts_after_healthy_ones_is_suspected():
     assert fault.kind == "hazard falls to zero"
     assert fault.message == (
         "draft position 3 was never accepted in 39 tries at k = 4; "
-        "the positions before it have hazards of 1.00, 1.00"
+        "the positions before it accept 1.00, 1.00 of the time"
     )
     assert whats(SMALL, [], rounds_of([1.0, 1.0, 0.0] * 15, 4)) == []  # 14 tries prove nothing
 

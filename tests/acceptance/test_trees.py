@@ -10,7 +10,7 @@ from scenes import lookup, replayed, trajectory
 
 from draftbench.acceptance.definitions import tokens_per_round, uncut_accepted_length
 from draftbench.acceptance.rounds import PositionLaw, expected_rounds
-from draftbench.acceptance.trees import Walked, best_tree, best_trees, rank_rates
+from draftbench.acceptance.trees import best_tree, best_trees, rank_rates, walker
 from draftbench.records import Sampling
 
 responses = st.lists(st.integers(0, 3), min_size=1, max_size=12)
@@ -56,7 +56,7 @@ def walk(tree, ranks, limit, draftable):
 def test_a_trees_rounds_are_those_of_an_engine_that_walks_it(ranks, tree, room, draftable):
     limit = len(ranks) + room
     made, along = ranked(ranks, limit=max(limit, len(ranks) + 1), draftable=draftable)
-    rounds = expected_rounds(Walked([(made, along)], 3).by(tree), 3)
+    rounds = expected_rounds(walker([(made, along)], 3)(tree), 3)
     assert rounds.target_passes[0] == walk(tree, ranks, made.limit, draftable)
 
 
@@ -72,7 +72,7 @@ def test_a_chain_as_a_tree_has_the_chains_figures(many, k, room):
         for made, along in pairs
     ]
     made_trajectories = [made for made, _ in pairs]
-    as_tree = expected_rounds(Walked(pairs, k).by(chain), k)
+    as_tree = expected_rounds(walker(pairs, k)(chain), k)
     as_chain = expected_rounds(laws, k)
     for figure in (uncut_accepted_length, tokens_per_round):
         one, other = figure(made_trajectories, as_tree), figure(made_trajectories, as_chain)
@@ -80,15 +80,15 @@ def test_a_chain_as_a_tree_has_the_chains_figures(many, k, room):
 
 
 def test_no_tree_follows_one_response_into_the_next():
-    walked = Walked([ranked([1, 0], "a"), ranked([0, 0, 0], "b")], 3)
-    laws = walked.by(((0,), (0, 0), (0, 0, 0)))
+    walk_along = walker([ranked([1, 0], "a"), ranked([0, 0, 0], "b")], 3)
+    laws = walk_along(((0,), (0, 0), (0, 0, 0)))
     assert [law.matched.tolist() for law in laws] == [[0, 1], [3, 2, 1]]
 
 
 def test_a_path_that_ends_early_is_rejected_there_not_cut():
     # Half of the rounds take the short branch: 1 + 1 + 1/2, not 1 + 1 + 1.
     made, along = ranked([0, 0, 9, 1, 9], limit=20, draftable=20)
-    (law,) = Walked([(made, along)], 2).by(((0,), (0, 0), (1,)))
+    (law,) = walker([(made, along)], 2)(((0,), (0, 0), (1,)))
     assert uncut_accepted_length([made], expected_rounds([law], 2)).value == pytest.approx(2.5)
 
 

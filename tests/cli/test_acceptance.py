@@ -162,6 +162,14 @@ def test_one_screen_shows_the_least_the_usual_and_the_largest_k() -> None:
     assert "1.00 ±0.00  4.00 ±0.00  8.00 ±0.00" in row
 
 
+def test_a_k_of_which_nothing_is_known_is_said_to_be_unknown() -> None:
+    nothing = tuple(replace(each, pooled=None, k=20) for each in SMALL.at_each_k)
+    assert f"{NAME}: unknown at these k" in screen(changed(at_each_k=nothing))
+    assert "Unknown at these k" in whole(changed(at_each_k=()))
+    for text in (screen(REPORT), whole(REPORT)):
+        assert "nknown at these k" not in text
+
+
 def test_one_screen_has_the_groups_of_requests_of_which_something_is_known() -> None:
     groups = [replace(CHAT, name=name) for name in ("chat", "code")]
     unknown = replace(CHAT, name="few", alpha=None)

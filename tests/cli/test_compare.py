@@ -293,10 +293,10 @@ def test_four_common_requests_are_too_few_to_tell(made):
 @pytest.mark.parametrize(
     ("asked", "heat", "words"),
     [
-        ({"max_new_tokens": 500}, 0, "--max-new-tokens was None, is 500"),
+        ({"max_new_tokens": 500}, 0, "--max-new-tokens was none, is 500"),
         ({"samples": 2}, 0, "--samples was 1, is 2"),
         ({"responses": "log"}, 0, "--responses was target, is log"),
-        ({"temperature": 0.8}, 0, "--temperature was None, is 0.8"),
+        ({"temperature": 0.8}, 0, "--temperature was none, is 0.8"),
         ({}, 0.8, "6 of 6 were sampled with other settings"),
     ],
 )
@@ -318,11 +318,14 @@ def test_what_was_asked_and_loaded_otherwise_is_listed_on_one_screen_by_name(cha
 
 
 def test_how_much_each_sweep_measured_is_listed_after_what_it_asked(run_a):
-    effort = {"measure": "replay", "processes": 3}
+    effort = {"measure": "replay", "controls": False, "sample": 12}
     more = replaced(run_a.manifest, effort=replaced(run_a.manifest.effort, **effort))
     found = compared(run_a, replace(run_a, manifest=more))
-    assert [c.fact for c in found.question] == ["measure", "processes"]
-    assert "  Settings that differ: --measure, --processes\n" in render(found)
+    assert [c.fact for c in found.question] == ["measure", "controls", "sample"]
+    assert "  Settings that differ: --measure, controls, --sample\n" in render(found)
+    every = render(found, everything=True).splitlines()
+    listed = ["  --measure: best → replay", "  controls: on → off", "  --sample: none → 12"]
+    assert every[-3:] == listed
 
 
 @pytest.mark.parametrize(

@@ -3,6 +3,7 @@
 import json
 from types import SimpleNamespace
 
+import msgspec
 import pytest
 from scenes import manifest, query, sheet
 
@@ -12,7 +13,7 @@ from draftbench.cli.output import rendered
 from draftbench.records import Candidate
 from draftbench.run_folder import run
 from draftbench.sweep import work
-from draftbench.sweep.engine_servers import Serving
+from draftbench.sweep.engine_servers import Servers
 from draftbench.sweep.options import ServingOptions, SweepOptions
 from draftbench.sweep.work import DeviceSpeed
 
@@ -127,12 +128,12 @@ def on_an_engine(tmp_path, monkeypatch):
         )
         prepared = SimpleNamespace(
             options=swept,
-            serving=Serving("vllm", swept, options, None, {}, {ngram: "none"}, ()),
+            servers=Servers("vllm", swept, options, None, {}, {ngram: "none"}, ()),
             candidates=[ngram],
             prompt_tokens=[(60, 40)] * 10,
             manifest=manifest(engine="vllm", arrivals=arrivals, requests=10),
         )
-        return of_engine(prepared, prepared.serving, sheet("big", 2_000_000_000), {}, CORES)
+        return of_engine(prepared, prepared.servers, sheet("big", 2_000_000_000), {}, CORES)
 
     return make
 
@@ -159,6 +160,13 @@ def test_a_server_that_requests_wait_for_takes_longer_than_their_arrivals(on_an_
     """400 tokens, two at a time, are 20 s; they arrive in 10."""
     plan = on_an_engine("poisson:1", 10.0, max_concurrency=2)
     assert plan.least_seconds == pytest.approx(3 * 30.1 + 40 + 3 * 20)
+
+
+def test_of_a_server_of_unknown_speed_the_time_of_the_arrivals_is_the_least(on_an_engine):
+    plan = msgspec.structs.replace(
+        on_an_engine("log", 600.0), least_seconds=600.0, most_seconds=None
+    )
+    assert render(plan).startswith("This sweep would take 10 min or more")
 
 
 def test_in_a_closed_loop_a_server_takes_what_its_answers_take(on_an_engine):

@@ -65,7 +65,16 @@ def test_every_command_that_decides_has_the_same_flags_and_arrives_at_the_same(
 
 def test_numbers_are_taken_in_the_order_given_and_once():
     assert flags.numbers("--k", 64, "8,1-3, 2") == (8, 1, 2, 3)
+    assert flags.numbers("--cards", 8, "0-3,6,2", smallest=0) == (0, 1, 2, 3, 6)
     assert flags.draft_lengths("8,1-3") == (1, 2, 3, 8)
+
+
+@pytest.mark.parametrize(
+    ("typed", "named"), [("./t/", "./t"), ("org/t", "org/t"), ("t.gguf", "t.gguf"), ("/", "/")]
+)
+def test_a_model_has_one_name_with_the_slash_of_a_completed_path_and_without(typed, named):
+    assert flags.target_flag().metadata["parse"](typed) == named
+    assert flags.model_names([typed, f"{named}"]) == (named,)
 
 
 def test_levels_are_taken_with_blanks_repeated_and_once():
@@ -81,7 +90,8 @@ def test_levels_are_taken_with_blanks_repeated_and_once():
         ("-1", "--k -1: the smallest value is 1"),
         ("1-65", "--k 1-65: the largest value is 64"),
         ("x", "--k x: expected a number or a range"),
-        ("1,,4", "--k : expected a number or a range"),
+        ("1,,4", "--k 1,,4: expected a number or a range"),
+        ("3, 4-2", "--k 3, 4-2: the start of a range must not exceed its end"),
         ("", "--k : expected a number or a range"),
     ],
 )
@@ -98,10 +108,13 @@ def test_numbers_that_cannot_be_are_refused_with_an_example(text, message):
         (("--sample", "0"), "--sample 0: the smallest value is 1\nhint: for example --sample 1"),
         (("--sample", "1.5"), "--sample 1.5: expected a whole number\nhint: for example"),
         (("--time-scale", "nan"), "--time-scale nan: expected a number\nhint: for example"),
+        (("--cards", "0-256"), "--cards 0-256: the largest value is 255\nhint: for example"),
+        (("--cards", "-1"), "--cards -1: the smallest value is 0\nhint: for example"),
+        (("--cards", "all"), "--cards all: expected a number or a range\nhint: for example"),
     ],
 )
 def test_a_number_is_refused_in_our_words_with_one_that_would_do(failing, words, said):
-    assert f"error: {said}" in failing(2, "sweep", *words)
+    assert f"error: {said}" in failing(2, "sweep", "--traffic", "suite:completion", *words)
     said = failing(2, "gate", "--save", "b.json", RUN, "--k", "99")
     assert "error: --k 99: the largest value is 64\n" in said
 

@@ -171,6 +171,18 @@ def test_a_load_without_times_is_saved_with_those_of_another_and_says_so(command
     assert (saved["candidate"], saved["question"]["k"]) == ("ngram", 7)  # at its best k
 
 
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        ("--concurrency 4,1", "--concurrency names several\nhint: for example --concurrency 4"),
+        # Known fault: costs of no file were nothing amiss if candidate and k were named.
+        ("--candidate ngram --k 3 --costs none.yaml", "none.yaml"),
+    ],
+)
+def test_what_a_baseline_cannot_be_saved_by_is_refused(failing, tmp_path, words, said):
+    assert said in failing(2, "gate", KEPT, "--save", tmp_path / "b.json", *words.split())
+
+
 def test_a_run_without_the_baselines_draft_names_those_that_replace_it(failing, swept, pinned):
     said = failing(4, "gate", "--baseline", with_fields(pinned, candidate="other"), swept[0])
     assert "the draft was other, which this run did not measure\n" in said

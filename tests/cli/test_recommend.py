@@ -372,6 +372,11 @@ def test_json_has_a_level_for_each_concurrency_asked(command, engine):
     ("words", "said"),
     [
         (["--costs", "ENGINE"], ["predicted for 48 requests with costs of an engine 1.0 "]),
+        (
+            ["--costs", "ENGINE", "--concurrency", "4"],
+            ["with costs of an engine 1.0, interpolated between concurrency 1 and 9 "],
+        ),
+        (["--concurrency", "2"], ["requests, costs interpolated between concurrency 1 and 4 "]),
         (["--costs", "ENGINE", "--all"], ["all speed-ups here are predictions"]),
         (
             ["--costs", RUN, "--all"],
@@ -432,11 +437,13 @@ def test_the_control_is_no_draft_that_others_are_shrunk_towards(log):
         (("--price-per-hour", "0"), "cannot be used"),
         (("--max-memory", "-1GB"), "for example 24GB"),
         (("--max-p99-ratio", "-1"), "--max-p99-ratio"),
+        (("--max-p99-ratio", "0"), "--max-p99-ratio 0: the smallest value is 0.01"),
         (("--min-speedup=nan",), "--min-speedup"),
         (("--costs", "none.yaml"), "cannot read `none.yaml`"),
         (("--costs", "."), "run"),
         (("--costs", RUN.with_name("tinyllama-stories")), "another target"),
         (("--slo", "ttft=1s,ttft=2s"), "--slo ttft=1s,ttft=2s: expected limits"),
+        (("--slo", "ttft=0ms"), "--slo ttft=0ms: expected limits"),
     ],
 )
 def test_words_that_cannot_be_used(failing, tmp_path, monkeypatch, words, meant):
@@ -452,3 +459,6 @@ def test_the_commands_that_come_next_ask_the_same_question(command, engine):
     asked = f"{RUN} --min-speedup 2.5 --costs={engine} --objective latency"
     assert f"recommend {asked} --all" in following
     assert f"report {asked} --html report.html" in following
+    everything = command("recommend", RUN, *words, "--all").out.partition("next:")[2]
+    assert f"report {asked} --html" in " ".join(everything.replace("\\\n", " ").split())
+    assert "--all" not in everything

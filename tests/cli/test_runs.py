@@ -1,6 +1,7 @@
 """Runs are listed, the newest first, and a broken one does not hide the others."""
 
 import json
+import re
 import shutil
 from pathlib import Path
 
@@ -18,7 +19,8 @@ def runs(tmp_path):
         shutil.copytree(SAMPLE, tmp_path / name)
     (tmp_path / "new" / "private").mkdir()
     head = tmp_path / "old" / "run.json"
-    head.write_text(head.read_text().replace('"created": "2026', '"created": "2025'))
+    changed = head.read_text().replace('"created": "2026', '"created": "2025')
+    head.write_text(re.sub(r'"target": "[^"]*"', '"target": "./old-target/"', changed, count=1))
     (tmp_path / "broken" / "run.json").write_text("{")
     (tmp_path / "notes").mkdir()
     return tmp_path
@@ -35,7 +37,9 @@ def test_runs_are_listed_by_age_with_what_they_are_and_a_broken_one_with_its_pro
     lines = command("runs", "list", runs).out.splitlines()
     assert lines[1].split() == ["run", "answer", "n", "target", "traffic"]
     assert any(line.startswith("  prompts and responses are kept in 1 run:") for line in lines)
-    assert [line.split()[0] for line in lines[2:] if line[0] != " "] == ["new", "old"]
+    rows = [line.split() for line in lines[2:] if line[0] != " "]
+    assert [row[0] for row in rows] == ["new", "old"]
+    assert rows[1][-2] == "old-target"
     assert any(line.startswith("  broken:") for line in lines)
 
 

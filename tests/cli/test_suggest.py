@@ -127,8 +127,12 @@ def test_a_target_that_carries_its_own_draft_says_so_first_with_each_engines_fla
     for name, field in (("plain", {}), ("heads", {"num_nextn_predict_layers": 1})):
         folder = shutil.copytree(embedded / "target", tmp_path / name / "DeepSeek-V3.2")
         with_fields(folder / "config.json", **field)
-        found = json.loads(command("suggest", "--target", folder, "--format", "json").out)
+        outcome = command("suggest", "--target", folder, "--format", "json")
+        found = json.loads(outcome.out)
         own = found["own_draft"]
+        # Nothing else is known for it: no drafts, no heads.
+        assert (found["proposals"], found["heads"]) == ([], [])
+        assert outcome.code == (0 if own else 1)
         assert (own and (own["field"], own["layers"])) == (
             ("num_nextn_predict_layers", 1) if field else None
         )

@@ -80,7 +80,7 @@ def test_how_often_a_request_counts_is_said(command, tmp_path):
     assert command("traffic", log).out.splitlines()[:3] == [
         "1 request from 3 rows; format: prompt",
         "2 rows repeated: a request counts once per row",
-        "1 row with several answers asked for (n): the request counts n times",
+        "1 row asking for several answers (n): the request counts n times",
     ]
 
 
@@ -88,10 +88,10 @@ def test_a_bad_row_is_named_with_its_reason(command, log):
     log.write_text('{"prompt": "a"}\n{"question": "b"}\n{"prompt": \n')
     outcome = command("traffic", log)
     assert (outcome.code, outcome.out) == (2, "")
-    assert "prod.jsonl:2: no known form of request; its fields are `question`" in outcome.err
+    assert "prod.jsonl:2: no prompt or messages found; its fields are `question`" in outcome.err
     assert "prod.jsonl:3: not JSON" in outcome.err
     skipped = command("traffic", log, "--skip-bad").out
-    assert "bad row prod.jsonl:2: no known form of request" in skipped
+    assert "bad row prod.jsonl:2: no prompt or messages found" in skipped
 
 
 def test_only_a_sweep_samples_so_a_log_is_shown_without_a_seed(command, log):

@@ -10,7 +10,7 @@ import draftbench
 from draftbench.cli import main
 from draftbench.decoder.device import default_dtype
 from draftbench.decoder.drafters import ModelDrafter, ProposalRequest
-from draftbench.decoder.eagle import HeadDrafter
+from draftbench.decoder.heads import HeadDrafter
 from draftbench.decoder.quantized_linear import Int4CudaLinear
 from draftbench.decoder.runner import DecodeTask, HiddenStates
 from draftbench.decoder.sampling import Uniforms

@@ -16,7 +16,7 @@ from transformers import LlamaConfig
 
 from draftbench.decoder import attention
 from draftbench.decoder.cuda_graphs import STRIDE
-from draftbench.decoder.eagle import HeadDrafter
+from draftbench.decoder.heads import HeadDrafter
 from draftbench.decoder.runner import HiddenStates, HostClock
 from draftbench.decoder.speculate import decode
 from draftbench.errors import ModelError

@@ -130,7 +130,7 @@ def test_the_environment_asks_for_threads_by_a_number(monkeypatch, asked, found)
     assert environment_threads() == found
 
 
-@pytest.mark.parametrize("name", ["cpu:0", "auto:1", "cuda:x", "tpu"])
+@pytest.mark.parametrize("name", ["cpu:0", "auto:1", "cuda:x", "cuda:", "cuda:²", "tpu"])
 def test_a_device_that_does_not_exist_is_refused_whatever_the_machine_has(name, monkeypatch):
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     with pytest.raises(UsageError, match=f"unknown device `{name}`"):

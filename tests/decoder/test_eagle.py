@@ -7,7 +7,8 @@ import torch
 
 from draftbench.decoder.any_transformer import TransformersRunner
 from draftbench.decoder.attention import LaterDepths
-from draftbench.decoder.eagle import EagleHead, HeadDrafter
+from draftbench.decoder.eagle import EagleHead
+from draftbench.decoder.heads import HeadDrafter
 from draftbench.decoder.linear import unquantized_linear
 from draftbench.decoder.llama import LlamaRunner
 from draftbench.decoder.runner import DecodeTask, HiddenStates, HostClock

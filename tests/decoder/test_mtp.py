@@ -13,7 +13,7 @@ from transformers.generation import candidate_generator
 from transformers.modeling_layers import MtpModel
 
 from draftbench.decoder.any_transformer import TransformersRunner
-from draftbench.decoder.mtp import MtpHead, head_drafter
+from draftbench.decoder.mtp import MtpHead
 from draftbench.decoder.runner import DecodeTask, HiddenStates, HostClock
 from draftbench.decoder.sampling import Uniforms, top_two_margin
 from draftbench.decoder.speculate import decode, decode_all
@@ -51,7 +51,7 @@ def matched(proposal, tokens):
 def alone(layers, k):
     """The prompts decoded one after the other."""
     runner, head = runners(layers)
-    return [decode(task(prompt), runner, head_drafter(head), k, HostClock()) for prompt in PROMPTS]
+    return [decode(task(prompt), runner, head.drafter(), k, HostClock()) for prompt in PROMPTS]
 
 
 def states_along(runner, head, text):
@@ -91,7 +91,7 @@ def compared(runner, head, theirs, layers):
     """How many rounds were compared, all of them the same."""
     rounds = 0
     for prompt, (text, wanted) in zip(PROMPTS, theirs, strict=True):
-        found = decode(task(prompt), runner, head_drafter(head), layers, HostClock())
+        found = decode(task(prompt), runner, head.drafter(), layers, HostClock())
         assert found.tokens == text
         # Near the limit draftbench drafts fewer.
         whole = sum(proposed == layers for proposed in found.proposed) - 1
@@ -207,7 +207,7 @@ def test_a_long_text_is_read_some_rows_at_a_time(layers, monkeypatch):
 def test_rows_side_by_side_take_the_rounds_that_they_take_alone(layers):
     runner, head = runners(layers)
     tasks = [task(prompt) for prompt in PROMPTS]
-    together = decode_all(tasks, runner, head_drafter(head), 3, HostClock(), rows=2)
+    together = decode_all(tasks, runner, head.drafter(), 3, HostClock(), rows=2)
     assert [(r.tokens, r.accepted) for r in together] == [
         (r.tokens, r.accepted) for r in alone(layers, 3)
     ]
@@ -228,7 +228,7 @@ def test_a_fault_of_the_drafter_shows_against_the_pass(layers, fault):
     runner, head = runners(layers)
     apart = 0
     for prompt in PROMPTS:
-        drafter = head_drafter(head)
+        drafter = head.drafter()
         fault(drafter)
         found = decode(task(prompt), runner, drafter, 3, HostClock())
         apart += rounds_apart(found, prompt, runner, head, 3)

@@ -164,6 +164,17 @@ def test_an_engine_is_started_with_these_words(started, engine, draft, changes, 
             "--disable-overlap-schedule --speculative-num-steps 7",
         ),
         (
+            "llama.cpp",
+            {"--spec-draft-n-max": "{k}", "--off": False, "--none": None, "--zero": 0, "--x": "y"},
+            "--cache-ram 0 --spec-draft-n-max 7 --zero 0 --x y --host",
+        ),
+        (
+            "vllm",
+            {"method": "medusa", "a": {"n": "{k}", "b": ["{k}", None, False]}},
+            '--speculative-config {"num_speculative_tokens":7,"method":"medusa","a":'
+            '{"n":7,"b":[7,null,false]}}',
+        ),
+        (
             "vllm",
             {"method": "medusa"},
             '--speculative-config {"num_speculative_tokens":7,"method":"medusa"}',
@@ -191,6 +202,7 @@ def test_what_a_file_holds_is_passed_through_with_the_draft_length(
         ('{"a":' * 5000, "is no JSON object"),
         (None, "cannot read"),
         ('{"method": "medusa", "num_speculative_tokens": 5}', "drafts 5 tokens, not 7"),
+        ('{"method": "medusa", "num_speculative_tokens": "7"}', 'drafts "7" tokens, not 7'),
     ],
 )
 def test_a_file_that_cannot_be_meant_is_refused(started, tmp_path, text, problem):
@@ -198,6 +210,14 @@ def test_a_file_that_cannot_be_meant_is_refused(started, tmp_path, text, problem
         (tmp_path / "raw.json").write_text(text)
     with pytest.raises(UsageError, match=problem):
         started("vllm", f"spec:{tmp_path}/raw.json", 7)
+
+
+@pytest.mark.parametrize("engine", ["llama.cpp", "sglang"])
+@pytest.mark.parametrize("value", [[1, 2], {"n": 1}])
+def test_a_file_that_gives_a_flag_several_values_is_refused(started, tmp_path, engine, value):
+    (tmp_path / "raw.json").write_text(json.dumps({"--list": value}))
+    with pytest.raises(UsageError, match="the value of `--list` is"):
+        started(engine, f"spec:{tmp_path}/raw.json", 7)
 
 
 @pytest.mark.parametrize(
@@ -220,6 +240,8 @@ def test_how_an_engine_cannot_draft_is_refused(started, engine, draft, mode, mes
     ("draft", "problem"),
     [
         ("eagle3:", "names no model"),
+        *((f"{kind}:x", f"`{kind}` takes no model") for kind in ("mtp", "suffix", "ngram")),
+        ("ngram+mtp:x", "`mtp` takes no model"),
         *(
             (f"ngram+{behind}", "it was not tried before any other")
             for behind in ("", "ngram", "self", "ngram+d")

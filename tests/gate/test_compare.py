@@ -120,7 +120,7 @@ def test_settings_are_listed_for_every_run():
     found = side_by_side(["a", "b", "c"], runs)
     assert {each.fact: each.values for each in found.question} == {
         "ks": ("1", "1, 2", "1"),
-        "engine_args": ("", "", "--x"),
+        "engine_args": (None, None, "--x"),
     }
     assert not any("different loads" in caveat for caveat in found.caveats)
 

@@ -45,6 +45,15 @@ def test_a_wrong_limit_says_what_is_wrong_and_how_to_write_it(text, message, hin
     assert hint in caught.value.hint
 
 
+@pytest.mark.parametrize("written", ["12.5%", "7%", "0.55%", "99.95%"])
+def test_a_limit_is_printed_as_it_was_written(written):
+    limit = parse_limit(f"mean_accepted_length:{written}")
+    # 12.4% is within a limit of 12.5%, and would not be within 12%.
+    assert limit.amount(limit.value) == written
+    of_alpha = parse_limit("alpha:0.0125")
+    assert of_alpha.amount(of_alpha.value) == "0.0125"
+
+
 def test_given_limits_replace_the_defaults_of_their_name_and_join_the_others():
     assert limits_of(["alpha:0.05", "speedup:10%", "alpha:0.25"], default_limits(0.8, 4)) == (
         Limit(metric="mean_accepted_length", value=0.02, relative=True),

@@ -35,7 +35,7 @@ def others(count):
         ({}, {"k": 5}, "--k was 4, is 5", "setting,"),
         ({}, {"responses": "log"}, "--responses was target, is log", "setting,"),
         ({}, {"samples": 2}, "--samples was 1, is 2", "setting,"),
-        ({}, {"max_new_tokens": None}, "--max-new-tokens was 128, is None", "setting,"),
+        ({}, {"max_new_tokens": None}, "--max-new-tokens was 128, is none", "setting,"),
         ({}, {"alpha_definition": "overlap"}, "definition of α was acceptance", "setting,"),
         (
             {},

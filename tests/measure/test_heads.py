@@ -7,8 +7,9 @@ import pytest
 import torch
 
 from draftbench.acceptance.faults import contradiction
-from draftbench.decoder.eagle import Drafted, EagleHead, HeadDrafter
-from draftbench.decoder.runner import HostClock
+from draftbench.decoder.eagle import EagleHead
+from draftbench.decoder.heads import Drafted, HeadDrafter
+from draftbench.decoder.runner import HiddenStates, HostClock
 from draftbench.errors import ModelError
 from draftbench.measure.candidate import LoadedCandidate, MeasurementContext
 from draftbench.measure.decoding import decode_requests
@@ -94,8 +95,16 @@ def test_logits_that_are_no_numbers_are_refused(loaded, few):
     (response, *_), _ = few
     rows = len(response.tokens) - 1
     drafted = Drafted(torch.zeros(rows, 2, dtype=torch.long), torch.full((rows, 2), float("nan")))
-    with pytest.raises(ModelError, match="the head's logits are NaN"):
+    with pytest.raises(ModelError, match=r"^the head's logits are NaN or infinite"):
         replay_of(drafted, response, loaded)
+
+
+def test_states_of_the_target_that_are_no_numbers_are_not_the_heads_fault(loaded, few, monkeypatch):
+    (response, *_), _ = few
+    joined = HiddenStates.joined
+    monkeypatch.setattr(HiddenStates, "joined", lambda self: joined(self) * float("nan"))
+    with pytest.raises(ModelError, match=r"^the target's hidden states are NaN or infinite"):
+        replay_head(response, HEAD, loaded.runner, loaded.measurement.target, DEPTHS)
 
 
 def test_how_sure_a_head_was_is_known_up_to_its_first_wrong_token(loaded, few):

@@ -11,12 +11,8 @@ from draftbench.acceptance.rounds import expected_rounds, law_of
 from draftbench.decoder.drafters import LookupIndex
 from draftbench.decoder.scripted_model import ScriptedRunner
 from draftbench.decoder.translated import TranslatedRunner
-from draftbench.measure.replay import (
-    ServedTarget,
-    replay_lookup,
-    replay_model,
-    stepping_disagreement,
-)
+from draftbench.measure.candidate import stepping_disagreement
+from draftbench.measure.replay import ServedTarget, replay_lookup, replay_model
 from draftbench.models.engine_rules import lookup_rule
 from draftbench.records import BUILT_IN_LOOKUP, Candidate, DraftingMode, Sampling
 

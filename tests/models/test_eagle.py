@@ -190,7 +190,7 @@ def layer(**fields):
         ({}, lambda w: without(w, "t2d") | {"d2t": -torch.arange(200)}, "to the same token twice"),
         ({}, lambda w: w | {"d2t": w["d2t"].roll(1)}, "d2t and t2d name different tokens"),
         ({}, next_ids, "or the same in another order"),
-        ({"model_type": "gemma"}, dict, "its layer is of the family gemma"),
+        ({"model_type": "gemma"}, dict, "its layer's family is not supported here: gemma"),
         (
             {"eagle_aux_hidden_state_layer_ids": [1, 3, 6]},
             dict,
@@ -201,15 +201,23 @@ def layer(**fields):
         (layer(num_attention_heads=3), dict, "hidden size (32) is not a multiple of the number of"),
         (layer(num_attention_heads=0), dict, "cannot be built from its config.json: integer"),
         (layer(rope_parameters={"rope_theta": None}), dict, "cannot be built from its config.json"),
-        (layer(hidden_act="gelu"), dict, "its activation is gelu"),
-        (layer(num_hidden_layers=2), dict, "it has 2 layers, and heads of one layer are run"),
-        (layer(layer_types=["sliding_attention"]), dict, "its layer sees a window of the text"),
+        (layer(hidden_act="gelu"), dict, "its activation is not supported here: gelu"),
+        (layer(num_hidden_layers=2), dict, "heads of 2 layers are not supported here"),
+        (
+            layer(layer_types=["sliding_attention"]),
+            dict,
+            "sliding-window attention is not",
+        ),
         (
             layer(rope_parameters={"rope_type": "dynamic", "factor": 2.0}),
             dict,
-            "rotary tables are dynamic",
+            "its rope type is not supported here: dynamic",
         ),
-        (layer(rope_parameters={"partial_rotary_factor": 0.5}), dict, "it rotates a part of each"),
+        (
+            layer(rope_parameters={"partial_rotary_factor": 0.5}),
+            dict,
+            "a partial rotary factor",
+        ),
     ],
 )
 def test_what_does_not_fit_or_is_not_run_here_is_refused_in_words(

@@ -2,14 +2,14 @@
 
 import pytest
 
-from draftbench.models.known_pairs import heads, heads_of, pairings_of, table
+from draftbench.models.known_pairs import heads_of, known_heads, known_pairings, pairings_of
 
 
 def test_every_row_names_its_source_and_a_draft_or_why_there_is_none():
-    for row in table():
+    for row in known_pairings():
         assert row.source.startswith("https://")
         assert row.note if row.draft is None else row.draft.count("/") == 1
-    _, known = heads()
+    _, known = known_heads()
     for row in known:
         assert (row.target.count("/"), row.head.count("/")) == (1, 1)
         assert row.source.startswith("https://")

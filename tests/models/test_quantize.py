@@ -24,6 +24,7 @@ from draftbench.decoder.linear import has_fbgemm, multiplies_bfloat16
 from draftbench.errors import ModelError
 from draftbench.memory import INT4_GROUP, LEVELS
 from draftbench.models import quantize
+from draftbench.models.mtp import build_mtp
 from draftbench.models.quantize import Build, build_runner, check_level, level_table
 from draftbench.models.source import ModelSource
 
@@ -91,6 +92,19 @@ def test_a_gpu_offers_the_levels_whose_kernels_it_can_run_and_refuses_others_bef
             build_runner(source, Build(torch.bfloat16, level, "cuda:1"), None)
         assert why in caught.value.message
         assert check_level(level, "cuda:1", simulate=True) is False
+
+
+@pytest.mark.parametrize("draft", ["draft", "mtp"])
+def test_a_level_on_a_gpu_is_refused_in_another_type_than_its_kernels(
+    workshop, card, monkeypatch, draft
+):
+    """Known fault: a target's own layers were quantized in any type."""
+    monkeypatch.delattr(ModelSource, "load")
+    monkeypatch.delattr(ModelSource, "load_mtp")
+    target = [object.__new__(TransformersRunner)] * (draft == "mtp")
+    build = build_mtp if target else build_runner
+    with pytest.raises(ModelError, match="`int8` needs bfloat16 activations on cuda:1"):
+        build(workshop.source("model"), Build(torch.float32, "int8", "cuda:1"), draft, *target)
 
 
 @pytest.mark.parametrize("simulate", [False, True])

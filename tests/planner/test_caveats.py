@@ -465,11 +465,13 @@ def test_a_part_of_a_log_at_its_times_is_a_lighter_load(rows, scale, said):
     question = structs.replace(made.manifest.question, time_scale=scale)
     traffic = structs.replace(made.manifest.traffic, rows=rows)
     manifest = structs.replace(made.manifest, question=question, traffic=traffic)
+    nothing = replace(run(arrivals="log"), manifest=manifest, trajectories=())
+    assert caveat_of(nothing, "thinned-log") is None
     found = caveat_of(replace(made, manifest=manifest), "thinned-log")
     assert (found and found.text) == (
         said
         and f"requests came at {said} of the log's load: 5 answers for its 20 rows, at "
-        f"--time-scale {scale:g}; --time-scale 4 would send as many a second as the log"
+        f"--time-scale {scale:g}; --time-scale 4 would match the log's rate"
     )
 
 

@@ -122,6 +122,8 @@ def test_a_draft_that_does_not_fit_is_not_chosen_and_says_by_how_much(scene):
     found = recommend(run, DecisionOptions(max_memory=needed / 1.25))
     assert (found.decision, found.choice, found.leader) == ("do_not_speculate", None, None)
     assert "25% over --max-memory" in found.evaluations[0].reason
+    hardly = recommend(run, DecisionOptions(max_memory=needed - 1))
+    assert "1% over --max-memory" in hardly.evaluations[0].reason  # not 0%, which would keep it
     assert says(found, "none of the timed candidates keeps the limits")
 
 

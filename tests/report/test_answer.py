@@ -359,6 +359,9 @@ def test_the_headline_says_why_requests_are_too_few(requests, few):
         ("sample", (100, 1, 0.91, 42), 42, None,
          "To settle it: more traffic than these 42 distinct requests, and a sweep with --sample "
          "100 in another --out.", None),
+        ("sample", (100, 1, 0.897), 100, None,  # not 90%, which no size reaches
+         "Perhaps: 100 requests (--sample 100 in another --out). 89% of such sweeps settle it; no "
+         "realistic sample size reaches 90%.", None),
         ("sample", (100, 3, 0.66), 100, None,
          "Perhaps: 100 requests in 3 processes (--sample 100 --processes 3 in another --out). 66% "
          "of such sweeps settle it; no realistic sample size reaches 90%.", None),

@@ -6,9 +6,11 @@ import pytest
 from scenes import trajectory
 
 from draftbench.errors import UsageError
+from draftbench.planner.options import DecisionOptions
 from draftbench.planner.recommend import recommend
 from draftbench.records import Sampling
 from draftbench.report import charts as drawing
+from draftbench.report.answer import candidates
 from draftbench.report.text import shown
 
 
@@ -66,6 +68,22 @@ def test_every_candidate_has_a_row(charts):
     chart = charts["speedup-by-candidate"]
     assert len(chart.table.rows) == 5
     assert "qwen0.5:int4, k = 5" in words(chart)
+
+
+def test_where_latency_is_asked_for_the_speed_ups_drawn_are_those_of_the_table(
+    reference, monkeypatch
+):
+    drawn = []
+    monkeypatch.setattr(drawing, "bars", lambda label, rows, *_: drawn.append((label, rows)))
+    answer = recommend(reference, DecisionOptions(objective="latency"))
+    charts_of(reference, answer)
+    label, rows = drawn[0]
+    assert label == "end-to-end speed-up (×)"
+    table = candidates(answer)
+    column = next(at for at, name in enumerate(table.head) if name.startswith("speed-up"))
+    assert [shown(row.figure).split()[0] for row in rows] == [
+        shown(row[column]).split()[0] for row in table.rows
+    ]
 
 
 def test_the_choice_alone_is_marked(reference, charts):

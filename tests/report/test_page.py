@@ -238,6 +238,10 @@ def test_what_to_do_next_has_the_configuration_of_every_engine_that_can_serve_it
     assert "draftbench gate --save baseline.json run" in found
 
 
+def test_a_name_with_a_blank_is_quoted_in_the_commands(run):
+    assert "gate --save baseline.json 'my run'" in words_of(page_of(run, "my run"), "next")
+
+
 def test_where_one_concurrency_was_timed_the_section_says_what_to_run_and_shows_the_waits(kept):
     """Known fault: it had neither a drawing nor a table in the open."""
     load = section(page_of(kept["tinyllama-gsm8k"]), "load")

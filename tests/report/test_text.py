@@ -8,6 +8,7 @@ from draftbench.report.text import (
     columns,
     csv_text,
     paragraph,
+    parameters,
     printable,
     render_sections,
     shortened,
@@ -73,6 +74,20 @@ def test_a_table_of_figures_that_is_too_wide_is_split_behind_the_names_of_its_ro
 )
 def test_a_figure_has_half_of_its_interval_or_where_that_misleads_its_ends(cell, text):
     assert shown(cell) == text
+
+
+@pytest.mark.parametrize(
+    ("count", "text"),
+    [
+        (494e6, "494 M"),
+        (999_885_952, "1 B"),
+        (7.62e9, "7.62 B"),
+        (1.026e12, "1.03 T"),
+        (5e3, "0.005 M"),
+    ],
+)
+def test_a_number_of_parameters_has_three_digits_and_a_unit(count, text):
+    assert parameters(count) == text
 
 
 @pytest.mark.parametrize(

@@ -33,11 +33,21 @@ def test_a_key_file_that_lost_its_key_is_refused(own, digits):
         request_key()
 
 
-def test_a_key_that_could_be_guessed_is_refused(monkeypatch):
-    for secret in ("hex:", "hex:5e5e", "hex:no digits", "ab", "fifteen letters"):
-        monkeypatch.setenv("DRAFTBENCH_KEY", secret)
-        with pytest.raises(UsageError, match="cannot use the request key in DRAFTBENCH_KEY"):
-            request_key()
+@pytest.mark.parametrize(
+    ("secret", "why"),
+    [
+        ("hex:", "fewer than 64 digits"),
+        ("hex:5e5e", "fewer than 64 digits"),
+        ("hex:no digits", "not hexadecimal digits"),
+        ("ab", "2 characters are too few: they can be guessed"),
+        ("fifteen letters", "15 characters are too few: they can be guessed"),
+    ],
+)
+def test_a_key_that_could_be_guessed_is_refused(monkeypatch, secret, why):
+    monkeypatch.setenv("DRAFTBENCH_KEY", secret)
+    with pytest.raises(UsageError) as raised:
+        request_key()
+    assert raised.value.message == f"cannot use the request key in DRAFTBENCH_KEY: {why}"
 
 
 def test_any_other_secret_is_a_key_of_its_own(monkeypatch):

@@ -14,8 +14,9 @@ def sent(*timestamps, scale=1.0):
         (SimpleNamespace(request=SimpleNamespace(id=str(at), timestamp=timestamp)), 0)
         for at, timestamp in enumerate(timestamps)
     ]
-    options = SimpleNamespace(serving=ServingOptions(arrivals="log", time_scale=scale))
-    return [arrival_times(asked, options)[str(at), 0] for at in range(len(timestamps))]
+    serving = ServingOptions(arrivals="log", time_scale=scale)
+    times = arrival_times(asked, serving, seed=0)
+    return [times[str(at), 0] for at in range(len(timestamps))]
 
 
 @pytest.mark.parametrize(
@@ -31,6 +32,7 @@ def sent(*timestamps, scale=1.0):
         (("2026-01-31T12:00:00Z", "2026-01-31T13:00:01+01:00"), [0, 1]),
         (("2026-01-31T12:00:00", "1769860802"), [0, 2]),
         (("-3", "2"), [0, 5]),
+        (("20260131", "20260201"), [0, 70]),  # no dates
     ],
 )
 def test_a_time_is_a_date_or_seconds_or_too_large_to_be_seconds(timestamps, seconds):

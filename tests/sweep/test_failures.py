@@ -13,10 +13,10 @@ from scenes import with_fields
 
 from draftbench.decoder.llama import LlamaRunner
 from draftbench.errors import ModelError, RunFolderError
-from draftbench.measure import decoding, trajectories
+from draftbench.measure import candidate, decoding, trajectories
 from draftbench.records import Candidate
 from draftbench.sweep import worker
-from draftbench.sweep.failures import describe
+from draftbench.sweep.failures import reason_of
 
 pytestmark = pytest.mark.slow
 
@@ -137,7 +137,7 @@ TOOLCHAIN = "the provided PTX was compiled with an unsupported toolchain"
     ],
 )
 def test_an_exception_is_put_in_words_without_what_it_was_given(error, reason, hint):
-    found = describe(error)
+    found = reason_of(error)
     assert found[0].startswith(reason)
     assert hint in found[1]
     assert "customer" not in found[0]
@@ -209,7 +209,7 @@ def test_a_run_folder_that_cannot_be_written_ends_the_sweep(tmp_path, small, mod
 
 
 def test_a_drafts_weights_are_gone_before_the_next_ones_are_loaded(small, monkeypatch):
-    build, loaded = worker.build_runner, []
+    build, loaded = candidate.build_runner, []
 
     def watched(source, how, draft):
         assert [runner for runner in loaded if runner() is not None] == []
@@ -219,7 +219,7 @@ def test_a_drafts_weights_are_gone_before_the_next_ones_are_loaded(small, monkey
             loaded.append(weakref.ref(runner))
         return runner, facts
 
-    monkeypatch.setattr(worker, "build_runner", watched)
+    monkeypatch.setattr(candidate, "build_runner", watched)
     drafts = small.models / "draft", small.copy("draft", "copy")
     assert small.found(*drafts, measure="replay").failures == ()
     assert len(loaded) == 2

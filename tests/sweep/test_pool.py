@@ -49,7 +49,7 @@ class Mortal(Here):
         self.ready = "ready", (facts, node)
         self._message = None if node == "full" else self.ready
 
-    def answer(self, value):
+    def reply(self, value):
         self.died = value is not None and self.dies(value)
         if value is not None:
             self.tasks.append(value)
@@ -63,7 +63,7 @@ class Mortal(Here):
                 error = ModelError(f"{what} is not there", hint="mount it")
                 self._message = "done", (failure(value.candidate, error, "load"),)
         elif not self.died:
-            super().answer(value)
+            super().reply(value)
 
     def end(self):
         self.ended = True

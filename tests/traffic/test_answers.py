@@ -4,10 +4,10 @@ import json
 
 import pytest
 from log_shapes import ANSWER, CHAT
-from traffic.asked import asked
+from traffic.asked import QUERY, asked
 
 from draftbench.traffic.errors import BadRowError, NoTrafficError, NotRepresentableError
-from draftbench.traffic.rows import Fields, read_request
+from draftbench.traffic.rows import read_request
 
 
 @pytest.mark.parametrize(
@@ -47,15 +47,16 @@ def test_an_api_s_answer_kept_as_text_is_read_as_what_it_holds(answer):
     for kept_as in (answer, text, json.dumps(text)):
         assert asked({"prompt": "a", "response": kept_as}).response == "Hi"
         assert (
-            asked({"prompt": "a", "log": {"said": kept_as}}, response="log.said").response == "Hi"
+            asked({"prompt": "a", "log": {"said": kept_as}}, response_field="log.said").response
+            == "Hi"
         )
 
 
 def test_a_named_answer_that_holds_no_text_is_a_bad_row():
     with pytest.raises(BadRowError, match="the logged response is not a text"):
-        asked({"prompt": "a", "said": {"score": 1}}, response="said")
+        asked({"prompt": "a", "said": {"score": 1}}, response_field="said")
     called = {"choices": [{"message": {"content": None, "tool_calls": []}}]}
-    assert asked({"prompt": "a", "said": called}, response="said").response is None
+    assert asked({"prompt": "a", "said": called}, response_field="said").response is None
 
 
 @pytest.mark.parametrize(
@@ -106,10 +107,10 @@ def test_the_choices_of_a_question_are_no_answer_but_a_part_of_it(choices):
 
 def test_a_field_for_an_answer_that_holds_none_is_named_as_unread():
     row = {"prompt": "2 + 2?", "result": {"score": 1}, "output": 4, "response": "four"}
-    read = read_request(row, "log:1", Fields(), b"key")
+    read = read_request(row, "log:1", QUERY)
     assert (read.request.response, read.unread) == ("four", {"result": {"score": 1}, "output": 4})
     silent = {"choices": [{"message": {"content": None}}]}
-    assert read_request({"prompt": "a"} | silent, "log:1", Fields(), b"key").unread == {}
+    assert read_request({"prompt": "a"} | silent, "log:1", QUERY).unread == {}
 
 
 @pytest.mark.parametrize(
@@ -125,7 +126,7 @@ def test_an_answer_that_speaks_of_an_error_is_an_answer(answer):
 def test_an_answer_as_it_was_streamed_is_no_text_and_is_named():
     streamed = 'event: delta\ndata: {"choices": [{"delta": {"content": "Hi"}}]}\n\ndata: [DONE]\n'
     row = {"request": CHAT, "response": streamed}
-    read = read_request(row, "log:1", Fields(), b"key")
+    read = read_request(row, "log:1", QUERY)
     assert (read.request.response, read.unread) == (None, {"response": streamed})
     for text in ("data: the new oil", "Event: a fair"):
         assert asked({"prompt": "a", "response": text}).response == text

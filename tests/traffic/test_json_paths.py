@@ -133,7 +133,7 @@ def test_a_request_means_the_same_whatever_wraps_it(body, content, wrapper):
 def test_a_path_to_the_prompt_means_what_the_bare_request_means(body, content, place):
     bare = body | content
     prompt = next(iter(content))
-    assert outcome(nested(place, bare), prompt=f"{place}.{prompt}") == outcome(bare)
+    assert outcome(nested(place, bare), prompt_field=f"{place}.{prompt}") == outcome(bare)
 
 
 @pytest.mark.parametrize(
@@ -157,7 +157,7 @@ def test_a_path_to_the_prompt_means_what_the_bare_request_means(body, content, p
     ],
 )
 def test_a_path_to_the_prompt_finds_the_parameters_around_it(path, row):
-    assert asked(row, prompt=path) == asked(CHAT)
+    assert asked(row, prompt_field=path) == asked(CHAT)
 
 
 @pytest.mark.parametrize(
@@ -170,7 +170,7 @@ def test_a_path_to_the_prompt_finds_the_parameters_around_it(path, row):
     ],
 )
 def test_a_prompt_that_was_sent_to_a_server_has_a_servers_temperature(path, row):
-    assert asked(row, prompt=path).sampling.temperature == 1.0
+    assert asked(row, prompt_field=path).sampling.temperature == 1.0
 
 
 @pytest.mark.parametrize("name", [name for name in SHAPES if SHAPES[name][1] is not BadRowError])

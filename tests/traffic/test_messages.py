@@ -7,11 +7,11 @@ import pyarrow.parquet as pq
 import pytest
 from log_shapes import CALL, CALLED, CHAT, USER
 from scenes import query
-from traffic.asked import asked
+from traffic.asked import QUERY, asked
 
 from draftbench.traffic import load
 from draftbench.traffic.errors import BadRowError, NotRepresentableError
-from draftbench.traffic.rows import Fields, read_request
+from draftbench.traffic.rows import read_request
 
 
 @pytest.mark.parametrize("text", ["[{'role': 'user'}\n {'role': 'user'}]", "hello", "{'a': 1}"])
@@ -203,7 +203,7 @@ def test_a_text_part_is_read_whatever_stands_beside_it(mark):
 )
 def test_what_a_part_says_beside_its_text_is_named(part, named):
     row = {"messages": [{"role": "user", "content": [part]}]}
-    read = read_request(row, "log:1", Fields(), b"key")
+    read = read_request(row, "log:1", QUERY)
     assert read.request.messages[0]["content"] == "a.txt"
     assert [*read.unread] == [f"messages.content.{named}"] * (named is not None)
 
@@ -271,7 +271,7 @@ def test_reasoning_whose_text_is_not_logged_leaves_its_row_out(field):
 
 def test_a_plan_before_calls_of_tools_is_the_reasoning_before_them():
     plan = {"role": "assistant", "tool_plan": "hm", "tool_calls": [CALL]}
-    read = read_request({"messages": [USER, plan, CALLED[2]]}, "log:1", Fields(), b"key")
+    read = read_request({"messages": [USER, plan, CALLED[2]]}, "log:1", QUERY)
     thought = {"content": None, "reasoning_content": "hm"}  # as most templates call it
     assert read.request.messages[1] == plan | thought
     assert read.unread == {}

@@ -2,13 +2,14 @@
 
 import json
 import re
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from log_shapes import ANSWER, CALLED, CHAT, HUMAN, SHAPES, SPAN, SYSTEM, TOLD, USER, page
-from traffic.asked import asked
+from traffic.asked import QUERY, asked
 
 from draftbench.records import Sampling
 from draftbench.traffic.errors import (
@@ -19,8 +20,8 @@ from draftbench.traffic.errors import (
 )
 from draftbench.traffic.request_formats import BLOCKS
 from draftbench.traffic.request_formats import FORMS as KNOWN_FORMS
-from draftbench.traffic.request_settings import PADDING
-from draftbench.traffic.rows import Fields, read_request
+from draftbench.traffic.rows import read_request
+from draftbench.traffic.setting_names import PADDING
 
 
 @pytest.mark.parametrize(("row", "content", "answer", "asks"), SHAPES.values(), ids=SHAPES)
@@ -47,18 +48,18 @@ def test_the_page_of_logs_says_what_becomes_of_each_shape():
 
 def test_every_form_has_a_row_on_the_page_of_logs():
     rows = [row for row, content, *_ in SHAPES.values() if not isinstance(content, type)]
-    read = [read_request(json.dumps(row).encode(), "log", Fields(), b"key") for row in rows]
+    read = [read_request(json.dumps(row).encode(), "log", QUERY) for row in rows]
     assert {each.form for each in read} >= {form.name for form in KNOWN_FORMS}
 
 
 def test_a_path_to_turns_asks_the_first():
-    assert asked({"turns": ["Hello", "Shorter"]}, prompt="turns").messages == (USER,)
+    assert asked({"turns": ["Hello", "Shorter"]}, prompt_field="turns").messages == (USER,)
 
 
 @pytest.mark.parametrize("text", ["[1, [2]]", '{"a": 1}', '[{"content": 1}]', "{'value': 1}"])
 def test_a_prompt_that_happens_to_be_json_stays_a_prompt(text):
     assert asked({"prompt": text}).prompt == text
-    assert asked({"question": text}, prompt="question").prompt == text
+    assert asked({"question": text}, prompt_field="question").prompt == text
 
 
 @pytest.mark.parametrize("write", [json.dumps, str])
@@ -114,7 +115,7 @@ def test_a_text_of_token_ids_is_no_prompt():
 
 def test_a_body_that_was_cut_is_no_prompt():
     with pytest.raises(BadRowError, match="the prompt looks like messages"):
-        asked({"log": json.dumps(CHAT)[:-2]}, prompt="log")
+        asked({"log": json.dumps(CHAT)[:-2]}, prompt_field="log")
 
 
 @pytest.mark.parametrize("text", ["[1, [2]]", '{"a": 1}', '[{"a": 1}]', '"quoted"', "{'a': 1}"])
@@ -150,7 +151,7 @@ def test_a_table_says_in_text_that_ollama_applies_no_template(raw, prompt):
 
 def test_a_plain_prompt_can_be_a_message():
     row = {"prompt": "Hello", "output_tokens": 9}
-    form, found, *_ = read_request(row, "log:1", Fields(as_chat=True), b"key")
+    form, found, *_ = read_request(row, "log:1", replace(QUERY, as_chat=True))
     assert (form, found.messages, found.max_tokens) == ("vLLM custom as chat", (USER,), 9)
     assert asked({"messages": TOLD}, as_chat=True) == asked({"messages": TOLD})
 
@@ -243,7 +244,7 @@ VALUES = st.recursive(
 @given(st.dictionaries(NAMES, VALUES, max_size=5), st.none() | NAMES)
 def test_whatever_stands_where_a_request_could_is_read_or_refused(row, path):
     try:
-        found = read_request(row, "log:1", Fields(prompt=path), b"key").request
+        found = read_request(row, "log:1", replace(QUERY, prompt_field=path)).request
     except (BadRowError, NotRepresentableError, NoTrafficError):
         return
     assert found.prompt or found.messages
@@ -580,7 +581,7 @@ def test_a_part_of_a_prompt_beside_any_form_is_read_or_its_row_is_left_out_by_na
     ],
 )
 def test_a_row_names_its_form(row, form):
-    assert read_request(row, "log:1", Fields(), b"key").form == form
+    assert read_request(row, "log:1", QUERY).form == form
 
 
 def test_the_last_message_of_a_request_body_is_never_taken_as_the_answer():
@@ -607,7 +608,7 @@ def test_an_object_on_the_way_to_a_request_is_accounted_for():
         "request": {"url": "u", "body": {"text": {"format": None, "verbosity": "low"}, **CHAT}},
     }
     row["request"]["body"] = {"model": "m", "input": "Hello", "text": {"verbosity": "low"}}
-    read = read_request(row, "log:1", Fields(), b"key")
+    read = read_request(row, "log:1", QUERY)
     assert read.unread == {"id": "r", "request.url": "u", "request.body.text.verbosity": "low"}
 
 
@@ -622,7 +623,7 @@ def test_an_object_on_the_way_to_a_request_is_accounted_for():
     ],
 )
 def test_what_sets_nothing_in_the_body_of_an_api_is_any_field_elsewhere(row, unread):
-    assert set(read_request(row, "log:1", Fields(), b"key").unread) == unread
+    assert set(read_request(row, "log:1", QUERY).unread) == unread
 
 
 def test_numbered_columns_are_messages_and_other_columns_that_begin_so_are_not():
@@ -633,7 +634,7 @@ def test_numbered_columns_are_messages_and_other_columns_that_begin_so_are_not()
 
 def test_with_a_path_to_the_prompt_other_parts_of_it_are_named_only():
     row = {"prompt": "Once", "text": "Twice", "context": "Thrice"}
-    read = read_request(row, "log:1", Fields(prompt="prompt"), b"key")
+    read = read_request(row, "log:1", replace(QUERY, prompt_field="prompt"))
     assert (read.request.prompt, set(read.unread)) == ("Once", {"text", "context"})
 
 
@@ -662,7 +663,7 @@ def test_a_request_at_an_unknown_place_is_pointed_at(row, path):
         assert "--prompt-field" not in raised.value.hint
         return
     assert raised.value.hint == f"a request stands in one of its fields: --prompt-field {path}"
-    request = asked(row, prompt=path.strip("'"))
+    request = asked(row, prompt_field=path.strip("'"))
     assert request.prompt == "Once" or request.messages == (USER,)
 
 

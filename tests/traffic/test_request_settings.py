@@ -5,11 +5,11 @@ from typing import Any
 
 import pytest
 from log_shapes import CHAT, SAMPLED, USER
-from traffic.asked import FUNCTION, TOOL, asked
+from traffic.asked import FUNCTION, QUERY, TOOL, asked
 
 from draftbench.records import Sampling
 from draftbench.traffic.request_settings import BadRowError, NotRepresentableError, request_fields
-from draftbench.traffic.rows import Fields, read_request
+from draftbench.traffic.rows import read_request
 
 NOTHING = request_fields({}, server=True)
 # fmt: off
@@ -232,7 +232,7 @@ def test_what_changes_an_answer_is_refused_whatever_wraps_it(name):
 @pytest.mark.parametrize("name", ["format", "template", "think", "thinking", "grammar", "n"])
 def test_a_column_of_a_data_set_that_is_named_like_a_setting_costs_no_row_and_is_named(name):
     for row in ({"messages": [USER], name: "essay"}, {"request": CHAT, name: "essay"}):
-        read = read_request(row, "log:1", Fields(), b"key")
+        read = read_request(row, "log:1", QUERY)
         assert read.request == asked({field: row[field] for field in row if field != name})
         assert read.unread == {name: "essay"}
 

@@ -3,11 +3,12 @@
 import hashlib
 import hmac
 import json
+from dataclasses import replace
 from datetime import UTC, datetime
 
 import pytest
 from log_shapes import CALLED, CHAT, USER
-from traffic.asked import FUNCTION, asked
+from traffic.asked import FUNCTION, QUERY, asked
 
 from draftbench.traffic.errors import (
     BadRowError,
@@ -15,22 +16,22 @@ from draftbench.traffic.errors import (
     NotRepresentableError,
     UnknownFormError,
 )
-from draftbench.traffic.rows import Fields, read_request
+from draftbench.traffic.rows import read_request
 
 SECRET = "SECRET-TEXT"
 
 
 def test_fields_are_dotted_paths_or_dotted_columns():
     row = {"in": {"text": "Hello"}, "out.text": "Hi", "who": {"team": 3}}
-    fields = Fields(prompt="in.text", response="out.text", segment="who.team")
-    form, request, *_ = read_request(row, "f:1", fields, b"key")
+    query = replace(QUERY, prompt_field="in.text", response_field="out.text", segment_by="who.team")
+    form, request, *_ = read_request(row, "f:1", query)
     assert (form, request.prompt) == ("--prompt-field", "Hello")
     assert (request.response, request.segment) == ("Hi", "3")
 
 
 def test_the_segment_named_by_the_user_replaces_the_usual_places():
-    assert asked({"prompt": "a", "segment": "s", "team": "t"}, segment="team").segment == "t"
-    assert asked({"prompt": "a", "segment": "s"}, segment="team").segment is None
+    assert asked({"prompt": "a", "segment": "s", "team": "t"}, segment_by="team").segment == "t"
+    assert asked({"prompt": "a", "segment": "s"}, segment_by="team").segment is None
     assert asked({"prompt": "a", "category": "c"}).segment == "c"
     assert asked({"body": {"prompt": "a"}, "tags": {"segment": "code"}}).segment == "code"
     assert asked({"prompt": "a", "segment.version": 2, "category": "c"}).segment == "c"
@@ -50,7 +51,7 @@ def test_the_segment_named_by_the_user_replaces_the_usual_places():
 )
 def test_a_timestamp_is_text_or_unknown_and_refuses_nothing(time, text):
     row = {"prompt": "a", "timestamp": time}
-    assert read_request(row, "t:1", Fields(), b"key")[1].timestamp == text
+    assert read_request(row, "t:1", QUERY)[1].timestamp == text
 
 
 @pytest.mark.parametrize(
@@ -101,7 +102,7 @@ def test_a_bad_row_says_why_and_not_what(row, reason):
 )
 def test_broken_bytes_are_a_bad_row(data, reason):
     with pytest.raises(BadRowError) as raised:
-        read_request(data, "f:1", Fields(), b"key")
+        read_request(data, "f:1", QUERY)
     assert str(raised.value) == reason
 
 
@@ -123,7 +124,7 @@ def test_the_id_is_a_keyed_hash_of_what_was_asked_and_of_nothing_else():
     assert asked(row).id == asked(same).id == expected
     changes = ({"prompt": "Hallo"}, {"temperature": 0.6}, {"seed": 1})
     ids = {expected, *(asked(row | change).id for change in changes)}
-    ids.add(read_request(row, "f:1", Fields(), b"other key")[1].id)
+    ids.add(read_request(row, "f:1", replace(QUERY, key=b"other key"))[1].id)
     assert len(ids) == 5
 
 
@@ -251,7 +252,7 @@ def test_what_a_server_keeps_of_a_prompt_leaves_the_row_out(row):
 
 def test_a_context_of_ids_labels_the_call_and_one_of_texts_is_read_by_the_model():
     row = {"messages": [USER], "context": {"trace_id": "0x1", "attempt": 2, "tags": ["a", "b"]}}
-    read = read_request(row, "log:1", Fields(), b"key")
+    read = read_request(row, "log:1", QUERY)
     assert (read.request, [*read.unread]) == (asked({"messages": [USER]}), ["context"])
     for context in ({"sentences": ["Bob did it."]}, ["Paris"], "Paris"):
         with pytest.raises(NotRepresentableError, match=r"^context$"):
@@ -288,7 +289,7 @@ def test_the_ids_of_calls_and_marks_of_caches_are_no_part_of_a_request():
             ],
         }
 
-    read = read_request(row("B", cache_control={"type": "ephemeral"}), "f:1", Fields(), b"key")
+    read = read_request(row("B", cache_control={"type": "ephemeral"}), "f:1", QUERY)
     assert (read.request.id, read.unread) == (asked(row("A")).id, {})
     assert read.request.tools == (FUNCTION,)
     assert read.request.messages[0] == USER
@@ -303,6 +304,6 @@ def test_numbers_that_json_does_not_have_are_null(word):
 def test_what_a_plain_prompt_has_as_whole_lines_is_no_further_part():
     prompt = "### Instruction:\nSay it in German.\n\n### Input:\nyes\n\n### Response:"
     row = {"prompt": prompt, "instruction": "Say it in German.", "input": "yes", "output": "ja"}
-    assert read_request(row, "log:1", Fields(), b"key").request.prompt == prompt
+    assert read_request(row, "log:1", QUERY).request.prompt == prompt
     with pytest.raises(NotRepresentableError, match="input"):
-        read_request({"prompt": "Ja or Nein?", "input": "Nein"}, "log:1", Fields(), b"key")
+        read_request({"prompt": "Ja or Nein?", "input": "Nein"}, "log:1", QUERY)

@@ -9,8 +9,9 @@ from hypothesis import strategies as st
 from scenes import query
 
 from draftbench.errors import TrafficError
+from draftbench.records import Request, Sampling
 from draftbench.traffic import load, sample
-from draftbench.traffic.sample import Entry, allocate, choose
+from draftbench.traffic.sample import Entry, allocate, choose, rank
 from draftbench.traffic.suites import suites
 
 MARKER = "planted-marker-text"
@@ -99,7 +100,7 @@ def test_rows_without_a_temperature_are_counted_by_the_one_taken(tmp_path):
         (
             [{"instruction": MARKER}],
             {},
-            "log.jsonl:1: no known form of request; its fields are `instruction`",
+            "log.jsonl:1: no prompt or messages found; its fields are `instruction`",
             "--prompt-field instruction",
         ),
         (
@@ -235,6 +236,15 @@ def segments(*shape):
     }
 
 
+def chosen(entries, sample, seed):
+    """The weight of each chosen request; of each segment all are kept."""
+    kept = defaultdict(list)
+    for name, entry in entries.items():
+        request = Request(id=name, source="log:1", prompt="a", sampling=Sampling(temperature=0))
+        kept[entry.segment].append((-rank(seed, name), request))
+    return {request.id: request.weight for request in choose(entries, kept, sample)}
+
+
 @pytest.mark.parametrize(
     ("totals", "sizes", "sample", "shares"),
     [
@@ -261,10 +271,10 @@ def test_segments_share_a_sample_by_their_rows(totals, sizes, sample, shares):
 @given(strata, st.none() | st.integers(1, 60), st.integers(0, 9), st.randoms())
 def test_a_sample_has_its_size_and_segments_keep_their_weight(shape, sample, seed, random):
     everything = segments(*shape)
-    weights = choose(everything, sample, seed)
+    weights = chosen(everything, sample, seed)
     names = list(everything)
     random.shuffle(names)  # the order of the rows does not decide
-    shuffled = choose({name: everything[name] for name in names}, sample, seed)
+    shuffled = chosen({name: everything[name] for name in names}, sample, seed)
     assert shuffled.keys() == weights.keys()
     if sample is None or sample >= len(everything):
         assert weights == {name: entry.weight for name, entry in everything.items()}
@@ -284,8 +294,8 @@ def test_a_sample_has_its_size_and_segments_keep_their_weight(shape, sample, see
 
 
 def test_a_new_segment_of_equal_share_leaves_the_choice_within_the_others():
-    alone = set(choose(segments((50, 1)), 5, 0))
-    beside = set(choose(segments((50, 1), (50, 1)), 10, 0))
+    alone = set(chosen(segments((50, 1)), 5, 0))
+    beside = set(chosen(segments((50, 1), (50, 1)), 10, 0))
     assert alone == {name for name in beside if name.startswith("0-")}
 
 

@@ -222,9 +222,9 @@ def test_of_a_target_that_samples_its_distribution_is_learned(
 def test_what_is_not_expected_to_be_worth_it_is_not_trained(
     high, code, title, command, swept, tmp_path, monkeypatch
 ):
-    unknown = {"before": None, "after": None, "fastest": None, "parts": ()}
+    unknown = {"before": None, "after": None, "fastest": None, "over_fastest": None}
     size = {"requests": 9, "tokens": 1664, "seconds": 60.0, "device": "cpu"}
-    found = Forecast(rate=0.3, gain=Estimate(0.0, 0.0, high), **unknown, **size)
+    found = Forecast(rate=0.3, parts=(), gain=Estimate(0.0, 0.0, high), **unknown, **size)
     monkeypatch.setattr(course, "forecast_once", lambda *_: found)
     outcome = command("train", swept, "--draft", "spoiled", "--out", tmp_path / "out")
     assert outcome.code == code

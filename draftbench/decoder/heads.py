@@ -1,0 +1,146 @@
+"""Heads, which draft from the target's own states: EAGLE-3 heads (`eagle.py`), and a target's own
+MTP layers (`mtp.py`).
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from itertools import chain
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor, nn
+
+from draftbench.decoder.drafters import Proposal, ProposalRequest
+from draftbench.decoder.runner import DecodeTask, on_device
+
+# Rows of a text that draft side by side in replay.
+CHUNK = 128
+
+
+class Drafted(NamedTuple):
+    """What a text's rows draft at one depth or, in a second dimension, at each depth."""
+
+    tokens: Tensor
+    margins: Tensor  # the best logit less the second
+
+    @classmethod
+    def by_depth(cls, parts: Sequence[Drafted]) -> Drafted:
+        """Depths side by side [rows, depths]."""
+        return cls(*(torch.stack(part, dim=1) for part in zip(*parts, strict=True)))
+
+
+class Head(ABC):
+    """Drafts from the target's states. Row t reads the token after it and the target's state at it,
+    or what the depth before left there, and drafts the token after that.
+    """
+
+    reads: tuple[int, ...]  # the target's layers whose inputs it reads
+    context_length: int
+    dtype: torch.dtype
+    device: str
+
+    @property
+    @abstractmethod
+    def name(self) -> str:
+        """The name of its implementation, for reports."""
+
+    @abstractmethod
+    def modules(self) -> Iterator[nn.Module]:
+        """Its modules, the linear layers among them."""
+
+    @abstractmethod
+    def tensors(self) -> Iterator[Tensor]:
+        """Its weights outside linear layers; those that it shares with the target left out."""
+
+    @abstractmethod
+    def new_cache(self, capacity: int, rows: int = 1, widths: Collection[int] = ()) -> Any:
+        """An empty cache of `rows` texts, with room for `capacity` tokens each."""
+
+    @abstractmethod
+    def entering(self, states: Tensor) -> Tensor:
+        """What depth 0 reads of the target's states [n, layers read · hidden]."""
+
+    @abstractmethod
+    def step(
+        self, tokens: Tensor, left: Tensor, cache: Any, counts: Sequence[int]
+    ) -> tuple[Tensor, Tensor]:
+        """Read the next tokens [n], some for each row of the cache: text with what is `entering` at
+        the tokens before it, or drafted tokens with what the previous depth left. Returns the token
+        that each row with new tokens drafts, and what its next depth reads.
+        """
+
+    @abstractmethod
+    def along(
+        self, tokens: Sequence[int], states: Tensor, first: int, depths: int
+    ) -> Iterator[Drafted]:
+        """What rows `first`, `first` + 1, … of a text draft at each depth, as long as there is a
+        next token to draft; computed some rows at a time.
+
+        Args:
+            states: the target's at all of the text's tokens except the last.
+        """
+
+    def drafter(self) -> HeadDrafter:
+        """A new drafter with an empty cache."""
+        return HeadDrafter(self)
+
+
+class HeadDrafter:
+    """A head that proposes its argmax: one pass over what the target has read since the last round,
+    and one for each further token.
+    """
+
+    def __init__(self, head: Head) -> None:
+        self.head = head
+        self.reads: Sequence[int] = head.reads
+
+    def open(self, rows: int, capacity: int) -> None:
+        self.cache = self.head.new_cache(capacity, rows)
+        # The target's states at the tokens that the head has not read yet, by row.
+        self._unread = [torch.empty(0)] * rows
+
+    def begin(self, row: int, task: DecodeTask, states: Tensor | None = None) -> None:
+        """Read the prompt except its last state, which goes with the first output token."""
+        assert states is not None
+        self.cache.rewind(row, 0)
+        self._unread[row] = states[-1:]
+        if len(states) > 1:
+            tokens = on_device(task.prompt[1:], self.head.device)
+            entering, counts = self.head.entering(states[:-1]), self._counts({row: len(tokens)})
+            self.head.step(tokens, entering, self.cache, counts)
+
+    def propose(self, asks: Sequence[ProposalRequest]) -> list[Proposal | None]:
+        drafts: dict[int, list[Tensor]] = {ask.row: [] for ask in asks}
+        asking = [ask for ask in asks if ask.k > 0]
+        if asking:
+            unread = [ask.context[self.cache.lengths[ask.row] + 1 :] for ask in asking]
+            read = on_device(list(chain(*unread)), self.head.device)
+            left = self.head.entering(torch.cat([self._unread[ask.row] for ask in asking]))
+            counts = {ask.row: len(new) for ask, new in zip(asking, unread, strict=True)}
+            tokens, left = self.head.step(read, left, self.cache, self._counts(counts))
+            self._unread = [at[:0] if row in counts else at for row, at in enumerate(self._unread)]
+            caught_up = self.cache.lengths
+            for depth in range(1, max(ask.k for ask in asking) + 1):
+                for ask, token in zip(asking, tokens.split(1), strict=True):
+                    drafts[ask.row].append(token)
+                rest = [at for at, ask in enumerate(asking) if ask.k > depth]
+                if len(rest) < len(asking):
+                    kept = on_device(rest, self.head.device)
+                    asking, tokens, left = [asking[at] for at in rest], tokens[kept], left[kept]
+                if asking:
+                    counts = dict.fromkeys((ask.row for ask in asking), 1)
+                    counted = self._counts(counts)
+                    tokens, left = self.head.step(tokens, left, self.cache, counted)
+            self.cache.lengths = caught_up
+        return [Proposal(drafts[ask.row]) if drafts[ask.row] else None for ask in asks]
+
+    def keep(self, row: int, length: int, states: Tensor | None = None) -> None:
+        """Keep the states of a round's accepted tokens; the next round reads them."""
+        assert states is not None
+        unread = torch.cat([self._unread[row], states])
+        self._unread[row] = unread[: length - self.cache.lengths[row]]
+
+    def _counts(self, counts: Mapping[int, int]) -> list[int]:
+        return [counts.get(row, 0) for row in range(len(self._unread))]
