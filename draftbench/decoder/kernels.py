@@ -217,8 +217,8 @@ def _product(
         others += tl.load(bias + second, mask=has_second, other=0.0).to(tl.float32)[:, None]
     inside, beside = has_first[:, None] & is_token[None, :], has_second[:, None] & is_token[None, :]
     to_part = tl.program_id(0) * n + token
+    stored: tl.constexpr = out.dtype.element_ty
     if then == "gate":
-        stored: tl.constexpr = out.dtype.element_ty
         if stored.primitive_bitwidth > 8:
             ones, others = ones.to(stored).to(tl.float32), others.to(stored).to(tl.float32)
         gated = ones / (1 + tl.exp(-ones))
@@ -231,7 +231,6 @@ def _product(
     else:
         to = token.to(tl.int64)[None, :] * outputs
         to_first, to_second = to + first[:, None], to + second[:, None]
-        stored: tl.constexpr = out.dtype.element_ty
         if then == "add":
             ones = ones.to(stored).to(tl.float32)
             others = others.to(stored).to(tl.float32)
@@ -278,8 +277,8 @@ def _multiply(
         outputs // 2 if then == "gate" else block, *left,
         then=then, scaled=squares is not None, narrow=narrow, biased=bias is not None,
         most_parts=triton.next_power_of_2(parts), top=TOPS.get(weight.dtype),
-        top_of_out=TOPS.get(kind), block=block, tokens=tokens, pieces=pieces, piece=piece, stages=stages,
-        num_warps=warps,
+        top_of_out=TOPS.get(kind), block=block, tokens=tokens, pieces=pieces, piece=piece,
+        stages=stages, num_warps=warps,
     )  # fmt: skip
 
 
