@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from functools import cache
 from pathlib import Path, PurePath
 
-from draftbench.errors import ModelError
+from draftbench.errors import ModelError, closest
 from draftbench.flags import in_safety
 
 SECONDS_TO_ANSWER = 10.0
@@ -52,9 +52,21 @@ def refuse_missing(spec: str) -> None:
     if not exists(path):
         if ":" in spec:
             hint += "; an engine's way to draft is eagle3:MODEL, dflash:MODEL or spec:FILE.json"
-        raise ModelError(f"no model at `{spec}`", hint=hint)
+        raise ModelError(f"no model at `{spec}`", hint=or_beside(spec, hint))
     if path.is_file() and path.resolve().suffix != ".gguf":
         raise ModelError(f"`{spec}` is not a .gguf file", hint=hint)
+
+
+def or_beside(spec: str, hint: str) -> str:
+    """A hint that begins with the model beside a misspelt path whose name is the closest."""
+    path = Path(spec).expanduser()
+    try:
+        beside = [each for each in path.parent.iterdir() if each.is_dir() or each.suffix == ".gguf"]
+    except OSError:  # neither is its folder there
+        return hint
+    if near := closest(path.name, [each.name for each in beside]):
+        return f"did you mean `{spec.rstrip('/').removesuffix(path.name)}{near}`? {hint}"
+    return hint
 
 
 def split_revision(spec: str) -> tuple[str, str | None]:

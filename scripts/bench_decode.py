@@ -46,7 +46,7 @@ from draftbench.decoder.heads import Head
 from draftbench.decoder.runner import HostClock
 from draftbench.decoder.speculate import decode
 from draftbench.errors import DraftbenchError
-from draftbench.measure.prompts import Prompt, TextSide
+from draftbench.measure.prompts import Prompt, TargetText
 from draftbench.measure.trajectories import task_of
 from draftbench.models.mtp import build_mtp
 from draftbench.models.quantize import Build, build_runner
@@ -160,7 +160,7 @@ class Ours:
 
     def __init__(self, options, dtype):
         source, draft = ModelSource(options.target), ModelSource(options.draft)
-        self.text, is_mtp = TextSide(source), options.draft == "mtp"
+        self.text, is_mtp = TargetText(source), options.draft == "mtp"
         self.target, _ = build_runner(source, Build(dtype, "none", "cpu"), None)
         self.drafts = {}
         for level in options.draft_quant.split(","):
@@ -295,7 +295,7 @@ def load_transformers(options, dtype) -> Transformers:
     target = ModelSource(options.target).load(dtype, "cpu")
     with torch.inference_mode():
         target(torch.zeros(1, 4, dtype=torch.long))
-    ends = TextSide(ModelSource(options.target)).end_tokens
+    ends = TargetText(ModelSource(options.target)).end_tokens
     if options.draft == "mtp":
         return Transformers(target, None, ends, options.k)
     sources = ModelSource(options.target), ModelSource(options.draft)

@@ -22,7 +22,7 @@ from draftbench.decoder.device import set_threads
 from draftbench.decoder.runner import HostClock
 from draftbench.decoder.speculate import decode
 from draftbench.measure.candidate import LoadedCandidate, MeasurementContext
-from draftbench.measure.prompts import TextSide
+from draftbench.measure.prompts import TargetText
 from draftbench.measure.replay import replay
 from draftbench.measure.trajectories import generate, score, task_of
 from draftbench.models.drafting import parsed
@@ -76,7 +76,7 @@ def main() -> None:
     set_threads(options.threads)
     dtype = getattr(torch, options.dtype)
     source = ModelSource(options.target)
-    text, clock, ks = TextSide(source), HostClock(), range(1, options.largest_k + 1)
+    text, clock, ks = TargetText(source), HostClock(), range(1, options.largest_k + 1)
     target, _ = build_runner(source, Build(dtype, "none", "cpu"), None)
     prompts = greedy_prompts(options, text, target.context_length)
     generate([(prompts[0], 0)], target, text, clock)

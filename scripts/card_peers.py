@@ -4,8 +4,9 @@ FILE: who, how many rows at once, tokens per second, and who is the same without
     python scripts/card_peers.py transformers FILE --target DIR --draft DIR --k 3 --rows 1
     VLLM_PYTHON scripts/card_peers.py vllm FILE --target DIR [--draft DIR] --k 3 --rows 1,8,32
 
-Prompts are read, too: tokens are divided by the whole time. It imports neither draftbench nor, for
-vLLM, transformers, so that it runs in vLLM's own environment.
+Tokens are counted after the first of each answer, as draftbench counts them: what single tokens
+take, which is mostly reading prompts, is taken off. It imports neither draftbench nor, for vLLM,
+transformers, so that it runs in vLLM's own environment.
 """
 
 import argparse
@@ -30,15 +31,20 @@ def texts(count: int) -> list[str]:
     return [row.get("prompt") or row["messages"][-1]["content"] for row in rows][:count]
 
 
-def seconds_of(work: Callable[[], object]) -> float:
-    """Seconds of the second of two runs."""
-    for _ in range(2):
+def after_the_first(work: Callable[[int], int], tokens: int) -> float:
+    """Tokens per second after the first of each answer; `work` writes answers of up to so many
+    tokens, and returns how many it wrote. It runs once before.
+    """
+    work(8)
+    found = []
+    for limit in (1, tokens):
         begun = time.perf_counter()
-        work()
+        written = work(limit)
         if torch.cuda.is_available():
             torch.cuda.synchronize()
-        seconds = time.perf_counter() - begun
-    return seconds
+        found.append((written, time.perf_counter() - begun))
+    (answers, first), (written, seconds) = found
+    return (written - answers) / (seconds - first)
 
 
 def with_transformers(options: argparse.Namespace, say: Callable[..., None]) -> None:
@@ -59,24 +65,21 @@ def with_transformers(options: argparse.Namespace, say: Callable[..., None]) -> 
     ]
 
     def tokens_per_second(**assisted: object) -> float:
-        written = 0
-
-        def work() -> None:
-            nonlocal written
+        def work(limit: int) -> int:
             written = 0
             for prompt in prompts:
                 out = target.generate(
                     prompt,
                     attention_mask=torch.ones_like(prompt),
-                    max_new_tokens=options.tokens,
+                    max_new_tokens=limit,
                     do_sample=False,
                     pad_token_id=0,
                     **assisted,
                 )
                 written += out.shape[1] - prompt.shape[1]
+            return written
 
-        seconds = seconds_of(work)
-        return written / seconds
+        return after_the_first(work, options.tokens)
 
     say(GENERATE, rows=1, tokens_per_second=tokens_per_second())
     name = f"transformers, assisted by {Path(options.draft).name}, k = {options.k}"
@@ -101,24 +104,23 @@ def with_vllm(options: argparse.Namespace, say: Callable[..., None]) -> None:
         speculative_config=drafts if options.draft else None,
         **({"gpu_memory_utilization": 0.8} if device() == "cuda" else {}),
     )
-    sampling, prompts = SamplingParams(temperature=0, max_tokens=options.tokens), texts(max(rows))
-    name, over = VLLM, {}
+    prompts, name, over = texts(max(max(rows), options.requests)), VLLM, {}
     if options.draft:
         name = f"vLLM, drafting with {Path(options.draft).name}, k = {options.k}"
         over = {"over": VLLM}
     for count in rows:
-        asked = prompts[: max(count, min(options.requests, len(prompts)))]
-        written = 0
+        # As many as fill every batch; one at a time they would take long.
+        asked = prompts[: options.requests if count == 1 else len(prompts) // count * count]
 
-        def work(asked: list[str] = asked, count: int = count) -> None:
-            nonlocal written
-            written = 0
+        def work(limit: int, asked: list[str] = asked, count: int = count) -> int:
+            sampling, written = SamplingParams(temperature=0, max_tokens=limit), 0
             for at in range(0, len(asked), count):
                 answers = engine.generate(asked[at : at + count], sampling, use_tqdm=False)
                 written += sum(len(answer.outputs[0].token_ids) for answer in answers)
+            return written
 
-        seconds = seconds_of(work)
-        say(name, rows=count, tokens_per_second=written / seconds, **over)
+        speed = after_the_first(work, options.tokens)
+        say(name, rows=count, tokens_per_second=speed, **over)
 
 
 def main() -> None:

@@ -28,7 +28,7 @@ from pathlib import Path
 import numpy as np
 
 from draftbench.errors import DraftbenchError
-from draftbench.planner.decide import Evaluator
+from draftbench.planner.evaluator import Evaluator
 from draftbench.planner.options import DecisionOptions
 from draftbench.planner.recommend import recommend
 from draftbench.planner.what_to_measure import next_start

@@ -28,7 +28,7 @@ from draftbench.decoder.drafters import Drafter, LookupDrafter, ModelDrafter
 from draftbench.decoder.runner import DecodeTask, HostClock, Response, Runner
 from draftbench.decoder.sampling import Uniforms, top_two_margin
 from draftbench.decoder.speculate import decode_all
-from draftbench.measure.prompts import TextSide
+from draftbench.measure.prompts import TargetText
 from draftbench.models.quantize import Build, build_runner
 from draftbench.models.source import ModelSource
 from draftbench.records import NEAR_TIE_MARGIN, DraftingMode, Sampling
@@ -92,7 +92,7 @@ def prompts(source: ModelSource, traffic: str, count: int, limit: int) -> list[l
     """The first `count` requests of a sample that leave room for `limit` tokens."""
     query = TrafficQuery(traffic, request_key(), 2 * count)
     context = source.config.get_text_config().max_position_embeddings
-    text = TextSide(source)
+    text = TargetText(source)
     rendered = [text.prompt(request, limit, context) for request in load(query).requests]
     return [p.tokens for p in rendered if p and len(p.tokens) + limit <= context][:count]
 
@@ -198,7 +198,7 @@ def main() -> int:
     parser.add_argument("--rows", default="1", help="responses decoded together, e.g. 1,4,16")
     options = parser.parse_args()
     source = ModelSource(options.target)
-    ends = TextSide(source).end_tokens
+    ends = TargetText(source).end_tokens
     asked = prompts(source, options.traffic, options.requests, options.tokens)
     known = references(source, asked, options.tokens, ends)
     target, _ = build_runner(source, Build(torch.float32, "none", "cpu"), None)

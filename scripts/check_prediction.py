@@ -22,8 +22,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from draftbench.planner.decide import Evaluator
 from draftbench.planner.effects import Effects
+from draftbench.planner.evaluator import Evaluator
 from draftbench.planner.options import DecisionOptions
 from draftbench.planner.recommendation import Configuration
 from draftbench.run_folder.folder import RunFolder

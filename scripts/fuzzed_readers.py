@@ -225,7 +225,7 @@ def _model_file(name: str, folder: Path) -> Reader:
 
 def _template(folder: Path) -> Reader:
     """A target's chat template, which renders one chat."""
-    from draftbench.measure.prompts import TextSide
+    from draftbench.measure.prompts import TargetText
     from draftbench.models.source import ModelSource
     from draftbench.records import Request
 
@@ -235,7 +235,7 @@ def _template(folder: Path) -> Reader:
 
     def read(folder: Path, data: bytes) -> object:
         (target / "chat_template.jinja").write_bytes(data)
-        return TextSide(ModelSource(str(target))).prompt(request, 8, 64)
+        return TargetText(ModelSource(str(target))).prompt(request, 8, 64)
 
     return Reader(read, b"{% for m in messages %}{{ m.role ~ ': ' ~ m.content }}{% endfor %}")
 

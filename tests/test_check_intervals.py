@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from draftbench.acceptance.rounds import counted_rounds, expected_rounds, law_of
-from draftbench.planner.decide import Evaluator
+from draftbench.planner.evaluator import Evaluator
 from draftbench.planner.options import DecisionOptions
 
 SCRIPTS = Path(__file__).parents[1] / "scripts"

@@ -28,21 +28,21 @@ def test_the_shown_recommendation_is_the_kept_runs(capsys, monkeypatch):
 
 
 def test_the_speed_ups_on_a_gpu_are_the_kept_runs():
+    """Known fault: at 8 in flight the table had another k than the command prints."""
+    recommended, decoded = [], []
     run = notebook.read(ROOT / "results/reference/h200-8b-loads")
-    shown = []
-    for load, k in ((1, 3), (8, 2), (32, 2)):
+    for load in (1, 8, 32):
         answer = notebook.recommend(run, concurrency=(load,))
         assert (answer.decision, answer.choice.draft) == ("speculate", "embedded-0.3b")
-        (decoded,) = (
-            each
+        recommended.append((answer.speedup_deciding, answer.choice.k))
+        decoded += [
+            (each.speedup_measured, each.k)
             for each in answer.evaluations
-            if (each.draft, each.k, each.concurrency) == ("embedded-0.3b", k, load)
-        )
-        shown.append(decoded)
-    for name in ("predicted", "measured"):
-        figures = (getattr(each, f"speedup_{name}").value for each in shown)
-        row = " | ".join(f"{figure:.2f}×" for figure in figures)
-        assert f"| built-in decoder, {name} | {row} |" in README
+            if each.draft == answer.choice.draft and each.speedup_measured
+        ]
+    for name, row in (("h200-8b-loads --all`", recommended), ("built-in decoder", decoded)):
+        figures = " | ".join(f"{speed.value:.2f}× at k = {k}" for speed, k in row)
+        assert f"{name} | {figures} |" in README
 
 
 def test_the_workflow_files_parse_and_run_the_gate():

@@ -9,7 +9,9 @@ import pytest
 
 from draftbench import notebook
 from draftbench.cli import main
-from draftbench.planner.decide import HARDLY_MORE_LOSS, Alternative, DecisionAt, Evaluator
+from draftbench.planner.alternatives import Alternative
+from draftbench.planner.decide import HARDLY_MORE_LOSS, DecisionAt
+from draftbench.planner.evaluator import Evaluator
 from draftbench.planner.options import DecisionOptions
 from draftbench.planner.recommend import recommend
 from draftbench.records import Candidate, Replay

@@ -12,7 +12,6 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import chain
 from operator import is_not
-from weakref import WeakValueDictionary
 
 import numpy as np
 
@@ -236,25 +235,16 @@ def candidate_rounds(run: Run, candidate: Candidate, ks: tuple[int, ...] = ()) -
         rounded=candidate.quant != "none",
     )
     served = served_rounds(run, candidate) if contradicted or not replays else None
-    if served is None:
-        return _along(candidate, replays, ks or run.manifest.question.ks)
-    return CandidateRounds((), served.laws(), served, contradicted)
-
-
-# Those that a run in memory has: a sweep asks for them after every step, of a run with a few more
-# records.
-_KNOWN = WeakValueDictionary[tuple[Candidate, tuple[int, ...]], CandidateRounds]()
-
-
-def _along(candidate: Candidate, replays: Pairs, ks: tuple[int, ...]) -> CandidateRounds:
-    """The rounds along these replays, which are computed once for the same records."""
-    known = _KNOWN.get((candidate, ks))
+    if served is not None:
+        return CandidateRounds((), served.laws(), served, contradicted)
+    ks = ks or run.manifest.question.ks
+    known: CandidateRounds | None = run.rounds.get((candidate, ks))
     if (
         known is None
         or len(known.replays) != len(replays)
         or any(map(is_not, chain(*known.replays), chain(*replays)))
     ):
-        known = _KNOWN[candidate, ks] = CandidateRounds.of(replays, ks)
+        known = run.rounds[candidate, ks] = CandidateRounds.of(replays, ks)
     return known
 
 

@@ -53,6 +53,7 @@ _PREDICTED = (
     "predicted, not measured, at k's that were not decoded: from how often each position was "
     "accepted at the largest"
 )
+_NO_ALPHA = "no α: what it proposes depends on where a round starts; by position: --all"
 _BEYOND = "unknown at these k: the sweep looked no further than its own"
 # What the columns of the first screen mean.
 _MEANINGS = {
@@ -124,6 +125,8 @@ def one_screen(report: AcceptanceReport) -> list[Section]:
         alpha = _known(c.alpha) if c.alpha else None
         rows.append([name, alpha, *(lengths.get(k) for k in ks)])
         found = [*_faults(c), *([_counted(c)] if c.counted else [])]
+        if c.requests and not (c.alpha or c.counted):
+            found.append(_NO_ALPHA)
         if not (c.counted or any(lengths.values())):
             found.append(_BEYOND)
         if c.breakdown and c.candidate != SELF:

@@ -91,21 +91,23 @@ def check(
                 "model hub unless they are cached"
             )
     counts: dict[int, float] | None = None
+    chats = traffic is None  # unknown
     if traffic is not None:
         # How often each of the target's token ids occurs in the logged answers, which are what
         # would be drafted, and in the prompts of requests without one.
-        from draftbench.measure.prompts import TextSide
+        from draftbench.measure.prompts import TargetText
         from draftbench.traffic import load
 
         query = traffic_query(traffic, sample)
         if query.on_hub:
             note(f"note: {traffic} is fetched from the dataset hub unless it is cached")
-        text, counts = TextSide(source), defaultdict(float)
+        text, counts = TargetText(source), defaultdict(float)
         for request in load(query).requests:
+            chats = chats or request.messages is not None
             prompt = text.prompt(request, 1, sys.maxsize)
             for token in text.answer(request) or (prompt.tokens if prompt else ()):
                 counts[token] += request.weight
-    answer = check_models(source, models, memory or memory_here(), counts, heads=heads)
+    answer = check_models(source, models, memory or memory_here(), counts, heads=heads, chats=chats)
     output.show(answer, sections(answer, everything=everything), "" if everything else "--all")
     obstacles = [pair.obstacles for pair in answer.pairs]
     return 1 if any([*obstacles, *(head.obstacles for head in answer.heads)]) else 0

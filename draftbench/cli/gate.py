@@ -219,6 +219,14 @@ def baseline_of(
         if own and picked.k not in own and answer.costs_from is None:
             speeds = {k: answer.ranked_by(each) for k, each in own.items()}
             picked = own[max(speeds, key=lambda k: speed.value if (speed := speeds[k]) else 0.0)]
+        if candidate is None and len(run.candidates) > 1:
+            tie = ""
+            if answer.toss_up and answer.runner_up:
+                tie = f", a toss-up with {answer.runner_up.candidate}"
+            note(
+                f"note: {picked.candidate} is the run's best draft{tie}: if you serve another, "
+                "name it with --candidate"
+            )
         candidate, k = picked.candidate, k or picked.k
         if options is not None:
             concurrency = picked.concurrency

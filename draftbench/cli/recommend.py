@@ -67,6 +67,7 @@ _URGENT: tuple[CaveatKind, ...] = (
     "unanswered",
     "output-differs",
     "suspected-fault",
+    "prediction-error",
     "failed",
     "not-timed",
     "borrowed-costs",

@@ -63,25 +63,30 @@ def train(
             "no folder for the trained draft",
             hint="add `--out ./NAME`, or ask for the forecast alone with `--forecast`",
         )
+    if out is not None and out.exists():
+        raise UsageError(f"`{out}` exists", hint="take a new folder for --out")
+    if out is not None and not out.absolute().parent.is_dir():
+        raise UsageError(
+            f"there is no folder `{out.absolute().parent}`", hint="create it, or take another --out"
+        )
     observed, key = read(run), request_key()
     from draftbench.models.source import quiet_libraries
 
     quiet_libraries()  # some print when they are imported
+    from draftbench.training.examples import examples_of, other_traffic
+
+    examples = examples_of(observed, key)  # refuses too few before libraries for training load
     from draftbench.cli.progress import TerminalWatcher
     from draftbench.training import course
-    from draftbench.training.examples import examples_of, other_traffic
     from draftbench.training.forecast import part_steps
     from draftbench.training.plan import plan_training
 
-    if out is not None:
-        course.check_place(out)
     with TerminalWatcher(quiet=quiet) as watcher, contextlib.ExitStack() as stack:
         if out is None:
             work = Path(stack.enter_context(tempfile.TemporaryDirectory()))
         else:
             work = course.work_folder(out)  # where an interrupted training resumes
             stack.enter_context(resumable(work / course.QUESTION))
-        examples = examples_of(observed, key)
         watcher.note(
             f"{counted(len(examples.train), 'response')} to train on, {len(examples.validation)} "
             f"for validation, {len(examples.test)} to prove it on"

@@ -100,6 +100,8 @@ def configure(plan: ServePlan, engine: str, version: str | None = None) -> Engin
             "and measure it; an unquantized draft is not the one recommended"
         )
     to_do = [*differences]
+    if plan.contexts and (cut := shorter_context(rules, *plan.contexts)):
+        to_do.insert(0, f"{rules.name}: {cut}")  # what breaks requests comes first
     if plan.provisional:
         to_do.append(f"the run's answer is provisional: {plan.provisional}")
     if rules.sampling is not None:
@@ -124,8 +126,6 @@ def configure(plan: ServePlan, engine: str, version: str | None = None) -> Engin
         for side, model, revision in pinned
         if revision and side not in rules.pins
     ]
-    if plan.contexts and (cut := shorter_context(rules, *plan.contexts)):
-        to_do.append(f"{rules.name}: {cut}")
     if plan.sampled and written.mode not in (None, how.mode):
         to_do.append(
             f"{name} drafts in the mode `{written.mode}`, and the run measured `{how.mode}`: "

@@ -65,8 +65,8 @@ def refusal(
 
     if measured is not None:
         hint = (
-            f"its candidates are {', '.join(measured) or 'none'}; name the draft that replaces it "
-            "with --candidate, or gate a run of the same draft and level"
+            "measure it too (--drafts, --quant), or name the draft that replaces it with "
+            f"--candidate: this run has {', '.join(measured) or 'none'}"
         )
         found.append((f"the draft was {old.candidate}, which this run did not measure", hint, True))
     elif old.candidate != new.candidate:

@@ -13,7 +13,7 @@ from draftbench.decoder.drafters import Drafter, LookupDrafter, ModelDrafter, St
 from draftbench.decoder.heads import Head
 from draftbench.decoder.runner import Clock, Runner
 from draftbench.decoder.sampling import best, top_two_margin
-from draftbench.measure.prompts import TextSide
+from draftbench.measure.prompts import TargetText
 from draftbench.measure.teacher import teacher_forced
 from draftbench.measure.trajectories import ScoredResponse
 from draftbench.models.drafting import parsed
@@ -33,7 +33,7 @@ class MeasurementContext:
     """What every measurement of a sweep shares: the loaded target, its text, the clock, the k's."""
 
     target: Runner
-    text: TextSide
+    text: TargetText
     mode: DraftingMode
     ks: tuple[int, ...]
     lookup: NGramSizes

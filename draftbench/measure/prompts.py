@@ -53,7 +53,7 @@ class LostAnswerError(Exception):
 
 
 @dataclass(frozen=True)
-class TextSide:
+class TargetText:
     """The target's tokenizer, chat template and end tokens."""
 
     source: ModelSource

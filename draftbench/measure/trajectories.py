@@ -19,7 +19,7 @@ from draftbench.decoder.runner import Clock, DecodeTask, Runner
 from draftbench.decoder.sampling import Uniforms, best, distribution, top_two_margin
 from draftbench.decoder.speculate import Batch
 from draftbench.errors import TrafficError
-from draftbench.measure.prompts import Prompt, TextSide
+from draftbench.measure.prompts import Prompt, TargetText
 from draftbench.measure.teacher import TOKENS_AT_ONCE, teacher_forced
 from draftbench.records import Key, Trajectory
 from draftbench.run_folder.folder import PrivateText
@@ -66,13 +66,13 @@ def plan(prompts: Iterable[Prompt], samples: int) -> list[list[list[PromptSample
     """
     prompt_of, planned = {prompt.request.id: prompt for prompt in prompts}, []
     for wave in waves(prompt_of):
-        asked = [PromptSample(prompt_of[name], n) for name in wave for n in range(samples)]
-        asked.sort(key=lambda wanted: (-len(wanted.prompt.tokens), *wanted.key))
-        planned.append([asked[at : at + GROUP] for at in range(0, len(asked), GROUP)])
+        in_wave = [PromptSample(prompt_of[name], n) for name in wave for n in range(samples)]
+        in_wave.sort(key=lambda wanted: (-len(wanted.prompt.tokens), *wanted.key))
+        planned.append([in_wave[at : at + GROUP] for at in range(0, len(in_wave), GROUP)])
     return planned
 
 
-def task_of(prompt: Prompt, sample: int, text: TextSide) -> DecodeTask:
+def task_of(prompt: Prompt, sample: int, text: TargetText) -> DecodeTask:
     """The decoding task of one sample of one request."""
     request = prompt.request
     return DecodeTask(
@@ -85,16 +85,16 @@ def task_of(prompt: Prompt, sample: int, text: TextSide) -> DecodeTask:
 
 
 def generate(
-    asked: Sequence[PromptSample],
+    group: Sequence[PromptSample],
     target: Runner,
-    text: TextSide,
+    text: TargetText,
     clock: Clock,
     between: Callable[[int], None] = lambda done: None,
 ) -> list[Output]:
     """The target's own responses, decoded side by side; `between` is called after every round with
     the number of responses that it finished.
     """
-    tasks = [task_of(prompt, sample, text) for prompt, sample in asked]
+    tasks = [task_of(prompt, sample, text) for prompt, sample in group]
     rows = TOKENS_AT_ONCE // max(task.capacity for task in tasks)
     batch = Batch(tasks, target, None, 0, clock, max(1, min(RESPONSE_ROWS, rows)))
     left, done = True, 0
@@ -150,7 +150,7 @@ class ScoredResponse:
 
 
 def score(
-    asked: Sequence[PromptSample],
+    group: Sequence[PromptSample],
     outputs: Sequence[Output],
     target: Runner,
     origin: str,
@@ -162,12 +162,12 @@ def score(
         origin: where the responses came from, "target" or "log".
         digest: the keyed hash of an output.
     """
-    scores: list[dict[str, list[Any]]] = [defaultdict(list) for _ in asked]
+    scores: list[dict[str, list[Any]]] = [defaultdict(list) for _ in group]
     texts = [
-        (prompt.tokens, tokens) for (prompt, _), (tokens, _) in zip(asked, outputs, strict=True)
+        (prompt.tokens, tokens) for (prompt, _), (tokens, _) in zip(group, outputs, strict=True)
     ]
     for row, start, logits in teacher_forced(target, texts, first=0):
-        columns, sampling = scores[row], asked[row][0].request.sampling
+        columns, sampling = scores[row], group[row][0].request.sampling
         chosen = torch.tensor(texts[row][1][start : start + len(logits)], device=logits.device)
         columns["margins"] += top_two_margin(logits).tolist()
         columns["argmax"] += (best(logits) == chosen).long().tolist()
@@ -177,7 +177,7 @@ def score(
             columns["log_p"] += log_p.tolist()
             columns["expected"] += torch.special.entr(p).sum(dim=-1).neg().tolist()
     responses = []
-    for (prompt, sample), (tokens, finish), columns in zip(asked, outputs, scores, strict=True):
+    for (prompt, sample), (tokens, finish), columns in zip(group, outputs, scores, strict=True):
         trajectory = Trajectory(
             request=prompt.request.id,
             sample=sample,

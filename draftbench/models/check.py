@@ -78,6 +78,8 @@ def check_models(
     traffic: Mapping[int, float] | None = None,
     dtype: torch.dtype | None = None,
     heads: Sequence[str] = (),
+    *,
+    chats: bool = True,
 ) -> CheckResult:
     """Check every draft with the target. If a folder lacks weights or a tokenizer, these are not
     checked, and a caveat says so.
@@ -87,6 +89,7 @@ def check_models(
         traffic: how often each of the target's tokens occurs in the traffic.
         dtype: the type that both run in (default: each in its checkpoint's).
         heads: what drafts from the target's own states, as in `--drafts`.
+        chats: whether the traffic has chats, which a template renders.
 
     Raises:
         ModelError: a configuration or tokenizer cannot be loaded, or is no language model's, or a
@@ -122,7 +125,8 @@ def check_models(
             "so that it is unknown which tokens the two share and which engines take them: add "
             "tokenizer.json"
         )
-        caveats = [*read, *(caveats_of(facts) if facts else [unknown]), *our_caveats, *caveats]
+        shared = caveats_of(facts, chats=chats) if facts else [unknown]
+        caveats = [*read, *shared, *our_caveats, *caveats]
         if ours.family != theirs.family:
             caveats.append(f"another family: {theirs.family} for {ours.family}")
         # Memory at each level of the draft, or at the one that it is stored in; models without a

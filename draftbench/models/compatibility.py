@@ -33,12 +33,17 @@ _JUDGES = ("Classification", "ForQuestionAnswering", "ForMultipleChoice", "Rewar
 
 
 def check_pair(
-    target: ModelSource, draft: ModelSource, traffic: Mapping[int, float] | None = None
+    target: ModelSource,
+    draft: ModelSource,
+    traffic: Mapping[int, float] | None = None,
+    *,
+    chats: bool = True,
 ) -> tuple[str, ...]:
     """The caveats of a pair that can work together.
 
     Args:
         traffic: how often each of the target's tokens occurs in the traffic.
+        chats: whether the traffic has chats, which a template renders.
 
     Raises:
         PairError: the draft has less than half of the tokens that occur in the traffic.
@@ -52,7 +57,7 @@ def check_pair(
             f"`{draft.name}` cannot draft for `{target.name}`: {refusal}",
             hint="take a draft of the target's family and generation, or `ngram` (no model)",
         )
-    return caveats_of(facts)
+    return caveats_of(facts, chats=chats)
 
 
 def pair_facts(
@@ -140,8 +145,10 @@ def refusal_of(facts: PairFacts) -> str | None:
     return f"it has only {traffic.same_text:.0%} of the traffic's tokens"
 
 
-def caveats_of(facts: PairFacts) -> tuple[str, ...]:
-    """Differences in a pair that can work together, and their consequences."""
+def caveats_of(facts: PairFacts, *, chats: bool = True) -> tuple[str, ...]:
+    """Differences in a pair that can work together, and their consequences; in chat templates only
+    if the traffic has `chats`.
+    """
     caveats, words = [], facts.vocabulary
     if lacking := words.target_tokens - words.shared:
         bound = ""
@@ -169,11 +176,11 @@ def caveats_of(facts: PairFacts) -> tuple[str, ...]:
                 f"{name} is {ours!r} in the target and {theirs!r} in the draft; "
                 "the target's is used"
             )
-    if target.has_template and not draft.has_template:
+    if chats and target.has_template and not draft.has_template:
         caveats.append(
             "the draft has no chat template: it was probably not trained on this dialogue format"
         )
-    elif facts.template_difference:
+    elif chats and facts.template_difference:
         caveats.append("the chat templates differ; the target's is used for both")
     longest, ends = facts.target_context, facts.draft_context
     if longest is not None and ends is not None and ends < longest:

@@ -30,7 +30,7 @@ from draftbench.models.quantize import (
     Build,
     check_level,
     check_level_goes_with,
-    facts_of,
+    model_facts,
 )
 from draftbench.models.source import ModelSource
 from draftbench.records import ModelFacts
@@ -185,7 +185,7 @@ def build_head(
         target.context_length,
     )
     parameters = sum(t.numel() for t in tensors.values() if t.is_floating_point())
-    facts = facts_of(
+    facts = model_facts(
         head,
         source,
         build,

@@ -14,7 +14,7 @@ from typing import Any
 import msgspec
 
 from draftbench.errors import ModelError, PairError
-from draftbench.hub import Trust, refuse_missing
+from draftbench.hub import Trust, or_beside, refuse_missing
 from draftbench.models.check_result import EngineAnswer, HeadSheet, OwnDraft
 from draftbench.models.drafting import (
     CONVERT_HEAD,
@@ -126,7 +126,7 @@ def checkpoint_of(draft: str, trust: Trust) -> ModelSource:
         if meant := next(methods_of(raw), None):
             raise ModelError(f"`{draft}` is a head", hint=f"name it `{meant}:{draft}`")
     elif not (source.local or source.on_hub):
-        raise ModelError(f"no head at `{draft}`", hint=WHERE_HEADS_ARE)
+        raise ModelError(f"no head at `{draft}`", hint=or_beside(model, WHERE_HEADS_ARE))
     return source
 
 

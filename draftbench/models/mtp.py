@@ -11,7 +11,7 @@ from draftbench.decoder.runner import Runner
 from draftbench.errors import ModelError, PairError
 from draftbench.models.own_draft import own_draft_of
 from draftbench.models.prequantized import stored_level
-from draftbench.models.quantize import Build, check_level, check_level_goes_with, facts_of
+from draftbench.models.quantize import Build, check_level, check_level_goes_with, model_facts
 from draftbench.models.source import ModelSource
 from draftbench.records import ModelFacts
 
@@ -88,7 +88,7 @@ def build_mtp(
     states = source.config.get_text_config().num_hidden_layers
     layouts = {"two_layouts": build.two_layouts}
     head = MtpHead(model, states, build.level, target.context_length, **layouts)
-    return head, facts_of(
+    return head, model_facts(
         head,
         source,
         build,

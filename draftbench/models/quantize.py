@@ -190,7 +190,7 @@ def build_runner(source: ModelSource, build: Build, draft: str | None) -> tuple[
         caveats.append(
             f"stored as {stored} and {'computed with as such' if has_kernel else unpacked}"
         )
-    facts = facts_of(
+    facts = model_facts(
         runner,
         source,
         build,
@@ -328,7 +328,7 @@ def layer_bytes(layer: Any) -> int:
     return count
 
 
-def facts_of(
+def model_facts(
     runner: Runner | Head,
     source: ModelSource,
     build: Build,

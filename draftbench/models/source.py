@@ -30,6 +30,7 @@ from draftbench.hub import (
     exists,
     hub_answers,
     names_model,
+    or_beside,
     refuse_missing,
     short_name,
     split_revision,
@@ -422,6 +423,7 @@ class ModelSource:
         hint = "the directory must hold config.json and the tokenizer's files with the weights"
         if not self.local:
             hint = "check the id or path, or download the model and give its directory"
+            hint = or_beside(self.spec, hint)
         elif what == "weights":
             hint = (
                 "weights must be complete *.safetensors or .gguf files; `--allow-pickle` opens "

@@ -7,8 +7,10 @@ Draws of what is measured
 The model
     effects          cells → how much longer than promised anything takes, and how surely
 The decision
-    decide           draws of speed-ups → the decision at one concurrency, which limits are kept,
-                     and what would settle it
+    evaluator        effects → draws of the speed-up of every configuration at any concurrency
+    alternatives     what is known of each configuration, and which limits it breaks
+    decide           these draws → the decision at one concurrency
+    settle           what would settle an open one
 The answer
     concurrencies    the answer at each concurrency, k by concurrency, the crossover
     latency          how long users wait

@@ -20,9 +20,11 @@ from msgspec.structs import astuple
 from draftbench.acceptance.definitions import by_tokens
 from draftbench.acceptance.faults import CONTROL_FAILED, near_tie, suspected_faults
 from draftbench.acceptance.intervals import FEW_REQUESTS, MIN_REQUESTS, Estimate
+from draftbench.planner.alternatives import Alternative
 from draftbench.planner.cells import baseline_drift, beyond_timed
 from draftbench.planner.cost_sources import engine_name
-from draftbench.planner.decide import OVER_TOKENS, Alternative, DecisionAt, Evaluator, decide
+from draftbench.planner.decide import OVER_TOKENS, DecisionAt, decide
+from draftbench.planner.evaluator import Evaluator
 from draftbench.planner.output_check import audit
 from draftbench.planner.recommendation import (
     FEW_DECODED,
@@ -58,8 +60,9 @@ _STALLED = 0.02
 # target steps above it.
 _UNCERTAIN_TIMES, _UNCERTAIN_STEPS = 3.0, 0.1
 # Three times what the model expects of one configuration (5%). The median was 0.3 to 8% in 12 runs,
-# and over 25% in two whose passes or decoding other processes disturbed.
-_PREDICTION_ERROR = 0.15
+# and over 25% in two whose passes or decoding other processes disturbed. One configuration alone is
+# worth a word from five times on.
+_PREDICTION_ERROR, _PREDICTION_ERROR_OF_ONE = 0.15, 0.25
 # Decisive caveats after which no figure of acceptance can be trusted.
 _BASIC: tuple[CaveatKind, ...] = ("contradiction", "control-failed", "replay-disagreement")
 # Requests sent at a smaller share of the log's load say little about that load.
@@ -87,6 +90,8 @@ def caveats(
         off = f"measured speed-ups differ from predicted ones by {error.median:.0%}"
         text = f"{off} (median of {error.configurations}): the table's may be as far off; see --all"
         found.append(Caveat("prediction-error", text, decisive=True, short=off))
+    else:
+        found += _of_contradicted_predictions(decided)
     for failure in run.failures:
         if failure.candidate is not None:
             text = f"{failure.candidate} was not fully measured: {failure.reason}"
@@ -94,6 +99,22 @@ def caveats(
                 text = f"{failure.reason}, so it was refused"
             found.append(Caveat("failed", text))
     return tuple(sorted(dict.fromkeys(found), key=lambda c: (not c.decisive, c.kind not in _BASIC)))
+
+
+def _of_contradicted_predictions(decided: DecisionAt) -> Iterator[Caveat]:
+    """Configurations that ran much faster or slower than all other timings let expect, which the
+    expected speed-up mostly takes for noise. Decisive for the leader, and for what ran faster.
+    """
+    leader = decided.leader
+    best = leader.value(decided.by) if leader else None
+    for each in decided.alternatives:
+        error, ran = each.prediction_error, each.measured and each.measured.speedup.value
+        if error is None or not ran or abs(error) <= _PREDICTION_ERROR_OF_ONE:
+            continue
+        short = f"{each} was measured at {ran:.2f}×, not the predicted {ran * (1 + error):.2f}×"
+        decisive = each is leader or (best is not None and ran > best)
+        text = f"{short}: something disturbed one of the two; repeat the sweep on a quiet machine"
+        yield Caveat("prediction-error", text, decisive=decisive, short=short)
 
 
 def _of_leader(evaluator: Evaluator, decided: DecisionAt) -> Iterator[Caveat]:

@@ -20,7 +20,8 @@ from statistics import geometric_mean
 import numpy as np
 
 from draftbench.acceptance.intervals import estimate
-from draftbench.planner.decide import DecisionAt, Evaluator
+from draftbench.planner.decide import DecisionAt
+from draftbench.planner.evaluator import Evaluator
 from draftbench.planner.output_check import texts_at
 from draftbench.planner.recommendation import AtConcurrency, Configuration, ScheduleEntry
 from draftbench.records import Candidate

@@ -29,7 +29,7 @@ from draftbench.run_folder.run import Run
 from draftbench.run_folder.served import chunk_gaps
 
 if TYPE_CHECKING:
-    from draftbench.planner.decide import Alternative
+    from draftbench.planner.alternatives import Alternative
 
 
 def latency(alternative: Alternative, run: Run) -> Latency | None:

@@ -22,11 +22,13 @@ from draftbench.acceptance.definitions import (
 )
 from draftbench.acceptance.faults import near_tie_share
 from draftbench.acceptance.intervals import estimates
+from draftbench.planner.alternatives import Alternative
 from draftbench.planner.caveats import caveats, checks
 from draftbench.planner.cells import Cell
 from draftbench.planner.concurrencies import at_concurrency, crossover, schedule
 from draftbench.planner.cost_sources import engine_name
-from draftbench.planner.decide import HARDLY_MORE_LOSS, Alternative, DecisionAt, Evaluator
+from draftbench.planner.decide import HARDLY_MORE_LOSS, DecisionAt
+from draftbench.planner.evaluator import Evaluator
 from draftbench.planner.headroom import headroom
 from draftbench.planner.latency import latency, slo_kept
 from draftbench.planner.options import DecisionOptions
@@ -39,6 +41,7 @@ from draftbench.planner.recommendation import (
     PredictionError,
     Recommendation,
 )
+from draftbench.planner.settle import larger_sweep, settled_by
 from draftbench.records import SELF, Candidate, DraftingMode
 from draftbench.run_folder.run import Run
 
@@ -69,12 +72,8 @@ def recommend(run: Run, options: DecisionOptions | None = None) -> Recommendatio
     alone = leader.value(decided.by) if leader and not decided.deciding else None
     evaluated, ceiling = evaluations(run, decided), None
     error = prediction_errors(evaluator)
-    doubts, settled_by = caveats(evaluator, decided, error), decided.settled_by
-    kinds = {caveat.kind for caveat in doubts}
-    if "unfinished" in kinds:
-        settled_by = "resuming"
-    elif "impossible" in kinds:
-        settled_by = "quiet"
+    doubts = caveats(evaluator, decided, error)
+    remedy = settled_by(decided, doubts)
     question, samples = run.manifest.question, any(t.sampling.temperature for t in run.trajectories)
     if question.mode is DraftingMode.GREEDY and question.responses == "target" and samples:
         # The α of the target as its own draft, if no greedy draft can be expected to reach more,
@@ -119,8 +118,8 @@ def recommend(run: Run, options: DecisionOptions | None = None) -> Recommendatio
         arrivals=arrivals,
         costs_from=evaluator.source.runner if evaluator.foreign else None,
         slo_kept=slo_kept(run, leader, decided.concurrency, evaluator.options.slo),
-        settled_by=settled_by,
-        larger_sweep=decided.larger_sweep,
+        settled_by=remedy,
+        larger_sweep=larger_sweep(decided) if remedy == "sample" else None,
         ceiling_alpha=ceiling,
         headroom=headroom(decided, evaluated, ceiling),
         runner_up_faster=decided.chance(decided.runner_up, leader)

@@ -14,14 +14,10 @@ from statistics import median
 import numpy as np
 
 from draftbench.acceptance.intervals import quantiles
+from draftbench.planner.alternatives import Alternative
 from draftbench.planner.cells import ks_of
-from draftbench.planner.decide import (
-    HARDLY_MORE_LOSS,
-    TIMING_NOISE,
-    Alternative,
-    DecisionAt,
-    Evaluator,
-)
+from draftbench.planner.decide import HARDLY_MORE_LOSS, TIMING_NOISE, DecisionAt
+from draftbench.planner.evaluator import Evaluator
 from draftbench.planner.options import DecisionOptions
 from draftbench.planner.passes import STALL
 from draftbench.records import SAMPLES_PER_VISIT, Candidate, CostPoint, Trajectory

@@ -319,11 +319,15 @@ def candidates(
         without,
     )
     alone = any(each.tokens_per_round_without_interval is not None for each in evaluations)
+    # A head, or prompt lookup: what it proposes depends on where a round began.
+    without_alpha = any(each.replayed and or_alone("alpha")(each) is None for each in evaluations)
     grammars = any(caveat.kind == "structured-output" for caveat in answer.caveats)
     meanings = {
-        "α": "α acceptance rate" + ", replayed without grammars" * grammars,
+        "α": "α acceptance rate"
+        + " (draft models only)" * without_alpha
+        + ", replayed without grammars" * grammars,
         "tok/round": "tok/round over all rounds",
-        "c": "c draft step / target step",
+        "c": "c draft/target step",
     }
     legend = [words for column, words in meanings.items() if column in head]
     legend += ["* predicted" if answer.costs_from else "* not decoded"] if starred else []

@@ -27,8 +27,8 @@ MAX_LINE_BYTES = 64 << 20
 _READ_AHEAD = 4 << 20  # whole lines of a sweep, which take four times as long in pieces
 
 _HINTS = {
-    errno.ENOSPC: "free some space and repeat the command",
-    errno.EDQUOT: "your quota is used up; free some space and repeat the command",
+    errno.ENOSPC: "free some space",
+    errno.EDQUOT: "your quota is used up; free some space",
     errno.EROFS: "the file system is read-only; take another --out",
     errno.EACCES: "you may not write there; take another --out",
     errno.ELOOP: "a run folder holds no links; take another --out",

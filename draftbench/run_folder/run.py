@@ -8,7 +8,7 @@ the same process. All other repeated measurements are kept.
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -68,6 +68,9 @@ class Run:
     engines: tuple[EngineFacts, ...] = ()
     served: tuple[Served, ...] = ()
     path: Path | None = None
+    # The rounds computed along its replays (`acceptance.candidate_rounds`), by candidate; a sweep
+    # hands them from one run to the next, which has a few more records.
+    rounds: dict[Any, Any] = field(default_factory=dict, repr=False, compare=False)
 
     def __repr__(self) -> str:
         """Three lines, for a notebook."""
@@ -195,8 +198,16 @@ def check_that_it_fits(
         )
 
 
-def run_of(manifest: Manifest, records: Sequence[AnyObservation]) -> Run:
-    """Group records by type, leaving out those that no longer count (see the top of this file)."""
+def run_of(
+    manifest: Manifest,
+    records: Sequence[AnyObservation],
+    rounds: dict[Any, Any] | None = None,
+) -> Run:
+    """Group records by type, leaving out those that no longer count (see the top of this file).
+
+    Args:
+        rounds: of an earlier run with some of these records.
+    """
     trajectories = {r.key: r for r in records if isinstance(r, Trajectory)}
     replays = {(r.key, r.candidate): r for r in records if isinstance(r, (Replay, LookupReplay))}
     # An answer is recorded again once it is known whether it differs at a near tie.
@@ -222,6 +233,7 @@ def run_of(manifest: Manifest, records: Sequence[AnyObservation]) -> Run:
         workers=tuple(r for r in records if isinstance(r, WorkerFacts)),
         engines=tuple(r for r in records if isinstance(r, EngineFacts)),
         served=served,
+        rounds={} if rounds is None else rounds,
     )
 
 

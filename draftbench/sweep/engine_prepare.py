@@ -30,8 +30,8 @@ from draftbench.errors import (
     UsageError,
 )
 from draftbench.flags import LARGEST_CONCURRENCY, LARGEST_K
-from draftbench.hub import short_name
-from draftbench.measure.prompts import LostAnswerError, Prompt, TextSide, fitted
+from draftbench.hub import or_beside, short_name
+from draftbench.measure.prompts import LostAnswerError, Prompt, TargetText, fitted
 from draftbench.measure.replay import ServedTarget
 from draftbench.measure.trajectories import PromptSample
 from draftbench.memory import LEVELS, format_size, level_of
@@ -164,7 +164,9 @@ def prepare_serving(
             hint="name it with --target: its configuration and tokenizer are enough",
         )
     checks: dict[Method, Check] = {
-        "draft-model": partial(check_pair, target.source, traffic=counts_of(prompts))
+        "draft-model": partial(
+            check_pair, target.source, traffic=counts_of(prompts), chats=summary.chats > 0
+        )
     }
     if heads := [specs[name] for name, each in speculations.items() if each.method == "eagle3"]:
         obstacle = _no_states(options, build)
@@ -338,10 +340,8 @@ def _check_starts(
             continue
         what = f"no head at `{method}:{spec}`" if is_head else f"no model at `{spec}`"
         hint = WHERE_HEADS_ARE if is_head else _MODELS
-        raise ModelError(
-            f"{flag}: {what}",
-            hint="give a .gguf file" if rules.converts and not replayed_here else hint,
-        )
+        hint = "give a .gguf file" if rules.converts and not replayed_here else hint
+        raise ModelError(f"{flag}: {what}", hint=or_beside(spec, hint))
 
 
 def _connected(
@@ -488,7 +488,7 @@ def target_of(
     return EngineTarget(
         name,
         source,
-        TextSide(source, _TEMPLATE_OF_STARTED if server is None else _TEMPLATE_OF_RUNNING),
+        TargetText(source, _TEMPLATE_OF_STARTED if server is None else _TEMPLATE_OF_RUNNING),
         configured,
         context,
         ids=rows or len(source.tokenizer) + _PADDING,
@@ -502,7 +502,7 @@ class ServerText:
     server: Server
 
     def prompt(self, request: Request, limit: int, context_length: int) -> Prompt | None:
-        """The request as token ids, as `measure.prompts.TextSide` makes them.
+        """The request as token ids, as `measure.prompts.TargetText` makes them.
 
         Raises:
             RefusedError: the request asks for what cannot be asked over HTTP.

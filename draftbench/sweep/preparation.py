@@ -41,7 +41,7 @@ from draftbench.errors import (
     UsageError,
 )
 from draftbench.hub import names_model
-from draftbench.measure.prompts import LostAnswerError, Prompt, TextSide
+from draftbench.measure.prompts import LostAnswerError, Prompt, TargetText
 from draftbench.models.compatibility import check_pair, check_writes, context_length_of
 from draftbench.models.drafting import DRAFT_KINDS, Method, draft_name, parsed
 from draftbench.models.eagle import check_eagle
@@ -85,7 +85,7 @@ Check = Callable[[ModelSource], tuple[str, ...] | None]
 
 
 class PromptMaker(Protocol):
-    """Turns requests into token ids: `measure.prompts.TextSide`, or a server."""
+    """Turns requests into token ids: `measure.prompts.TargetText`, or a server."""
 
     def prompt(self, request: Request, limit: int, context_length: int) -> Prompt | None: ...
 
@@ -192,9 +192,11 @@ def prepare_models(options: SweepOptions, command: str, watcher: Watcher) -> Pre
             f"`{target.name}` names no context length, as recurrent models do",
             hint="choose a target whose layers keep keys and values",
         )
-    prompts, summary = render(options, traffic, TextSide(target), context)
+    prompts, summary = render(options, traffic, TargetText(target), context)
     checks: dict[Method, Check] = {
-        "draft-model": partial(check_pair, target, traffic=counts_of(prompts)),
+        "draft-model": partial(
+            check_pair, target, traffic=counts_of(prompts), chats=summary.chats > 0
+        ),
         "eagle3": partial(check_eagle, target),
         "mtp": check_mtp,
     }
@@ -329,6 +331,7 @@ def render(
     dropped: Counter[str] = Counter()
     refused: dict[str, list[RefusedError]] = {}
     first: Request | None = None
+    chats = 0
     for request in traffic.requests:
         if options.responses == "log" and not request.response:
             dropped["no logged answer"] += 1
@@ -354,6 +357,7 @@ def render(
             dropped["a logged answer without any token"] += 1
         else:
             first = first or request
+            chats += request.messages is not None
             prompts.append(prompt)
     if refused and not (options.traffic.skip_bad and prompts):
         count, firsts = sum(map(len, refused.values())), [each[0] for each in refused.values()]
@@ -378,7 +382,7 @@ def render(
         left_out={**summary.left_out, **dropped},
         assumed=summary.assumed if options.temperature is None else {},
         constrained=sum(prompt.request.constraint is not None for prompt in prompts),
-        chats=sum(prompt.request.messages is not None for prompt in prompts),
+        chats=chats,
         first=first_request(first, rendered, shown=shown),
     )
 

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property, partial
 from itertools import chain
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import msgspec
 
@@ -86,8 +86,8 @@ class SweepState:
     waves: list[list[list[PromptSample]]]  # all responses to write, by wave and group
     due: int  # waves to measure; with --until settled one more at a time
     settled: bool = False  # whether these waves settle the answer
-    # By which the last k's were chosen: while it is here, its rounds need not be computed again.
-    run: Run | None = None
+    # By candidate: computed along replays when k's were chosen, and not again for the next.
+    rounds: dict[Any, Any] = field(default_factory=dict)
     responses: dict[Key, ScoredResponse] = field(default_factory=dict)
     facts: dict[Candidate | None, list[ModelFacts]] = field(default_factory=dict)
     failures: dict[Candidate | None, Failure] = field(default_factory=dict)
@@ -182,7 +182,7 @@ class SweepState:
     def _measured(self) -> Run:
         """All that was measured so far."""
         records = [*self.records(), *chain(*self.costs.values()), *chain(*self.facts.values())]
-        return run_of(self.prepared.manifest, records)
+        return run_of(self.prepared.manifest, records, self.rounds)
 
     def trajectories(self) -> list[Trajectory]:
         """The recorded responses, in the order of the plan."""
@@ -422,10 +422,8 @@ class SweepState:
             *(row for each in seen for row in self.replayed(each)),
             *(row for each in seen for row in self.decodes.get(str(each), ())),
         ]
-        run = run_of(self.prepared.manifest, records)
-        ks = ks_to_decode(run, candidate, concurrency, options.most_ks)
-        self.run = run
-        return ks
+        run = run_of(self.prepared.manifest, records, self.rounds)
+        return ks_to_decode(run, candidate, concurrency, options.most_ks)
 
     def _timed_enough(
         self, candidate: Candidate, concurrency: int

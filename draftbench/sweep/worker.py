@@ -17,7 +17,7 @@ from draftbench.decoder.runner import clock_for
 from draftbench.errors import DraftbenchError, ModelError
 from draftbench.measure.candidate import LoadedCandidate, MeasurementContext, load_draft
 from draftbench.measure.decoding import decode_requests
-from draftbench.measure.prompts import TextSide
+from draftbench.measure.prompts import TargetText
 from draftbench.measure.replay import replay
 from draftbench.measure.step_costs import LEAST_TURNS, time_steps
 from draftbench.measure.trajectories import ScoredResponse, generate, logged, score
@@ -86,7 +86,7 @@ class Worker:
             self._keep_facts(facts, known)
             self._measurement = MeasurementContext(
                 target=target,
-                text=TextSide(self.prepared.target),
+                text=TargetText(self.prepared.target),
                 mode=self.options.mode,
                 ks=self.options.ks,
                 lookup=self.options.lookup,

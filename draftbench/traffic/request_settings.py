@@ -7,6 +7,7 @@ field's name.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from typing import Annotated, Any
 
@@ -22,6 +23,15 @@ from draftbench.traffic.setting_names import ALIASES, MARKS, NEUTRAL, PADDING, T
 _TEMPLATE_SWITCHES = ("enable_thinking", "reasoning_effort")
 # Python's words, which some tables contain → JSON's.
 _PYTHON = {"True": "true", "False": "false"}
+# Types in msgspec's words → in a user's.
+_TYPES = {
+    "float": "a number",
+    "int": "an integer",
+    "str": "text",
+    "bool": "true or false",
+    "array": "a list",
+    "object": "an object",
+}
 # Numbers of tokens that mean no limit.
 _ENDLESS = (-1, -2, "inf", "Infinity")
 _INT64 = 2**63 - 1
@@ -98,7 +108,8 @@ def request_fields(settings: Mapping[str, Any], *, server: bool) -> dict[str, An
     except msgspec.ValidationError as error:
         reason, _, place = str(error).replace(" | null", "").partition(" - at ")
         name = place.partition("$.")[2].rstrip("`")
-        raise BadRowError(f"`{name}`: {reason[0].lower()}{reason[1:]}") from None
+        plain = re.sub(r"`(\w+)(?: \| (\w+))?`", _in_words, reason)
+        raise BadRowError(f"`{name}`: {plain[0].lower()}{plain[1:]}") from None
     if not TEMPLATE_RESERVED.isdisjoint(asked.chat_template_kwargs):
         raise NotRepresentableError("chat_template_kwargs")
     switches = {name: given[name] for name in _TEMPLATE_SWITCHES if name in given}
@@ -117,6 +128,10 @@ def request_fields(settings: Mapping[str, Any], *, server: bool) -> dict[str, An
         "template": asked.chat_template_kwargs | switches,
         "constraint": constraint,
     }
+
+
+def _in_words(types: re.Match[str]) -> str:
+    return " or ".join(_TYPES.get(name, name) for name in types.groups() if name)
 
 
 def setting_value(name: str, value: Any) -> Any:

@@ -50,16 +50,6 @@ def work_folder(out: Path) -> Path:
     return out.parent / f".{out.name}.training"
 
 
-def check_place(out: Path) -> None:
-    """Raise a UsageError if a checkpoint cannot be written there, or there is one."""
-    if out.exists():
-        raise UsageError(f"`{out}` exists", hint="take a new folder for --out")
-    if not out.absolute().parent.is_dir():
-        raise UsageError(
-            f"there is no folder `{out.absolute().parent}`", hint="create it, or take another --out"
-        )
-
-
 def check_apart(plan: Plan, out: Path) -> None:
     """Raise a UsageError if a checkpoint would lie in the draft's or the target's folder."""
     for model in (plan.draft, plan.target):

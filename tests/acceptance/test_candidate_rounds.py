@@ -150,9 +150,11 @@ def test_rounds_of_the_same_records_are_computed_once_and_of_others_anew():
     responses, replays = [trajectory(name) for name in "ab"], [replay((1,) * 8, request="a")]
     first = run_of(manifest(), [*responses, *replays])
     known = candidate_rounds(first, SMALL)
-    assert candidate_rounds(run_of(manifest(), [*responses, *replays]), SMALL) is known
-    more = run_of(manifest(), [*responses, *replays, replay((0,) * 8, request="b")])
-    assert candidate_rounds(more, SMALL).at(1).target_passes.tolist() == [4, 8]
-    other = run_of(manifest(), [*responses, replay((0,) * 8, request="a")])
+    again = run_of(manifest(), [*responses, *replays], first.rounds)
+    assert candidate_rounds(again, SMALL) is known
+    more = [*responses, *replays, replay((0,) * 8, request="b")]
+    found = candidate_rounds(run_of(manifest(), more, first.rounds), SMALL)
+    assert found.at(1).target_passes.tolist() == [4, 8]
+    other = run_of(manifest(), [*responses, replay((0,) * 8, request="a")], again.rounds)
     assert candidate_rounds(other, SMALL).at(1).target_passes.tolist() == [8]
     assert known.at(1).target_passes.tolist() == [4]

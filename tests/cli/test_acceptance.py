@@ -86,6 +86,8 @@ def test_lost_parts_leave_no_empty_tables() -> None:
     shown = whole(changed(**lost, rounds_by_group=(), trees=()))
     assert "small:int4: a head, 40 requests" in shown
     assert "No α" in shown
+    assert "small:int4: no α: what it proposes depends on where" in screen(changed(**lost))
+    assert "no α" not in screen(REPORT)
     for title in ("where tokens are accepted", "by group", "best trees"):
         assert title not in shown
 

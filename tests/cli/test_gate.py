@@ -186,7 +186,28 @@ def test_what_a_baseline_cannot_be_saved_by_is_refused(failing, tmp_path, words,
 def test_a_run_without_the_baselines_draft_names_those_that_replace_it(failing, swept, pinned):
     said = failing(4, "gate", "--baseline", with_fields(pinned, candidate="other"), swept[0])
     assert "the draft was other, which this run did not measure\n" in said
-    assert "hint: its candidates are draft, ngram; name the draft that replaces it" in said
+    assert "hint: measure it too (--drafts, --quant), or name the draft that replaces it" in said
+    assert "this run has draft, ngram" in said
+
+
+@pytest.mark.parametrize(
+    ("run", "named", "said"),
+    [
+        (
+            "tinyllama-stories-40",
+            (),
+            "stories15M is the run's best draft, a toss-up with ngram: if",
+        ),
+        ("qwen2.5-coder", (), "qwen0.5:int4 is the run's best draft: if you serve another"),
+        ("qwen2.5-coder", ("--candidate", "qwen0.5"), None),
+        ("tinyllama-stories", (), None),  # its only draft
+    ],
+)
+def test_a_baseline_of_no_named_draft_says_whose_it_is(command, tmp_path, run, named, said):
+    """The next sweep may recommend another one, and need not even measure this one."""
+    done = command("gate", "--save", tmp_path / "base.json", KEPT.with_name(run), *named)
+    assert done.code == 0
+    assert said in done.err if said else "best draft" not in done.err
 
 
 def test_without_a_run_the_newest_is_saved_and_judged_also_against_a_folder(

@@ -65,6 +65,14 @@ def test_an_unknown_word_is_named_with_the_one_that_was_probably_meant(failing, 
         ({"target": "./no"}, "error: no model at `./no`\nhint: give a directory with config.json"),
         ({"drafts": ("ngram", "./no")}, "error: no model at `./no`\nhint: give a directory"),
         (
+            {"target": "./fle.gguf"},
+            "error: no model at `./fle.gguf`\nhint: did you mean `./file.gguf`? give",
+        ),
+        (
+            {"drafts": ("eagle3:./fle.gguf",)},
+            "error: no head at `eagle3:./fle.gguf`\nhint: did you mean `./file.gguf`? give",
+        ),
+        (
             {"drafts": ("eagle3:./no",)},
             "error: no head at `eagle3:./no`\nhint: give the folder of the head, which holds",
         ),
@@ -75,6 +83,7 @@ def test_where_no_run_can_be_and_models_that_are_not_there_are_refused_before_tr
 ):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "file").touch()
+    (tmp_path / "file.gguf").touch()
     out = ["--out", wrong.pop("out")] if "out" in wrong else []
     assert sweep(*out, traffic="none.jsonl", **wrong).startswith(said)
 

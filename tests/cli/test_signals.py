@@ -272,5 +272,5 @@ def test_a_full_disk_leaves_the_command_that_goes_on(failing, small_words, monke
 
     monkeypatch.setattr(RunWriter, "append", full)
     said = failing(2, *small_words)
-    room = "hint: free some space and repeat the command; "
+    room = "hint: free some space; "
     assert said.splitlines()[1] == room + goes_on(small_words)

@@ -406,6 +406,13 @@ def test_what_an_engine_does_in_its_own_way_is_said(plan, engine, version, chang
     assert words in notes(plan(**changes), engine, version)
 
 
+def test_what_happens_to_requests_beyond_the_drafts_context_comes_first(plan):
+    first, *others = configure(plan(provisional="few", **SHORT, **SIZES), "tensorrt-llm").to_do
+    assert first.startswith("TensorRT-LLM: ")
+    assert "2048 tokens" in first
+    assert others
+
+
 @pytest.mark.parametrize(
     ("engine", "version", "changes", "unsaid"),
     [

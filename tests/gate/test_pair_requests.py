@@ -170,7 +170,7 @@ def test_a_draft_that_was_not_measured_is_refused_beside_what_else_differs(run):
         "the baseline cannot be compared: the draft was small, which this run did not measure; "
         "--samples was 1, is 2"
     )
-    assert refused.hint.startswith("its candidates are ngram, big; name the draft that replaces it")
+    assert refused.hint.startswith("measure it too (--drafts, --quant), or name")
     assert refusal(run(), run()) is None
 
 

@@ -55,5 +55,5 @@ def test_a_full_disk_loses_nothing_and_the_run_is_resumed_with_room(tmp_path):
         pytest.skip("may not mount")
     assert done.stdout, done.stderr
     first, *rest = done.stdout.splitlines()
-    assert "No space left on device | free some space and repeat" in first, done.stderr
+    assert "No space left on device | free some space" in first, done.stderr
     assert rest == ["resumed"]

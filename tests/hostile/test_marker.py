@@ -194,7 +194,7 @@ def test_a_crash_in_the_middle_of_a_text_does_not_quote_it(tmp_path, monkeypatch
     def crash(self, *_, **__):
         raise raised(f"cannot read\n{MARKER}")
 
-    monkeypatch.setattr("draftbench.measure.prompts.TextSide.prompt", crash)
+    monkeypatch.setattr("draftbench.measure.prompts.TargetText.prompt", crash)
     (tmp_path / "log.jsonl").write_text('{"prompt": "a"}\n')
     models = ["--target", str(EMBEDDED / "target"), "--drafts", "ngram"]
     words = [*models, "--traffic", str(tmp_path / "log.jsonl"), "--out", str(tmp_path / "run")]

@@ -22,7 +22,7 @@ from scenes import EMBEDDED
 from draftbench.cli import main
 from draftbench.errors import ModelError, TrafficError
 from draftbench.measure import templates
-from draftbench.measure.prompts import TextSide
+from draftbench.measure.prompts import TargetText
 from draftbench.models.source import ModelSource
 from draftbench.records import Request
 
@@ -50,12 +50,12 @@ def chat(content: str = MARKER) -> Request:
 
 @pytest.fixture
 def text():
-    """Makes the text side of the embedded target with another template."""
+    """Makes the text of the embedded target with another template."""
 
-    def with_template(template: str) -> TextSide:
-        side = TextSide(ModelSource(str(EMBEDDED / "target")))
-        side.tokenizer.chat_template = template
-        return side
+    def with_template(template: str) -> TargetText:
+        target_text = TargetText(ModelSource(str(EMBEDDED / "target")))
+        target_text.tokenizer.chat_template = template
+        return target_text
 
     return with_template
 
@@ -76,43 +76,45 @@ def test_a_template_that_never_ends_is_ended(text, monkeypatch, name):
 @pytest.mark.parametrize("name", HUGE)
 def test_a_template_that_wants_gigabytes_gets_them_nowhere(text, monkeypatch, name):
     monkeypatch.setattr(templates, "MEMORY_BYTES", 1 << 28)
-    side = text(HUGE[name])
+    target_text = text(HUGE[name])
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     with pytest.raises(ModelError, match=r"needs more than .* of memory on log\.jsonl:3"):
-        side.prompt(chat(), 64, 512)
+        target_text.prompt(chat(), 64, 512)
     assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 64 << 10  # KiB
 
 
 def test_after_a_chat_that_was_given_up_the_next_is_rendered(text, monkeypatch):
     monkeypatch.setattr(templates, "SECONDS", 0.5)
-    side = text("{% if messages[0].content == 'a' %}" + LOOP + "{% endif %}b")
+    target_text = text("{% if messages[0].content == 'a' %}" + LOOP + "{% endif %}b")
     with pytest.raises(ModelError, match="did not end"):
-        side.prompt(chat("a"), 64, 512)
-    prompt = side.prompt(chat("c"), 64, 512)
-    assert side.tokenizer.decode(prompt.tokens) == "b"
+        target_text.prompt(chat("a"), 64, 512)
+    prompt = target_text.prompt(chat("c"), 64, 512)
+    assert target_text.tokenizer.decode(prompt.tokens) == "b"
 
 
 def test_time_between_two_chats_is_not_counted(text, monkeypatch):
     monkeypatch.setattr(templates, "SECONDS", 0.5)
-    side = text("{{ messages[0].content }}")
-    side.prompt(chat(), 64, 512)
+    target_text = text("{{ messages[0].content }}")
+    target_text.prompt(chat(), 64, 512)
     time.sleep(0.8)
-    assert side.prompt(chat(), 64, 512) is not None
+    assert target_text.prompt(chat(), 64, 512) is not None
 
 
 def test_a_template_that_ends_its_process_ends_no_other(text):
-    side = text("{{ messages }}")
-    side.tokenizer.apply_chat_template = lambda *_, **__: os.kill(os.getpid(), signal.SIGKILL)
+    target_text = text("{{ messages }}")
+    target_text.tokenizer.apply_chat_template = lambda *_, **__: os.kill(
+        os.getpid(), signal.SIGKILL
+    )
     with pytest.raises(ModelError, match=r"ended its process on log\.jsonl:3"):
-        side.prompt(chat(), 64, 512)
+        target_text.prompt(chat(), 64, 512)
 
 
-def test_the_process_ends_with_the_text_side(text):
+def test_the_process_ends_with_the_targets_text(text):
     others = set(multiprocessing.active_children())
-    side = text("{{ messages[0].content }}")
-    side.prompt(chat(), 64, 512)
+    target_text = text("{{ messages[0].content }}")
+    target_text.prompt(chat(), 64, 512)
     (child,) = set(multiprocessing.active_children()) - others
-    del side
+    del target_text
     assert not child.is_alive()
 
 

@@ -13,7 +13,7 @@ import torch
 
 from draftbench.decoder.runner import HostClock
 from draftbench.decoder.scripted_model import ScriptedRunner
-from draftbench.measure.prompts import Prompt, TextSide
+from draftbench.measure.prompts import Prompt, TargetText
 from draftbench.measure.trajectories import ScoredResponse, generate, score
 from draftbench.models.quantize import Build, build_runner
 from draftbench.models.source import ModelSource
@@ -42,7 +42,7 @@ def draft():
 @pytest.fixture
 def text():
     """Not shared: a test may give the tokenizer a chat template."""
-    return TextSide(_source("target"))
+    return TargetText(_source("target"))
 
 
 def _request(prompt: str | None = "import os\n\n\ndef main():\n", **fields: Any) -> Request:
@@ -89,7 +89,7 @@ PROMPTS = [
 @pytest.fixture(scope="session")
 def five_prompts(text_source, make):
     """Five requests of different prompts and limits, two of them sampled."""
-    text, how = TextSide(text_source), [Sampling(), Sampling(temperature=0.8, top_p=0.9)]
+    text, how = TargetText(text_source), [Sampling(), Sampling(temperature=0.8, top_p=0.9)]
     requests = [
         make.request(prompt, id=str(at), max_tokens=12 + 5 * at, sampling=how[at % 2])
         for at, prompt in enumerate(PROMPTS)

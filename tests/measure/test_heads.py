@@ -7,13 +7,14 @@ import pytest
 import torch
 
 from draftbench.acceptance.faults import contradiction
+from draftbench.decoder.attention import LaterDepths
 from draftbench.decoder.eagle import EagleHead
 from draftbench.decoder.heads import Drafted, HeadDrafter
 from draftbench.decoder.runner import HiddenStates, HostClock
 from draftbench.errors import ModelError
 from draftbench.measure.candidate import LoadedCandidate, MeasurementContext
 from draftbench.measure.decoding import decode_requests
-from draftbench.measure.prompts import TextSide
+from draftbench.measure.prompts import TargetText
 from draftbench.measure.replay import replay, replay_head
 from draftbench.measure.trajectories import PromptSample
 from draftbench.models.eagle import build_head, check_eagle
@@ -33,7 +34,7 @@ def loaded(text_source, target):
     assert said.startswith("its draft vocabulary covers 1,024 of the target's 2,048 tokens")
     measurement = MeasurementContext(
         target=target,
-        text=TextSide(text_source),
+        text=TargetText(text_source),
         mode=DraftingMode.GREEDY,
         ks=(DEPTHS,),
         lookup=NGramSizes(2, 1),
@@ -192,6 +193,27 @@ def wrong_ids(monkeypatch):
 
 
 FAULTS = stale_keys, one_position_behind, states_behind_the_last_norm, swapped_layers, wrong_ids
+
+
+@pytest.mark.slow  # 600 rounds: it changes one in a hundred
+def test_a_replay_whose_position_does_not_advance_with_the_depth_is_contradicted(
+    loaded, make, monkeypatch
+):
+    attend = LaterDepths.attend
+
+    def stuck(self, layer, qkv):
+        self.place = self.place - 1
+        return attend(self, layer, qkv)
+
+    responses, sound = replayed(loaded, make, 14, 56)
+    monkeypatch.setattr(LaterDepths, "attend", stuck)
+    broken = replay(loaded, responses)
+    rows = list(chain.from_iterable(decode_requests(loaded, responses, (1, 2, 3, 4), 1)))
+    drafted = [row for row in rows if row.k]
+    for records, contradicts in ((sound, False), (broken, True)):
+        pairs = [(r.trajectory, record) for r, record in zip(responses, records, strict=True)]
+        found = contradiction(pairs, drafted, NEAR_TIE_MARGIN["float32"], by_position=True)
+        assert (found is not None) is contradicts
 
 
 @pytest.mark.parametrize("fault", [None, *FAULTS])

@@ -67,6 +67,14 @@ def test_a_pair_that_works_has_its_caveats(workshop, target, draft, caveats):
     assert check_pair(workshop.source("t", **target), workshop.source("d", **draft)) == caveats
 
 
+@pytest.mark.parametrize("own", [{}, {"chat_template": "{{ messages[-1].content }}"}])
+def test_a_draft_of_plain_prompts_needs_no_chat_template(workshop, own):
+    target = workshop.source("t", chat_template="{{ messages[0].content }}")
+    draft = workshop.source("d", **own)
+    assert check_pair(target, draft, chats=False) == ()
+    assert check_pair(target, draft) != ()
+
+
 @pytest.mark.parametrize(
     ("draft", "traffic", "share"),
     [

@@ -74,6 +74,16 @@ def test_a_model_that_is_not_there_is_refused_by_what_was_meant(spec, message, h
     assert not ModelSource("").on_hub
 
 
+@pytest.mark.parametrize("spec", ["./smolm2", "smolm2", "./smolm2/", "models/smolm2"])
+def test_a_misspelt_path_names_the_model_beside_it(tmp_path, monkeypatch, spec):
+    monkeypatch.chdir(tmp_path)
+    for name in ("smollm2", "models/smollm2", "qwen0.5"):
+        (tmp_path / name).mkdir(parents=True)
+    (tmp_path / "smolm2.txt").touch()
+    meant = spec.rstrip("/").replace("smolm2", "smollm2")
+    assert refused(ModelSource(spec)).hint.startswith(f"did you mean `{meant}`? ")
+
+
 @pytest.mark.parametrize(
     ("what", "file", "content", "words"),
     [

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from scenes import ALL, DRAFT, STEPS
 
-from draftbench.planner import decide, effects
+from draftbench.planner import effects, evaluator
 
 
 @pytest.fixture
@@ -16,7 +16,7 @@ def requests_alone(monkeypatch):
         monkeypatch.setattr(effects, name, 1e-3)
     monkeypatch.setattr(effects.BuiltInDesign, "noises", np.array([1e-6]))
     monkeypatch.setattr(effects.BuiltInDesign, "spreads", (1.0,))
-    monkeypatch.setattr(decide, "_AMONG", np.array([100.0]))
+    monkeypatch.setattr(evaluator, "_AMONG", np.array([100.0]))
 
 
 @pytest.fixture

@@ -19,7 +19,7 @@ from draftbench.planner.cells import (
     measurements,
     steady,
 )
-from draftbench.planner.decide import Evaluator
+from draftbench.planner.evaluator import Evaluator
 from draftbench.planner.options import DecisionOptions
 from draftbench.records import Decode
 

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from scenes import ALL, BIG, DRAFT, NONE, SMALL, TARGET, Scene
 
 from draftbench.planner.concurrencies import at_concurrency, plain_decoding
-from draftbench.planner.decide import Evaluator
+from draftbench.planner.evaluator import Evaluator
 from draftbench.planner.options import DecisionOptions
 from draftbench.planner.recommend import recommend
 from draftbench.planner.recommendation import Configuration, ScheduleEntry

@@ -23,7 +23,9 @@ from scenes import (
 
 from draftbench.acceptance.intervals import Estimate
 from draftbench.errors import UsageError
-from draftbench.planner.decide import Evaluator, decide, memory_needed
+from draftbench.planner.alternatives import memory_needed
+from draftbench.planner.decide import decide
+from draftbench.planner.evaluator import Evaluator
 from draftbench.planner.latency import tail_ratio
 from draftbench.planner.options import DecisionOptions
 from draftbench.planner.recommend import recommend

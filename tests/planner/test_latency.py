@@ -3,7 +3,7 @@
 import pytest
 from scenes import ALL, SMALL, manifest, replay, served, trajectory
 
-from draftbench.planner.decide import Evaluator
+from draftbench.planner.evaluator import Evaluator
 from draftbench.planner.latency import keeps, latency, slo_kept
 from draftbench.planner.options import DecisionOptions
 from draftbench.planner.recommend import recommend

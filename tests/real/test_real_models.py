@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from draftbench.cli import main
-from draftbench.measure.prompts import TextSide
+from draftbench.measure.prompts import TargetText
 from draftbench.models.compatibility import check_pair
 from draftbench.models.quantize import Build, build_runner
 from draftbench.models.source import ModelSource
@@ -41,7 +41,7 @@ def test_greedy_speculation_writes_what_transformers_writes(model):
     rolled back.
     """
     source = ModelSource(model("smollm2"))
-    ends = TextSide(source).end_tokens
+    ends = TargetText(source).end_tokens
     asked = check_greedy.prompts(source, "suite:creative", REQUESTS, TOKENS)
     known = check_greedy.references(source, asked, TOKENS, ends)
     target, _ = build_runner(source, Build(torch.float32, "none", "cpu"), None)

@@ -172,6 +172,13 @@ def test_the_legend_explains_what_is_shown_and_nothing_else():
     assert ["without ±" in words for words in (decoded, single)] == [False, True]
 
 
+def test_an_alpha_that_a_draft_cannot_have_is_explained(kept):
+    """Prompt lookup has none; the only draft of the other run has one."""
+    for run, said in (("tinyllama-stories-40", True), ("tinyllama-stories", False)):
+        (legend,) = candidates(recommend(kept[run])).notes
+        assert ("α acceptance rate (draft models only)" in legend) is said
+
+
 def test_what_was_not_decoded_is_marked_and_the_control_explained(reference):
     answer = recommend(reference)
     table = candidates(answer)

@@ -208,12 +208,18 @@ def test_the_row_of_the_control_is_no_candidate_that_is_counted(read, whole):
     assert "The row of self" not in read.text
 
 
-def test_a_draft_within_the_noise_of_timing_is_not_called_clearly_faster(run, text):
+@pytest.mark.parametrize(
+    "known",
+    [
+        {"speedup_expected": Estimate(1.2, 1.01, 1.4)},  # within the noise of timing
+        {"speedup_measured": Estimate(0.95, 0.9, 1.1)},  # though it is expected to be faster
+    ],
+)
+def test_a_draft_that_may_be_slower_is_not_called_clearly_faster(run, text, known):
     """Known fault: one of three was, beside an open decision."""
     lead = "The one candidate is not clearly faster"
     answer = recommend(run)
-    slow = Estimate(1.2, 1.01, 1.4)
-    edited = [msgspec.structs.replace(e, speedup_expected=slow) for e in answer.evaluations]
+    edited = [msgspec.structs.replace(e, **known) for e in answer.evaluations]
     assert lead not in text
     assert lead in page("run", run, msgspec.structs.replace(answer, evaluations=tuple(edited)))
 

@@ -11,7 +11,7 @@ from sweep.engine import FakeServer
 from draftbench.cli import main
 from draftbench.cli.traffic import traffic_lines
 from draftbench.errors import RunFolderError, TrafficError, UsageError
-from draftbench.measure.prompts import LostAnswerError, TextSide
+from draftbench.measure.prompts import LostAnswerError, TargetText
 from draftbench.models.source import ModelSource
 from draftbench.run_folder.manifest import Effort
 from draftbench.sweep.options import ServingOptions, SweepOptions
@@ -37,14 +37,14 @@ def logged(tmp_path):
 @pytest.fixture
 def tokenless(monkeypatch):
     """A tokenizer that makes nothing of some answers, and a template that loses a part of some."""
-    answer = TextSide.answer
+    answer = TargetText.answer
 
     def some(self, request):
         if request.response == "lost":
             raise LostAnswerError("reasoning that is not in the log")
         return [] if request.response == "nothing" else answer(self, request)
 
-    monkeypatch.setattr(TextSide, "answer", some)
+    monkeypatch.setattr(TargetText, "answer", some)
 
 
 def lines_of(prepared):
@@ -173,8 +173,10 @@ def test_requests_that_the_template_refuses_are_skipped_and_counted(small, tmp_p
 def test_the_first_prompt_is_shown_where_that_is_asked_for_and_of_a_suite(
     small, tmp_path, strict, asked, end
 ):
-    first = small.prepared("ngram", traffic=query(chats(tmp_path, "user")), **asked).traffic.first
+    prepared = small.prepared("ngram", traffic=query(chats(tmp_path, "user")), **asked)
+    first = prepared.traffic.first
     assert (first.roles, first.end) == (("user",), end)
+    assert prepared.manifest.traffic.chats == 1
     assert small.prepared("ngram", traffic=query("suite:completion", sample=1)).traffic.first.end
 
 

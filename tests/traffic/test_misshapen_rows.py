@@ -83,7 +83,7 @@ def test_a_form_says_itself_what_is_wrong_with_a_row():
         ),
         (
             {"llm.input_messages": [{"message": USER}], "llm.tools": 5},
-            "`tools`: expected `array`, got `int`",
+            "`tools`: expected a list, got an integer",
         ),
         (
             {"gen_ai.input.messages": [USER], "llm.request.functions": [[1]]},

@@ -94,7 +94,7 @@ def test_rows_without_a_temperature_are_counted_by_the_one_taken(tmp_path):
         (
             [{"prompt": "a"}, {"prompt": "b", "temperature": MARKER}],
             {},
-            "log.jsonl:2: `temperature`: expected `float`, got `str`",
+            "log.jsonl:2: `temperature`: expected a number, got text",
             "--skip-bad",
         ),
         (

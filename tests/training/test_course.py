@@ -1,6 +1,7 @@
 """Trainings as a user runs them, and where one that is under way keeps what it has."""
 
 import json
+import sys
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -50,6 +51,15 @@ def mine(swept, tmp_path_factory):
 
 def weights(folder):
     return {name: each.tolist() for name, each in load_file(folder / "model.safetensors").items()}
+
+
+def test_too_few_requests_are_refused_before_anything_that_trains_is_loaded(
+    failing, swept, tmp_path, monkeypatch
+):
+    monkeypatch.setitem(sys.modules, "draftbench.training.forecast", None)
+    monkeypatch.setattr("draftbench.training.examples.MIN_REQUESTS", 1000)
+    said = failing(2, "train", swept, "--draft", "spoiled", "--out", tmp_path / "out")
+    assert said.startswith("error: too few requests to train and prove the draft on: the run has")
 
 
 @slow
