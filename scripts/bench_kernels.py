@@ -4,7 +4,8 @@ PyTorch's FlashAttention. Matrices are those of models with 8, 1.5 and 0.3 billi
 
     python scripts/bench_kernels.py [FILE]
 
-It prints a line for each, and appends its figures to FILE as JSON.
+It prints a line for each, and appends its figures to FILE as JSON. Of 16-bit weights it also prints
+what other sizes of a program's work would give.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 from statistics import median
+from unittest.mock import patch
 
 import torch
 from torch import Tensor
@@ -36,6 +38,8 @@ MATRICES = {
     "0.3B down": (1024, 4096),
 }
 TOKENS = (1, 16)
+# Other values of constants of `kernels.py`: half the rows a program, fewer pieces on their way.
+OTHERS = (("GROUP", 16), ("STAGES", 3))
 # Rows and keys of attention with 32 heads of 128 over 8 key heads.
 HEADS, KEY_HEADS, HEAD = 32, 8, 128
 ATTENTION = [(rows, keys) for keys in (1024, 8192, 32768) for rows in (1, 8, 32)]
@@ -74,8 +78,10 @@ def normal(*size: int) -> Tensor:
     return torch.randn(*size, device="cuda", dtype=torch.bfloat16)
 
 
-def products(level: str, outputs: int, inputs: int, n: int) -> tuple[int, float, float | None]:
-    """Bytes of the matrix, and seconds of a product here and by PyTorch."""
+def products(
+    level: str, outputs: int, inputs: int, n: int, *, gated: bool
+) -> tuple[int, float, float | None]:
+    """Bytes of the matrix, and seconds of a product here, gated or not, and by PyTorch."""
     from draftbench.decoder import kernels
     from draftbench.decoder.linear import Matrix
 
@@ -91,10 +97,10 @@ def products(level: str, outputs: int, inputs: int, n: int) -> tuple[int, float,
             for _ in range(copies_of(outputs * inputs))
         ]
         matrices = [layer.matrix for layer in layers]
-    # To 8 bits the product rounds a single token itself; several are rounded before they are timed.
-    largest = x.float().abs().amax(1)[None]
-    given = [kernels.given(x, None, 0.0, largest, matrix) for matrix in matrices]
-    ours = seconds([lambda g=g: kernels.product(*g, torch.bfloat16) for g in given])
+    # As in a pass, tokens come in the matrix's type.
+    given = [kernels.given(x, None, 0.0, None, matrix) for matrix in matrices]
+    product = kernels.gated_product if gated else kernels.product
+    ours = seconds([lambda g=g: product(*g, torch.bfloat16) for g in given])
     return matrices[0].weight.nbytes, ours, theirs
 
 
@@ -110,7 +116,7 @@ def attention(rows: int, keys: int) -> tuple[int, float, float]:
     # It takes the heads that share a key as tokens, which all see every key.
     grouped = qkv[:, : HEADS * HEAD].reshape(rows, KEY_HEADS, -1, HEAD)
     flash = torch.ops.aten._scaled_dot_product_flash_attention.default
-    ours = seconds([lambda s=s: kernels.attention(*given, s, keys) for s in slabs])
+    ours = seconds([lambda s=s: kernels.attention(*given, s, keys, qkv.dtype) for s in slabs])
     return size, ours, seconds([lambda s=s: flash(grouped, *s.unbind()) for s in slabs])
 
 
@@ -131,13 +137,21 @@ def main(file: Path | None) -> None:
             with file.open("a") as lines:
                 lines.write(json.dumps(told) + "\n")
 
+    from draftbench.decoder import kernels
+
     for level in ("none", "int8", "fp8"):
         if level != "none" and kernel_of(level, "cuda") is None:
             print(f"{level}: this GPU has no kernel")
             continue
         for name, shape in MATRICES.items():
+            gated = "gate" in name
             for n in TOKENS:
-                say(f"{level} {name}, tokens {n}", *products(level, *shape, n), "PyTorch")
+                timed = products(level, *shape, n, gated=gated)
+                say(f"{level} {name}, tokens {n}", *timed, "PyTorch")
+            for constant, value in OTHERS if level == "none" else ():
+                with patch.object(kernels, constant, value):
+                    _, ours, _ = products(level, *shape, 1, gated=gated)
+                print(f"    1 token with {constant} = {value}: {ours * 1e6:.1f} µs")
     for rows, keys in ATTENTION:
         say(f"attention of {rows} to {keys} keys", *attention(rows, keys), "FlashAttention")
 

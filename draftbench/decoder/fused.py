@@ -5,9 +5,9 @@ is read. A layer becomes
 
     queries, keys and values · attention · output · gate and up · down
 
-with one more launch if attention is split into chunks of keys, and one more before each product by
-weights of 8 bits if there are several tokens to be rounded. A pass over many tokens is
-compute-bound: it uses PyTorch's products, and one launch for what lies between two of them.
+with one more launch if attention is split into chunks of keys. Each leaves tokens as the next one
+multiplies them, in 16 or in 8 bits. A pass over many tokens is compute-bound: it uses PyTorch's
+products, and one launch for what lies between two of them.
 """
 
 from __future__ import annotations
@@ -63,21 +63,24 @@ class FusedPasses:
         self, reach: int, tokens: Tensor, starts: Tensor, slabs: Tensor, hidden: HiddenStates | None
     ) -> Tensor:
         layers, dtype = self._model.layers, self._model.like.dtype
+        kinds = [matrix.weight.dtype for matrix in self._matrices]
         norm = layers[0].input_norm
-        sums, x, squares, largest = kernels.begin(tokens, self._model.embedding, norm.weight)
+        begun = kernels.begin(tokens, self._model.embedding, norm.weight, kinds[0])
+        sums, x, squares, largest = begun
         for index, layer in enumerate(layers):
             if hidden is not None:
                 hidden.take(index, sums)
-            qkv, out, gate_up, down = self._matrices[4 * index : 4 * index + 4]
+            at = 4 * index
+            qkv, out, gate_up, down = self._matrices[at : at + 4]
             given = kernels.given(x, squares, norm.eps, largest, qkv)
             heads, slab = kernels.product(*given, dtype), slabs.select(0, index)
-            x, largest = self._attention(heads, layer, starts, slab, reach)
+            x, largest = self._attention(heads, layer, starts, slab, reach, kinds[at + 1])
             norm, given = layer.mlp_norm, kernels.given(x, None, 0.0, largest, out)
-            x, squares, largest = kernels.add_product(sums, norm.weight, *given)
+            x, squares, largest = kernels.add_product(sums, norm.weight, kinds[at + 2], *given)
             given = kernels.given(x, squares, norm.eps, largest, gate_up)
-            x, largest = kernels.gated_product(*given, dtype)
+            x, largest = kernels.gated_product(*given, kinds[at + 3])
             norm, given = layer.next_norm, kernels.given(x, None, 0.0, largest, down)
-            x, squares, largest = kernels.add_product(sums, norm.weight, *given)
+            x, squares, largest = kernels.add_product(sums, norm.weight, kinds[at + 4], *given)
         given = kernels.given(x, squares, norm.eps, largest, self._matrices[-1])
         return kernels.product(*given, dtype)
 
@@ -92,16 +95,23 @@ class FusedPasses:
             if hidden is not None:
                 hidden.take(index, sums)
             slab = slabs.select(0, index)
-            x = layer.out(self._attention(layer.qkv(x), layer, starts, slab, reach)[0])
+            x = layer.qkv(x)
+            x = layer.out(self._attention(x, layer, starts, slab, reach, x.dtype)[0])
             x = kernels.add_norm(sums, x, layer.mlp_norm.weight, layer.mlp_norm.eps)
             x = layer.down(kernels.swiglu(layer.gate_up(x)))
             x = kernels.add_norm(sums, x, layer.next_norm.weight, layer.next_norm.eps)
         return model.logits(x)
 
     def _attention(
-        self, qkv: Tensor, layer: Layer, starts: Tensor, slab: Tensor, reach: int
+        self,
+        qkv: Tensor,
+        layer: Layer,
+        starts: Tensor,
+        slab: Tensor,
+        reach: int,
+        kind: torch.dtype,
     ) -> tuple[Tensor, Tensor]:
         norms: tuple[Tensor | None, Tensor | None, float] = (None, None, 0.0)
         if layer.q_norm is not None and layer.k_norm is not None:
             norms = (layer.q_norm.weight, layer.k_norm.weight, layer.q_norm.eps)
-        return kernels.attention(qkv, *norms, starts, *self._model.rotary, slab, reach)
+        return kernels.attention(qkv, *norms, starts, *self._model.rotary, slab, reach, kind)

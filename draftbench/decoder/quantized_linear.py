@@ -359,8 +359,8 @@ class Int4CudaLinear(ProductLinear):
 
 
 class EightBitLinear(ProductLinear):
-    """Weights and tokens in 8 bits on a GPU, with one scale per output and per token, as in serving
-    engines: half the bytes of 16 bits, and nothing to convert.
+    """Weights and tokens in 8 bits on a GPU, with one scale per output and per group of a token's
+    values: half the bytes of 16 bits. Serving engines have one scale per token or per group.
 
     Args:
         dtype: of the codes, int8 or float8_e4m3fn.
@@ -411,14 +411,14 @@ KERNELS = {
         (8, 0),
     ),
     ("cuda", "int8"): Kernel(
-        lambda: "Triton, activations in 8 bits too, one scale per token",
+        lambda: "Triton, activations in 8 bits too, one scale per 32 values of a token",
         lambda weight, bias, two_layouts: EightBitLinear(weight, bias, torch.int8),
         (8, 0),
         triton=True,
     ),
     # The first capability whose instructions convert e4m3.
     ("cuda", "fp8"): Kernel(
-        lambda: "Triton, activations in 8 bits too, one scale per token",
+        lambda: "Triton, activations in 8 bits too, one scale per 32 values of a token",
         lambda weight, bias, two_layouts: EightBitLinear(weight, bias, torch.float8_e4m3fn),
         (8, 9),
         triton=True,

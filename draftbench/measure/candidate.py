@@ -79,13 +79,12 @@ def load_draft(
     longest: ScoredResponse,
     engine: str | None = None,
 ) -> tuple[Runner | Head, ModelFacts]:
-    """Load a draft model that reads the target's tokens, or a head.
+    """Load a draft model, made to use the target's ids, or a head on the target's `runner`.
 
     Args:
         draft: its name in the run.
-        runner: the loaded target, which a head needs.
         longest: the response on which a model is stepped.
-        engine: the engine that drafts with the head; None: the built-in decoder.
+        engine: what drafts with the head; None: the built-in decoder.
 
     Raises:
         ModelError: it cannot be loaded or quantized.

@@ -123,8 +123,8 @@ class EngineWorker:
         self.deadline: float | None = None
         self.machine = Watch(uuid.uuid4().hex[:8])
 
-    def write_responses(self) -> None:
-        """Ask the server that writes the responses.
+    def begin_wave(self, candidates: Sequence[Candidate]) -> None:
+        """Ask the server that writes the responses; candidates are replayed when attempted.
 
         Raises:
             EngineError: it cannot be asked.
@@ -140,9 +140,6 @@ class EngineWorker:
                 "the server answered no request",
                 hint="its errors are kept as `served` records; look at its log",
             )
-
-    def share_replays(self, candidates: Sequence[Candidate]) -> None:
-        """Nothing: each candidate is replayed before its servers are asked."""
 
     def attempt(self, candidate: Candidate) -> Failure | None:
         """Replay a candidate (in the first repeat), and ask the servers that draft with it. A

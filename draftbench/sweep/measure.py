@@ -29,29 +29,11 @@ from draftbench.sweep.worker import Keep, Private
 class Workers(Protocol):
     """What measures: processes with the built-in decoder, or the servers of an engine."""
 
-    def write_responses(self) -> None:
-        """Have the target write the responses that are due.
+    def begin_wave(self, candidates: Sequence[Candidate]) -> None: ...
 
-        Raises:
-            DraftbenchError: nothing can be measured.
-        """
-        ...
+    def attempt(self, candidate: Candidate) -> Failure | None: ...
 
-    def share_replays(self, candidates: Sequence[Candidate]) -> None:
-        """Have several workers replay the candidates."""
-        ...
-
-    def attempt(self, candidate: Candidate) -> Failure | None:
-        """Measure what is left of a candidate in this repeat; a failure of it alone is returned.
-
-        Raises:
-            DraftbenchError: the sweep has to end.
-        """
-        ...
-
-    def end_repeat(self) -> None:
-        """All candidates were attempted."""
-        ...
+    def end_repeat(self) -> None: ...
 
 
 def measure_sweep(prepared: Prepared, out: Path, watcher: Watcher) -> RunFolder:
@@ -113,8 +95,7 @@ def measure_sweep(prepared: Prepared, out: Path, watcher: Watcher) -> RunFolder:
             workers = stack.enter_context(Pool(prepared, state, keep, watcher))
         failed: set[Candidate] = set()
         while True:
-            workers.write_responses()
-            workers.share_replays([each for each in left if each not in failed])
+            workers.begin_wave([each for each in left if each not in failed])
             _measure(left, workers, state, failed, keep, watcher)
             measured = state.requests
             if not state.next_wave():

@@ -97,8 +97,9 @@ class Pool:
         for worker in self._workers:
             worker.place.end()
 
-    def write_responses(self) -> None:
-        """Have the due responses written.
+    def begin_wave(self, candidates: Sequence[Candidate]) -> None:
+        """Have the due responses written and, if there are several workers, candidates replayed
+        along them, each on as few workers as keep all busy.
 
         Raises:
             ModelError: the target cannot be loaded or run.
@@ -127,14 +128,6 @@ class Pool:
                 f"left out, since one token leaves nothing to draft: {too_short} of "
                 f"{len(self.state.responses)} responses"
             )
-
-    def share_replays(self, candidates: Sequence[Candidate]) -> None:
-        """If there are several workers, have them replay the candidates, each on as few workers as
-        keep all busy.
-
-        Raises:
-            ModelError: the target cannot be loaded or run.
-        """
         if self.options.worker_count == 1:
             return
         groups = {c: self.state.unreplayed(c) for c in candidates if not c.fallback}
@@ -195,9 +188,7 @@ class Pool:
         most = max(1, tasks)
         if self.options.cluster:
             # Keep live workers on machines like the one that times; the first new one begins there.
-            self._workers.sort(
-                key=lambda worker: (bool(self._unlike(worker)), worker.facts is None)
-            )
+            self._workers.sort(key=lambda each: (bool(self._unlike(each)), each.facts is None))
             for worker, where in zip(self._workers, self._wheres, strict=False):
                 worker.where = where
         for worker in self._workers[most:]:
@@ -358,21 +349,16 @@ class Pool:
                 case what, values:
                     getattr(self.watcher, what)(*values)
                     worker.place.reply(None)
-        if (
-            worker.job
-            and worker.begun is not None
-            and self._seconds_left(worker.job.candidate) == 0
-        ):
-            candidate = worker.job.candidate
+        job = worker.job if worker.begun is not None else None
+        if job and self._seconds_left(job.candidate) == 0:
             self._restart(worker)
-            return failure(candidate, timed_out(self.options.candidate_timeout))
+            return failure(job.candidate, timed_out(self.options.candidate_timeout))
         return None
 
     def _others(self, candidate: Candidate | None) -> bool:
         """Whether there is a worker on a machine where a candidate has not failed."""
-        return bool(
-            {worker.node for worker in self._workers if worker.node} - self._refused[candidate]
-        )
+        nodes = {each.node for each in self._workers if each.node}
+        return bool(nodes - self._refused[candidate])
 
     def _drop(self, worker: _PoolWorker, error: ModelError, left: Left) -> None:
         """Continue without a worker that cannot begin, or cannot load or run the target.

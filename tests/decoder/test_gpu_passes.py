@@ -31,7 +31,8 @@ from tests.decoder.test_runners import LLAMA, random_model
 # attention; its result by token; out; add; norm; gate and up; silu; multiply; down; add; norm.
 A_LAYER = 17
 # By hand, of kernels for few tokens: the four products and attention; besides, embedding with norm,
-# and head. Several tokens are rounded before each product by weights of 8 bits.
+# and head. Many are rounded before each product by weights of 8 bits, few only after attention by
+# heads that are no whole groups.
 OF_FEW, OF_ROUNDING, BESIDES = 5, 4, 2
 # By hand, of kernels for many: the same, and two sums with norm, SwiGLU.
 OF_MANY = 8
@@ -185,24 +186,24 @@ def test_a_layer_of_a_recorded_pass_is_few_launches_and_copies_no_keys(on_gpu, k
 
 @pytest.mark.parametrize("kernels", ["fused kernels"], indirect=True)
 @pytest.mark.parametrize(
-    ("level", "rows", "width", "expected"),
+    ("name", "level", "rows", "width", "expected"),
     [
-        ("none", 4, 4, OF_FEW),
-        ("none", 4, 5, OF_MANY),
-        ("int8", 1, 1, OF_FEW),
-        ("fp8", 1, 1, OF_FEW),
-        ("fp8", 1, 2, OF_FEW + OF_ROUNDING),
-        ("int8", 4, 16, OF_FEW + OF_ROUNDING),
-        ("int8", 4, 17, OF_MANY + OF_ROUNDING),
-        ("int4", 1, 1, OF_MANY),
+        ("llama", "none", 4, 4, OF_FEW),
+        ("llama", "none", 4, 5, OF_MANY),
+        ("qwen3", "int8", 1, 1, OF_FEW),
+        ("qwen3", "fp8", 1, 2, OF_FEW),
+        ("qwen3", "int8", 4, 16, OF_FEW),
+        ("qwen3", "int8", 4, 17, OF_MANY + OF_ROUNDING),
+        ("llama", "fp8", 1, 1, OF_FEW + 1),
+        ("llama", "int4", 1, 1, OF_MANY),
     ],
 )
 def test_how_many_tokens_are_few_depends_on_the_weights(
-    on_gpu, kernels, level, rows, width, expected
+    on_gpu, kernels, name, level, rows, width, expected
 ):
-    """Up to 16 for weights of 16 bits, up to 64 for 8 bits, by which a single one is rounded."""
+    """Up to 16 for weights of 16 bits, up to 64 for 8 bits."""
     options = {"level": level, "rows": rows, "widths": (width,), "capacity": 100}
-    assert [of_layer for of_layer, _ in launches(on_gpu, "llama", **options)] == [expected]
+    assert [of_layer for of_layer, _ in launches(on_gpu, name, **options)] == [expected]
 
 
 def test_a_step_copies_its_place_and_its_token_and_launches_its_recording(on_gpu):
