@@ -148,10 +148,10 @@ def draft_lengths(text: str) -> tuple[int, ...]:
 
 
 def model_names(texts: Sequence[str]) -> tuple[str, ...]:
-    """`a,b`, or the flag repeated → each name once. A path that exists keeps its commas, and none
-    the slash that a shell completes it with.
+    """`a,b`, or the flag repeated → each name once, whether a shell completed it with a slash or
+    not. A path that exists keeps its commas.
     """
-    names: dict[str, None] = {}
+    names: dict[str, str] = {}
     for text in texts:
         parts = [text] if Path(text).expanduser().exists() else text.split(",")
         if not all(part.strip() for part in parts):
@@ -159,13 +159,9 @@ def model_names(texts: Sequence[str]) -> tuple[str, ...]:
                 f"--drafts {text}: a name between commas is empty",
                 hint="for example --drafts ./a,./b",
             )
-        names.update((model_name(part), None) for part in parts)
-    return tuple(names)
-
-
-def model_name(text: str) -> str:
-    """`./target/` → `./target`, one name for one model."""
-    return text.strip().rstrip("/") or text
+        for part in map(str.strip, parts):
+            names.setdefault(part.rstrip("/"), part)
+    return tuple(names.values())
 
 
 def level_names(flag: str, texts: Sequence[str]) -> tuple[str, ...]:
@@ -194,7 +190,7 @@ def target_flag(default: Any = ...) -> Any:
     """A flag for the target model."""
     needed = "" if default is ... else " Required without --server."
     help = f"The target model: a folder, a .gguf file or a Hugging Face id.{needed}"
-    return flag(default, help, "MODEL", parse=model_name)
+    return flag(default, help, "MODEL")
 
 
 def drafts_flag(

@@ -57,8 +57,9 @@ _ALMOST_ALL, _ALMOST_NONE = 0.99, 0.02
 # sound runs it did so at none of 7,818 positions: of eleven drafts of the kept runs, and of a head
 # in two dtypes.
 _SOUND = 1 / 2000
-# Of a quantized draft, a larger share to one side moves a speed-up by more than timing noise.
-_TO_ONE_SIDE = 0.02
+# A smaller share of positions moves no speed-up by more than timing noise; of a quantized draft,
+# whose differences fall to both sides, a smaller share to one side.
+_HARDLY, _TO_ONE_SIDE = 0.005, 0.02
 # What may be chance must be off by more than this many standard errors, as one sound comparison in
 # 2,000 is; tokens per round, in expectation, also by more than this share. (Near ties alone make up
 # to 3% on an engine.)
@@ -194,7 +195,7 @@ def contradiction(
         sound = _SOUND * len(differs)
         # The root of a Poisson count's deviance is nearly a number of standard errors.
         deviance = 2 * (wrong * log(wrong / sound) - wrong + sound) if wrong > sound else 0.0
-        contradicted = deviance > _STANDARD_ERRORS**2
+        contradicted = deviance > _STANDARD_ERRORS**2 and wrong > _HARDLY * len(differs)
     if contradicted:
         what = f"accepted differently from replay at {wrong} of {len(differs)} positions"
         message = f"decoding {what}, near ties not counted"

@@ -127,7 +127,7 @@ def one_screen(report: AcceptanceReport) -> list[Section]:
         found = [*_faults(c), *([_counted(c)] if c.counted else [])]
         if c.requests and not (c.alpha or c.counted):
             found.append(_NO_ALPHA)
-        if not (c.counted or any(lengths.values())):
+        if not (c.counted or any(map(_known, c.at_each_k))):
             found.append(_BEYOND)
         if c.breakdown and c.candidate != SELF:
             drafts[c.candidate] = name

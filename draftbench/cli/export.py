@@ -24,7 +24,7 @@ from draftbench.report.text import (
 )
 
 # How many notes are printed without --all.
-SHOWN = 3
+SHOWN = 4
 
 
 def export(

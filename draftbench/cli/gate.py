@@ -135,7 +135,7 @@ def gate(
         note(f"saved {saved.candidate} at k = {saved.question.k} on {requests} to {save}")
         for fault in saved.faults:
             note(f"suspected fault in this baseline: {fault.message}; {fault.advice}")
-        if options.costs:
+        if options.costs and None in (candidate, k):
             note(f"note: {options.costs.caveats[0]}")
         if not os.environ.get(VARIABLE) and saved.question.key_id == key_id(request_key()):
             note(

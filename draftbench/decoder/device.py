@@ -155,10 +155,9 @@ def make_ready(device: str) -> None:
 
 
 def set_threads(threads: int | None) -> int:
-    """Use `threads` CPU threads (default: OMP_NUM_THREADS, else one for each core that this process
-    may use); returns how many are used.
+    """Use `threads` CPU threads (default: one for each core that this process may use); returns how
+    many are used.
     """
-    threads = threads or environment_threads()
     if threads is None and hasattr(os, "sched_getaffinity"):
         threads = len(os.sched_getaffinity(0))
     if threads is not None:

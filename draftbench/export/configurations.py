@@ -96,16 +96,19 @@ def configure(plan: ServePlan, engine: str, version: str | None = None) -> Engin
         form = f"{'an' if form.startswith('8') else 'a'} {form}"
         differences.append(
             f"{rules.name} cannot quantize to {how.quant} while loading, as the run did: make "
-            f"{form} checkpoint of the draft (llm-compressor, GPTQ or AWQ), name it with --draft "
-            "and measure it; an unquantized draft is not the one recommended"
+            f"{form} checkpoint of the draft (llm-compressor, GPTQ or AWQ; --draft names it) and "
+            "measure it; an unquantized draft is not the one recommended"
         )
+    # The most urgent first: what breaks requests, what is not as measured, what has to be set.
     to_do = [*differences]
     if plan.contexts and (cut := shorter_context(rules, *plan.contexts)):
-        to_do.insert(0, f"{rules.name}: {cut}")  # what breaks requests comes first
-    if plan.provisional:
-        to_do.append(f"the run's answer is provisional: {plan.provisional}")
-    if rules.sampling is not None:
-        to_do.append(f"{_to_send(plan)}; otherwise {rules.sampling}")
+        to_do.insert(0, f"{rules.name}: {cut}")
+    if plan.sampled and written.mode not in (None, how.mode):
+        to_do.append(
+            f"{name} drafts in the mode `{written.mode}`, and the run measured `{how.mode}`: "
+            "above temperature 0 acceptance will differ, so measure again there"
+        )
+    to_do += plan.open_loads
     if plan.schedule and not written.scheduled:
         steps = ", ".join(
             f"{k} at {first if first == last else f'{first}–{last}'}"
@@ -115,6 +118,9 @@ def configure(plan: ServePlan, engine: str, version: str | None = None) -> Engin
             f"{name} takes one draft length, here k = {how.k}; the best by concurrent "
             f"requests: {steps}. --concurrency N exports the best for N"
         )
+    if rules.sampling is not None:
+        to_do.append(f"{_to_send(plan)}; otherwise {rules.sampling}")
+    to_do += written.to_do
     if plan.target_quant != "none":
         to_do.append(f"serve the target at {plan.target_quant}, as it was measured")
     pinned = (
@@ -126,12 +132,8 @@ def configure(plan: ServePlan, engine: str, version: str | None = None) -> Engin
         for side, model, revision in pinned
         if revision and side not in rules.pins
     ]
-    if plan.sampled and written.mode not in (None, how.mode):
-        to_do.append(
-            f"{name} drafts in the mode `{written.mode}`, and the run measured `{how.mode}`: "
-            "above temperature 0 acceptance will differ, so measure again there"
-        )
-    to_do += [*written.to_do, *plan.open_loads]
+    if plan.provisional:
+        to_do.append(f"the run's answer is provisional: {plan.provisional}")
     text = written.text
     if not text.startswith("{"):  # JSON, alone of the formats, has no comments
         text = "\n".join([*map(_COMMENT.fill, differences), text])

@@ -106,7 +106,7 @@ def _of_contradicted_predictions(decided: DecisionAt) -> Iterator[Caveat]:
     expected speed-up mostly takes for noise. Decisive for the leader, and for what ran faster.
     """
     leader = decided.leader
-    best = leader.value(decided.by) if leader else None
+    best = leader.value("expected") if leader else None  # prefill excluded, as in what ran
     for each in decided.alternatives:
         error, ran = each.prediction_error, each.measured and each.measured.speedup.value
         if error is None or not ran or abs(error) <= _PREDICTION_ERROR_OF_ONE:

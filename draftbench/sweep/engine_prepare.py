@@ -347,7 +347,7 @@ def _check_starts(
 def _connected(
     options: SweepOptions, serving: ServingOptions
 ) -> tuple[Server | None, Server | None]:
-    """The user's server and the one without speculation, if they are serving.
+    """The user's server and the one without speculation, if they are given.
 
     Raises:
         EngineError: one does not answer or takes too few requests at a time, or the two differ in

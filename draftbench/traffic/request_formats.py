@@ -327,7 +327,7 @@ def _openinference(call: Mapping[str, Any]) -> LoggedRequest | None:
     if not isinstance(messages, list):
         return None
     if isinstance(tools, list):
-        tools = [unpacked(at(tool, "tool.json_schema")) for tool in tools]
+        tools = [unpacked(at(tool, "tool.json_schema")) for tool in tools] or None
     # `input.value` is the same once more, as the program gave it.
     read = ("llm.input_messages", "llm.tools", "input.value", "input.mime_type")
     return LoggedRequest(messages, read, settings={"tools": tools})

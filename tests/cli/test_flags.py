@@ -70,11 +70,11 @@ def test_numbers_are_taken_in_the_order_given_and_once():
 
 
 @pytest.mark.parametrize(
-    ("typed", "named"), [("./t/", "./t"), ("org/t", "org/t"), ("t.gguf", "t.gguf"), ("/", "/")]
+    ("typed", "names"),
+    [("./t,./t/", ("./t",)), ("./t/", ("./t/",)), ("org/t,org/u", ("org/t", "org/u"))],
 )
-def test_a_model_has_one_name_with_the_slash_of_a_completed_path_and_without(typed, named):
-    assert flags.target_flag().metadata["parse"](typed) == named
-    assert flags.model_names([typed, f"{named}"]) == (named,)
+def test_a_draft_is_named_once_with_the_slash_of_a_completed_path_or_without(typed, names):
+    assert flags.model_names([typed]) == names
 
 
 def test_levels_are_taken_with_blanks_repeated_and_once():

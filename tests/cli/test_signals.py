@@ -14,6 +14,7 @@ import pytest
 from draftbench.cli.progress import TerminalWatcher
 from draftbench.cli.signals import TerminatedError, catch_sigterm, resumable
 from draftbench.errors import InterruptedRunError, ModelError
+from draftbench.measure import candidate
 from draftbench.records import Replay
 from draftbench.run_folder.append_log import cannot_write
 from draftbench.run_folder.folder import MANIFEST, RunWriter
@@ -246,14 +247,14 @@ def test_where_no_candidate_is_left_it_goes_on_and_where_time_was_limited_more_i
 
 
 def test_what_cannot_be_loaded_is_not_said_to_go_on(command, small_words, monkeypatch):
-    build = worker.build_runner
+    build = candidate.build_runner
 
     def without_drafts(source, asked, draft):
         if draft is not None:
             raise ModelError("touched no layer", hint="another level")
         return build(source, asked, draft)
 
-    monkeypatch.setattr(worker, "build_runner", without_drafts)
+    monkeypatch.setattr(candidate, "build_runner", without_drafts)
     outcome = command(*small_words)
     assert outcome.code == 1
     assert "draft failed: touched no layer" in outcome.err

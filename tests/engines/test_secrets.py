@@ -11,7 +11,7 @@ from draftbench.engines.secrets import (
     values_of,
     without_values,
 )
-from draftbench.sweep.failures import describe
+from draftbench.sweep.failures import reason_of
 
 
 @pytest.mark.parametrize(
@@ -121,7 +121,7 @@ def test_what_a_server_says_is_one_short_line_without_controls_and_secrets(said,
 def test_only_what_servers_say_of_themselves_may_be_recorded(said, kept):
     error = AnswerError(Fault.REFUSED, "/completion answers 400", hint="see its log", said=said)
     assert error.message == f"/completion answers 400: {said}"
-    assert describe(error) == (kept, "see its log")
+    assert reason_of(error) == (kept, "see its log")
 
 
 def test_a_token_that_a_server_quotes_in_its_answer_is_not_repeated(monkeypatch):
