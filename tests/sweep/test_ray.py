@@ -141,15 +141,15 @@ def test_all_times_come_from_one_worker_whose_machine_the_run_names(small, sessi
 @pytest.mark.slow
 def test_a_worker_that_is_killed_costs_its_task_alone(small, session, monkeypatch, capfd):
     alone, number = measured(small.sweep(out="alone", **ON_RAY | {"workers": None})), count(1)
-    hand_over, killed = OnRay.answer, []
+    hand_over, killed = OnRay.reply, []
 
-    def answer(place, value):
+    def reply(place, value):
         hand_over(place, value)
         if value is not None and next(number) in (5, 9, 14):
             killed.append(workers()[0])
             killed[-1].kill()
 
-    monkeypatch.setattr(OnRay, "answer", answer)
+    monkeypatch.setattr(OnRay, "reply", reply)
     folder = small.sweep(**ON_RAY)
     assert len(killed) == 3
     assert measured(folder) == alone
