@@ -209,7 +209,7 @@ class Alternative:
 
     @cached_property
     def broken_limits(self) -> tuple[str, ...]:
-        """The limits of user and engine that it breaks or cannot be shown to keep, in words."""
+        """Which limits of the user and of the engine it breaks, or may break: sentences."""
         run, limits, own = self.evaluator.run, self.evaluator.options, self.configuration
         question, broken = run.manifest.question, list[str]()
         if question.engine is not None:

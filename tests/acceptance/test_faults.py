@@ -78,6 +78,9 @@ TWO_WRONG = rounds(*WRONG)
         ([1.0] * 1200, [rounds(*[0] * 3, *[1] * 597, k=1)], {}, None),
         ([1.0] * 1200, [rounds(*[0] * 4, *[1] * 596, k=1)], {}, SAID.format(4, 600)),
         ([1.0] * 9, [rounds(0, 2, 2, 0)], {}, None),  # and 1 of 5 may be that one
+        # Of 2,000 that is 5, but .5% of them move no speed-up.
+        ([1.0] * 4000, [rounds(*[0] * 8, *[1] * 1992, k=1)], {}, None),
+        ([1.0] * 4000, [rounds(*[0] * 11, *[1] * 1989, k=1)], {}, SAID.format(11, 2000)),
     ],
 )
 def test_decoding_that_accepts_other_tokens_contradicts_the_replay(accept, rows, changes, said):

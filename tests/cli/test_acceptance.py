@@ -168,7 +168,11 @@ def test_a_k_of_which_nothing_is_known_is_said_to_be_unknown() -> None:
     nothing = tuple(replace(each, pooled=None, k=20) for each in SMALL.at_each_k)
     assert f"{NAME}: unknown at these k" in screen(changed(at_each_k=nothing))
     assert "Unknown at these k" in whole(changed(at_each_k=()))
-    for text in (screen(REPORT), whole(REPORT)):
+    # Prompt lookup that found nothing has rounds, and no mean of those that drafted.
+    undrafted = tuple(
+        replace(each, pooled=None) if each.symbol == "τ" else each for each in SMALL.at_each_k
+    )
+    for text in (screen(REPORT), whole(REPORT), screen(changed(at_each_k=undrafted))):
         assert "nknown at these k" not in text
 
 

@@ -98,6 +98,17 @@ def test_a_form_says_itself_what_is_wrong_with_a_row():
             "message content of type message_content",
         ),
         ({"model": "m", "messages": [USER], "status": "9" * 4301}, None),
+        # No tools, and those of the call: not two values.
+        (
+            {
+                "llm.input_messages": [{"message": USER}],
+                "llm.tools": [],
+                "llm.invocation_parameters": json.dumps(
+                    {"tools": [{"type": "function", "function": {"name": "f"}}]}
+                ),
+            },
+            None,
+        ),
     ],
 )
 def test_a_value_of_another_type_is_named(row, reason):
