@@ -102,8 +102,8 @@ def caveats(
 
 
 def _of_contradicted_predictions(decided: DecisionAt) -> Iterator[Caveat]:
-    """Configurations that ran much faster or slower than all other timings let expect, which the
-    expected speed-up mostly takes for noise. Decisive for the leader, and for what ran faster.
+    """Configurations that ran much faster or slower than all other timings suggest; the expected
+    speed-up mostly takes that for noise. Decisive for the leader, and for what ran faster.
     """
     leader = decided.leader
     best = leader.value("expected") if leader else None  # prefill excluded, as in what ran
