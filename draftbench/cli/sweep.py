@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import gc
 import time
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -16,6 +16,7 @@ from draftbench.cli.flags import require_measured, traffic_flag, traffic_query
 from draftbench.cli.invocation import as_called, command
 from draftbench.cli.output import QUIET, TEXT_FORMATS, Output, width, write_result
 from draftbench.cli.signals import how_to_resume, resumable
+from draftbench.engines.secrets import kept_in
 from draftbench.errors import AuditError, ModelError
 from draftbench.flags import (
     drafts_flag,
@@ -27,7 +28,7 @@ from draftbench.flags import (
     target_flag,
 )
 from draftbench.hub import Trust, refuse_missing
-from draftbench.run_folder.folder import MANIFEST, RunFolder
+from draftbench.run_folder.folder import MANIFEST, PRIVATE, RunFolder
 from draftbench.sweep.options import ServingOptions, SweepOptions, check_options
 from draftbench.traffic import TrafficQuery
 
@@ -145,7 +146,9 @@ def run_sweep(
     from draftbench.sweep.measure import measure_sweep
     from draftbench.sweep.work import stages_to_come
 
-    with resumable(out / MANIFEST):
+    redacted = (out / MANIFEST).exists() and not (out / PRIVATE).exists()
+    said = nullcontext() if redacted else kept_in(out / PRIVATE / "servers" / "said.log")
+    with resumable(out / MANIFEST), said:
         with watcher:
             prepared = prepare(options, called, watcher)
             describe(prepared, watcher)
