@@ -36,7 +36,14 @@ from draftbench.planner.recommendation import (
 from draftbench.records import DRAFTING_SETTINGS, SELF, Candidate, candidate_names
 from draftbench.run_folder.manifest import differing_machine
 from draftbench.run_folder.run import Run
-from draftbench.run_folder.served import MOST_CACHED, cached_share, not_answered
+from draftbench.run_folder.served import (
+    MOST_CACHED,
+    cached_share,
+    clock_contradicts,
+    counts_contradict,
+    not_answered,
+    shared_answers,
+)
 
 # Above this load per core when a run begins, its times are noisy.
 LOAD_AVERAGE = 0.75
@@ -189,6 +196,7 @@ def _of_engine(evaluator: Evaluator, decided: DecisionAt) -> Iterator[Caveat]:
     run, shown, concurrency = evaluator.run, decided.alternatives, decided.concurrency
     question, traffic = run.manifest.question, run.manifest.traffic
     yield from unanswered(run)
+    yield from contradicted_servers(run)
     if concurrency > 1 and not evaluator.on_engine:
         text = f"at concurrency {concurrency}, prefill of other requests is not modelled"
         if any(each.measured for each in shown):
@@ -282,6 +290,24 @@ def unanswered(run: Run) -> Iterator[Caveat]:
             decisive=True,
             short=short,
         )
+
+
+def contradicted_servers(run: Run) -> Iterator[Caveat]:
+    """What servers say that texts, the client's clock or their own counters contradict."""
+    if apart := counts_contradict(run.served or (*run.trajectories, *run.decodes)):
+        answers = f"{apart[0]} of {apart[1]} answers"
+        short = f"equal texts have unequal counts of tokens ({answers})"
+        text = f"{short}: tokens per second of servers that count differently cannot be compared"
+        hint = "sweep again with --tokenizer, by which tokens are counted here"
+        yield Caveat("miscounted", f"{text}; {hint}", decisive=True, short=short)
+    if factor := clock_contradicts(run.served):
+        text = f"a server's own clock shows {factor:.2f} times what the client saw"
+        yield Caveat("other-clock", f"{text}: all times are the client's")
+    if others := shared_answers(run.served):
+        short = f"another user was served during {others[0]} of {others[1]} answers"
+        text = f"{short}, by the server's own counters: speeds were shared, and rounds are unknown"
+        hint = "repeat the sweep on servers that nobody else uses"
+        yield Caveat("shared-server", f"{text}; {hint}", decisive=True, short=short)
 
 
 def _of_sample(evaluator: Evaluator, decided: DecisionAt) -> Iterator[Caveat]:

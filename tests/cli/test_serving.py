@@ -9,7 +9,7 @@ import shutil
 
 import pytest
 from embedded_gguf import write
-from engines.scripted_server import ScriptedServer
+from engines.scripted_server import QUOTES, ScriptedServer
 from gguf import GGMLQuantizationType
 from msgspec.structs import replace
 from scenes import EMBEDDED
@@ -20,6 +20,7 @@ from draftbench.models.engine_rules import ENGINE_RULES, STARTED
 from draftbench.records import Candidate, RoundCounts
 from draftbench.run_folder.folder import RunFolder
 from draftbench.run_folder.run import read_run
+from draftbench.run_folder.served import counts_contradict
 from draftbench.sweep import engine_ask, engine_check, engine_prepare
 
 TRAFFIC = ["--traffic", "suite:completion", "--sample", 2, "--max-new-tokens", 10]
@@ -243,7 +244,7 @@ def test_a_server_that_is_down_leaves_what_was_measured_and_the_command_to_resum
     out = tmp_path / "run"
     with ScriptedServer("vllm", k=4, accepts=(2,)) as server:
         words = ["sweep", "--server", server.url, *TRAFFIC, "--out", out]
-        server.faults = {0: "garbage"}
+        server.faults = dict.fromkeys(range(99), "garbage")
         failed = command(*words)
         assert (failed.code, failed.out, out.exists()) == (2, "", False)
         assert "a first request to" in failed.err
@@ -251,7 +252,7 @@ def test_a_server_that_is_down_leaves_what_was_measured_and_the_command_to_resum
         server.faults = {}
         assert command(*words).code == 0
         kept = (out / "observations" / "served.jsonl").read_bytes()
-        server.faults = dict.fromkeys(range(99), "garbage")
+        server.faults = dict.fromkeys(range(999), "garbage")
         probed = command(*words)
     gone = command(*words)
     for outcome, why in ((probed, "a first request to"), (gone, "cannot reach")):
@@ -475,3 +476,67 @@ def test_where_no_speed_is_known_no_k_is_named(command, tmp_path, embedded):
 
 def test_the_command_line_offers_to_start_what_can_be_started():
     assert {name for name, each in ADAPTERS.items() if each.command} == {*STARTED}
+
+
+def from_outside(server, baseline, embedded, log, out):
+    """A sweep of two servers of no known kind."""
+    words = ["--server", server.url, "--baseline-server", baseline.url, "--k", 2]
+    words += ["--tokenizer", embedded / "target", "--traffic", log, "--max-new-tokens", 12]
+    return ["sweep", *words, "--out", out]
+
+
+def marked(tmp_path, requests):
+    log = tmp_path / "prod.jsonl"
+    prompts = (f'zebra-quartz {n} lives at\n"12 Elm Street"' for n in range(requests))
+    log.write_text("".join(json.dumps({"prompt": prompt}) + "\n" for prompt in prompts))
+    return log
+
+
+def test_prompts_that_servers_quote_are_printed_and_recorded_nowhere_but_in_the_private_part(
+    command, embedded, tmp_path
+):
+    """In every shape, in the probe, in the warm-up and in answers, with and without a draft."""
+    out, log = tmp_path / "run", marked(tmp_path, 12)
+    faults = dict(enumerate(QUOTES, start=3)) | {0: "plain"}
+    with (
+        ScriptedServer("openai", faults=faults) as server,
+        ScriptedServer("openai", faults=faults) as plain,
+    ):
+        swept = command(*from_outside(server, plain, embedded, log, out))
+        assert swept.code == 1, swept.err  # some requests were not answered
+        server.faults = plain.faults = dict.fromkeys(range(999), "422")
+        again = command(*from_outside(server, plain, embedded, log, out))
+        assert again.code == 2
+    shared = [path for path in out.rglob("*") if path.is_file() and "private" not in path.parts]
+    seen = [swept.out, swept.err, again.out, again.err, *(path.read_text() for path in shared)]
+    for text in seen:
+        assert not re.search(r"zebra|Elm Street|u007a", joined(text))
+    said = out / "private" / "servers" / "said.log"
+    assert "/v1/completions answers 422: (" in joined(swept.err)
+    assert f"kept in {said}" in joined(swept.err)
+    kept = said.read_text()
+    assert kept.count("zebra-quartz") > len(QUOTES)
+    assert command("runs", "redact", out).code == 0
+    assert not said.exists()
+    with ScriptedServer("openai", faults=dict.fromkeys(range(99), "422")) as server:
+        redacted = command(*from_outside(server, server, embedded, log, out))
+    assert "not shown, since they may quote a prompt" in joined(redacted.err)
+    assert not (out / "private").exists()
+
+
+@pytest.mark.parametrize(("times", "more"), [(0.5, 0), (1, 2)])
+def test_a_server_that_miscounts_its_tokens_is_told_and_its_texts_are_counted(
+    command, embedded, tmp_path, times, more
+):
+    out, log = tmp_path / "run", marked(tmp_path, 6)
+    with (
+        ScriptedServer("openai") as server,
+        ScriptedServer("openai", states=lambda n: int(n * times) + more) as plain,
+    ):
+        swept = command(*from_outside(server, plain, embedded, log, out))
+    assert swept.code == 0, swept.err
+    run = read_run(RunFolder(out))
+    by_text = {(row.digest, row.output_tokens) for row in run.served}
+    assert len(by_text) == len({digest for digest, _ in by_text})
+    assert counts_contradict(run.served) is None
+    assert ("tokens are counted here" in swept.err) == (times < 1)

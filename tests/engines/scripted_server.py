@@ -48,6 +48,7 @@ class ScriptedServer:
     counts: bool = True  # whether it shows counters
     version: str = VERSION
     token: str | None = None  # the bearer token that it wants
+    states: Callable[[int], int] = int  # the tokens of `usage`, by those that it wrote
     bodies: list[dict[str, Any]] = field(default_factory=list)  # of requests for text
     headers: list[dict[str, str]] = field(default_factory=list)  # of all requests
 
@@ -199,7 +200,7 @@ def _vllm(server: ScriptedServer, pieces, finish, rounds, read) -> Iterator[Any]
             "prompt_token_ids": read if i == 0 else None,
         }
         yield {"id": "x", "model": server.model, "choices": [choice]}
-    count = sum(map(len, pieces))
+    count = server.states(sum(map(len, pieces)))
     final = {"choices": [], "usage": {"prompt_tokens": len(read), "completion_tokens": count}}
     if server.k and server.version == VERSION:
         drafted, accepted = ([each[side] for each in rounds] for side in (0, 1))

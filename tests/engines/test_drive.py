@@ -225,19 +225,10 @@ def test_who_else_is_served_is_unknown_without_counters_and_beside_own_requests(
     [(2, True, 10), (0.5, True, 10), (1, True, 10), (2, False, 20), (0, True, 10)],
 )
 def test_tokens_of_a_text_are_counted_here_whatever_the_server_states(
-    connected, monkeypatch, factor, at_hand, written
+    connected, factor, at_hand, written
 ):
     """Nine letters and the token that ended them; without a tokenizer the server is believed."""
-    shape = SHAPES["openai"]
-
-    def miscounting(*answer):
-        for event in shape(*answer):
-            if event != "[DONE]" and event.get("usage"):
-                event["usage"]["completion_tokens"] = int(factor * 10)
-            yield event
-
-    monkeypatch.setitem(SHAPES, "openai", miscounting)
-    server = connected(ScriptedServer("openai", end=14))
+    server = connected(ScriptedServer("openai", end=14, states=lambda n: int(factor * n)))
     if at_hand:
         server.tokens_in = lambda text: len(text) - 1  # the end token is a letter here
     (answer,) = drive(server, [Ask(("r", 0), [3, 4], 50, Sampling())], concurrency=1)
