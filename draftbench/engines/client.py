@@ -236,6 +236,8 @@ class Http:
             raw += piece
             if len(raw) > 64 << 10:
                 break
+        # Not every server has every route; what it says of one that it lacks is not worth keeping.
+        lacks = status == 404 and response.request.method == "GET"
         token = f"put the server's token into the environment variable {TOKEN_VARIABLE}"
         hint = dict.fromkeys(NO_ENTRY, token) | {
             429: "the server has no room for more requests: lower the concurrency",
@@ -245,7 +247,7 @@ class Http:
             Fault.FAILED if status in (500, 502, 504) else Fault.REFUSED,
             f"{path} answers {status}",
             hint=hint.get(status, "see the server's log"),
-            said=raw.decode(errors="replace"),
+            said="" if lacks else raw.decode(errors="replace"),
             status=status,
         )
 

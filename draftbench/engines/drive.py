@@ -202,6 +202,8 @@ class _Drive:
                     f"its text has {count} tokens by the tokenizer here, and its limit is {limit}"
                 )
             answer.count = min(count, limit)  # a text may be split into tokens in several ways
+        elif answer.count > answer.ask.limit:
+            raise _too_many()
         if answer.output_tokens != answer.count:
             answer.spread()
 
@@ -220,8 +222,8 @@ class _Drive:
                 if new or (not server.returns_ids and len(answer.text) > length):
                     answer.arrivals.append(arrival)
                     answer.chunks.append(new)
-                if max(answer.count, answer.stated or 0) > ask.limit:
-                    raise garbage("the server wrote more tokens than its limit")
+                if answer.count > ask.limit:
+                    raise _too_many()
                 if answer.ended:
                     break
         if not answer.ended and (server.returns_ids or not answer.finish):
@@ -232,3 +234,7 @@ class _Drive:
     def _since(self, answer: Answer) -> float:
         """Seconds since a request was sent."""
         return self._clock() - self._begun - answer.sent
+
+
+def _too_many() -> AnswerError:
+    return garbage("the server wrote more tokens than its limit")
