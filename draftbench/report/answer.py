@@ -8,11 +8,13 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 from itertools import groupby, pairwise
 from operator import attrgetter
+from pathlib import Path
 from typing import NamedTuple
 
 import msgspec
 
 from draftbench.acceptance.intervals import FEW_REQUESTS, MIN_REQUESTS, Estimate
+from draftbench.engines.secrets import hides_values
 from draftbench.memory import format_size
 from draftbench.planner.decide import TIMING_NOISE
 from draftbench.planner.options import RANKS_BY
@@ -41,6 +43,7 @@ from draftbench.report.text import (
     shortened,
     with_ends,
 )
+from draftbench.run_folder.folder import command_of
 from draftbench.run_folder.manifest import Manifest
 
 LONGEST_NAME = 40
@@ -166,11 +169,18 @@ def to_settle(answer: Recommendation) -> str | None:
 
 def next_sweep(answer: Recommendation, manifest: Manifest, run: str) -> str | None:
     """The words after `draftbench` of the sweep to run next; None if no sweep is known to settle
-    the decision, or if it needs more traffic or another server. `run` is the run's folder.
+    the decision, if it needs more traffic or another server, or if values of the last one's command
+    were deleted. `run` is the run's folder.
     """
     following = _next_sweep(answer)
-    _, *words = SHELL_WORD.findall(manifest.command)
-    if following is None or following.flags is None or words[:1] != ["sweep"]:
+    command = command_of(manifest, Path(run))
+    _, *words = SHELL_WORD.findall(command)
+    if (
+        hides_values(command)
+        or following is None
+        or following.flags is None
+        or words[:1] != ["sweep"]
+    ):
         return None
     flags = {**({"--out": run} if following.resumes else {}), **following.flags}
     if int(flags.get("--sample", 0)) > manifest.traffic.distinct:

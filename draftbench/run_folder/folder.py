@@ -14,6 +14,7 @@ from __future__ import annotations
 import contextlib
 import fcntl
 import os
+import shlex
 import shutil
 from collections.abc import Iterable, Iterator
 from pathlib import Path
@@ -63,6 +64,8 @@ MAX_MANIFEST_BYTES = 4 << 20
 MANIFEST, TEMPORARY, LOCK, PRIVATE = "run.json", "run.json.tmp", ".lock", "private"
 _PARTS = {"observations", PRIVATE, TEMPORARY, LOCK}  # of a folder that was begun
 TEXTS, STARTS = "texts.jsonl", "starts.jsonl"
+# All settings of a sweep whose recorded command hides some of them.
+SETTINGS = "sweep.yaml"
 
 R = TypeVar("R", bound=Record)
 
@@ -214,7 +217,7 @@ class RunFolder:
             (
                 question,
                 f"holds a run with other settings ({'; '.join(question)})",
-                f"take another --out; this run is resumed by: {existing.command}",
+                f"take another --out; this run is resumed by: {command_of(existing, path)}",
             ),
             (
                 environment,
@@ -255,6 +258,18 @@ class RunFolder:
         except OSError as error:
             raise cannot_write(self.path, error) from error
         self.manifest = noted
+
+    def keep_settings(self, text: str) -> None:
+        """Keep all settings of a sweep whose command hides some, in the private part.
+
+        Raises:
+            RunFolderError: they cannot be written.
+        """
+        file = self.path / PRIVATE / SETTINGS
+        try:
+            write_whole(file, text.encode())
+        except OSError as error:
+            raise cannot_write(file, error) from error
 
     @property
     def redacted(self) -> bool:
@@ -313,6 +328,16 @@ class RunFolder:
                     sync_folder(self.path)
             except OSError as error:
                 raise cannot_write(self.path / PRIVATE, error) from error
+
+
+def command_of(manifest: Manifest, path: Path) -> str:
+    """The command that makes a run, as it can be pasted: what it hides is in the private part,
+    until that is deleted.
+    """
+    settings = path / PRIVATE / SETTINGS
+    if not settings.is_file():
+        return manifest.command
+    return shlex.join(["draftbench", "sweep", str(settings), "--out", str(path)])
 
 
 class FolderLock:

@@ -68,6 +68,8 @@ def measure_sweep(prepared: Prepared, out: Path, watcher: Watcher) -> RunFolder:
             writer.append(records)
             watcher.recorded(records)
 
+        if prepared.settings:
+            folder.keep_settings(prepared.settings)
         state = SweepState.read(prepared, folder)
         watcher.recorded(state.records())
         left = state.left()

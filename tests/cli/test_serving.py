@@ -7,6 +7,7 @@ import re
 import shlex
 import shutil
 
+import hand
 import pytest
 from embedded_gguf import write
 from engines.scripted_server import QUOTES, ScriptedServer
@@ -19,6 +20,7 @@ from draftbench.engines.connect import ADAPTERS
 from draftbench.models.engine_rules import ENGINE_RULES, STARTED
 from draftbench.models.source import ModelSource
 from draftbench.records import Candidate, RoundCounts
+from draftbench.report.answer import next_sweep
 from draftbench.run_folder.folder import RunFolder
 from draftbench.run_folder.run import read_run
 from draftbench.run_folder.served import counts_contradict
@@ -544,3 +546,33 @@ def test_a_server_that_miscounts_its_tokens_is_told_and_its_texts_are_counted(
     assert len(by_text) == len({digest for digest, _ in by_text})
     assert counts_contradict(run.served) is None
     assert "without a draft: the server counts " in swept.err
+
+
+def test_the_command_that_resumes_a_run_can_be_pasted_and_hides_values(
+    command, engine, embedded, tmp_path
+):
+    """Those that start a server may be secret; the private part has them, until it is deleted."""
+    out, log = tmp_path / "a run", marked(tmp_path, 6)
+    models = ["--target", embedded / "target", "--drafts", "ngram", "--k", 2]
+    words = ["sweep", *models, "--traffic", log, "--max-new-tokens", 10, *ENGINE]
+    words += ["--engine-args", "--api-key hidden-value"]
+    engine.make = lambda start, n: FakeServer(lives=3 if start.speculation else 10**6)
+    swept = command(*words, "--out", out)
+    assert swept.code == 1, swept.err
+    kept = out / "private" / "sweep.yaml"
+    assert kept.parent.stat().st_mode & 0o777 == 0o700
+
+    engine.make = lambda start, n: None
+    other = command(*words, "--temperature", 0.5, "--out", out)
+    pasted = re.search(r"this run is resumed by: draftbench (.*)", joined(other.err))[1]
+    assert shlex.split(pasted) == ["sweep", str(kept), "--out", str(out)]
+    assert "hidden-value" not in pasted
+    resumed = command(*shlex.split(pasted))
+    assert resumed.code == 0, resumed.err
+    assert "resuming: " in resumed.err
+    assert engine.starts[-1].args == "--api-key hidden-value"
+    run = read_run(RunFolder(out))
+    following = replace(hand.answer(hand.perfect()), decision="inconclusive", settled_by="resuming")
+    assert next_sweep(following, run.manifest, str(out)) == shlex.join(shlex.split(pasted))
+    kept.unlink()
+    assert next_sweep(following, run.manifest, str(out)) is None
