@@ -126,6 +126,7 @@ def sweep(
         output.show(plan, sections(plan))
         return 0
     hides = options.serving is not None and without_values(as_called()) != as_called()
+    hides = hides or (config is not None and config.parent.name == PRIVATE)
     settings = config_text(context, ("out", "output")) if hides else ""
     code, answer = run_sweep(options, out, as_called(), watcher, output, settings)
     again = next_sweep(answer, RunFolder(out).manifest, str(out))

@@ -114,11 +114,6 @@ def without_values(command: str) -> str:
     return shlex.join(words)
 
 
-def hides_values(command: str) -> bool:
-    """Whether a command was recorded without some of its values, so that it cannot be pasted."""
-    return VALUE in command or HIDDEN in command
-
-
 def secrets_of(environment: Mapping[str, str]) -> frozenset[str]:
     """The values that an environment names as secret."""
     named = (value for name, value in environment.items() if _NAME.search(name))

@@ -66,6 +66,8 @@ _PARTS = {"observations", PRIVATE, TEMPORARY, LOCK}  # of a folder that was begu
 TEXTS, STARTS = "texts.jsonl", "starts.jsonl"
 # All settings of a sweep whose recorded command hides some of them.
 SETTINGS = "sweep.yaml"
+# What stands in a command for a value that it hides, or for all of them.
+_HIDES = ("…", "***", f"{PRIVATE}/{SETTINGS}")
 
 R = TypeVar("R", bound=Record)
 
@@ -213,11 +215,12 @@ class RunFolder:
         existing = folder.manifest
         question = difference_lines(differing_question(existing, manifest))
         environment = difference_lines(differing_environment(existing, manifest))
+        again = command_of(existing, path)
         for refused, why, hint in (
             (
                 question,
                 f"holds a run with other settings ({'; '.join(question)})",
-                f"take another --out; this run is resumed by: {command_of(existing, path)}",
+                f"take another --out{f'; this run is resumed by: {again}' if again else ''}",
             ),
             (
                 environment,
@@ -330,14 +333,14 @@ class RunFolder:
                 raise cannot_write(self.path / PRIVATE, error) from error
 
 
-def command_of(manifest: Manifest, path: Path) -> str:
-    """The command that makes a run, as it can be pasted: what it hides is in the private part,
-    until that is deleted.
+def command_of(manifest: Manifest, path: Path) -> str | None:
+    """The command that makes a run, as it can be pasted: what it hides is in the private part. None
+    if that was deleted.
     """
     settings = path / PRIVATE / SETTINGS
-    if not settings.is_file():
-        return manifest.command
-    return shlex.join(["draftbench", "sweep", str(settings), "--out", str(path)])
+    if settings.is_file():
+        return shlex.join(["draftbench", "sweep", str(settings), "--out", str(path)])
+    return None if any(sign in manifest.command for sign in _HIDES) else manifest.command
 
 
 class FolderLock:
