@@ -17,7 +17,7 @@ from draftbench.cli.flags import require_measured, traffic_flag, traffic_query
 from draftbench.cli.invocation import as_called, command
 from draftbench.cli.output import QUIET, TEXT_FORMATS, Output, width, write_result
 from draftbench.cli.signals import how_to_resume, resumable
-from draftbench.engines.secrets import kept_in, without_values
+from draftbench.engines.secrets import kept_in
 from draftbench.errors import AuditError, ModelError
 from draftbench.flags import (
     drafts_flag,
@@ -29,7 +29,7 @@ from draftbench.flags import (
     target_flag,
 )
 from draftbench.hub import Trust, refuse_missing
-from draftbench.run_folder.folder import MANIFEST, PRIVATE, RunFolder
+from draftbench.run_folder.folder import MANIFEST, PRIVATE, RunFolder, hides_values
 from draftbench.sweep.options import ServingOptions, SweepOptions, check_options
 from draftbench.traffic import TrafficQuery
 
@@ -125,9 +125,7 @@ def sweep(
         plan = dry_run_of(prepared)
         output.show(plan, sections(plan))
         return 0
-    hides = options.serving is not None and without_values(as_called()) != as_called()
-    hides = hides or (config is not None and config.parent.name == PRIVATE)
-    settings = config_text(context, ("out", "output")) if hides else ""
+    settings = config_text(context, ("out", "output"))
     code, answer = run_sweep(options, out, as_called(), watcher, output, settings)
     again = next_sweep(answer, RunFolder(out).manifest, str(out))
     page = command("report", str(out), "--html", str(out / "report.html"))
@@ -159,7 +157,9 @@ def run_sweep(
     said = nullcontext() if redacted else kept_in(out / PRIVATE / "servers" / "said.log")
     with resumable(out / MANIFEST), said:
         with watcher:
-            prepared = replace(prepare(options, called, watcher), settings=settings)
+            prepared = prepare(options, called, watcher)
+            if hides_values(prepared.manifest.command):
+                prepared = replace(prepared, settings=settings)
             describe(prepared, watcher)
             # How fast an engine reads its weights is unknown here.
             watcher.expect(

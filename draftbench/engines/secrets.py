@@ -52,7 +52,8 @@ _KNOWN = re.compile(
     r"|(?:unknown|unexpected|unrecognized) (?:field|argument|parameter)|not permitted"
     r"|\b(?:top_k|min_p|repetition_penalty|stream_options|max_tokens|logprobs|response_format"
     r"|structured_outputs|cache_salt|return_token_ids|n_predict|json_schema|sampling_seed)\b"
-    r"|connection refused|connection reset|disconnected without sending a response"
+    r"|all connection attempts failed|connection refused|connection reset"
+    r"|disconnected without sending a response"
     r"|name or service not known|name resolution|no route to host|network is unreachable"
     r"|certificate verify failed|hostname mismatch"
 )

@@ -340,7 +340,12 @@ def command_of(manifest: Manifest, path: Path) -> str | None:
     settings = path / PRIVATE / SETTINGS
     if settings.is_file():
         return shlex.join(["draftbench", "sweep", str(settings), "--out", str(path)])
-    return None if any(sign in manifest.command for sign in _HIDES) else manifest.command
+    return None if hides_values(manifest.command) else manifest.command
+
+
+def hides_values(command: str) -> bool:
+    """Whether a recorded command cannot be pasted as it is."""
+    return any(sign in command for sign in _HIDES)
 
 
 class FolderLock:
