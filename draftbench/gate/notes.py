@@ -27,6 +27,8 @@ TEXTS_NOT_JUDGED = (
     "whether speculation changes what is written was not judged: that needs answers of one server "
     "with it and one without (--baseline-server), one request at a time at temperature 0"
 )
+# Traffic of which a smaller share moved between requests is the same mix.
+SHIFTED = 0.05
 SAME_RUN = "this is the baseline's own run; gate a new sweep"
 SPEED_NOT_JUDGED = (
     "only acceptance was judged, not speed: that takes `--max-drop speedup:5%`, and both runs "
@@ -50,6 +52,7 @@ def notes_on(
         return
     for message in dict.fromkeys((*result.faults, *(fault.message for fault in new.faults))):
         yield f"suspected fault: {message}"
+    yield from (f"doubt: {text}" for text in result.doubts)
     yield from filter(None, (prompts, target))
     passed, failed = result.verdict is Verdict.PASS, result.verdict is Verdict.FAIL
 
@@ -116,11 +119,19 @@ def notes_on(
         yield (
             f"unanswered requests are inconclusive: {settled}; the server's log says what is wrong"
         )
+    if result.payoff and result.payoff.verdict is Verdict.INCONCLUSIVE:
+        yield (
+            "another draft has costs of its own: sweep both on one machine, timed "
+            "(--measure best), to see whether it pays as the baseline's did"
+        )
     for check in result.pooled:
         if check.verdict is Verdict.INCONCLUSIVE:
             yield _inconclusive(check, new.tested.get("engine"))
     improved = ", ".join(check.metric for check in result.pooled if check.improved)
-    if improved and passed:
+    payoff = result.payoff
+    if improved and passed and payoff and not payoff.faster:
+        yield f"improved: {improved}, but not the speed-up: the baseline's draft may be the better"
+    elif improved and passed:
         yield f"improved: {improved}; save a new baseline to keep the gain"
     elif improved and not failed and (prompts or target):
         asked = "on different prompts, which" if prompts else "with another target, whose responses"
@@ -130,7 +141,7 @@ def notes_on(
         )
 
     # What the comparison leaves out, or can hardly say.
-    equal = equal_requests(np.array([now.weight * now.tokens for _, now in pairs]))
+    equal = equal_requests(np.array([was.weight * now.tokens for was, now in pairs]))
     if equal < FEW_REQUESTS:
         few = "only one request" if result.requests == 1 else f"only {result.requests} requests"
         if result.requests >= FEW_REQUESTS:
@@ -138,6 +149,15 @@ def notes_on(
         yield f"{few}: with fewer than {FEW_REQUESTS}, intervals are rough"
     if missing := len(old.asked - new.asked):
         yield f"left out, since this run lacks them: {missing} of the baseline's requests"
+    before, after = (
+        np.array(side) for side in zip(*((a.weight, b.weight) for a, b in pairs), strict=True)
+    )
+    shifted = float(abs(before / before.sum() - after / after.sum()).sum() / 2)
+    if shifted > SHIFTED:
+        yield (
+            f"{shifted:.0%} of the traffic's weight moved between requests: judged by the "
+            "baseline's weights; save a new baseline if the mix changed on purpose"
+        )
     definitions = {old.alpha_definition, new.alpha_definition}
     if (None in definitions or len(definitions) > 1) and not one_looks_up(old, new):
         why = "prompt lookup and heads have none"
@@ -196,6 +216,8 @@ def target_changed(old: Baseline, new: Baseline) -> str | None:
 
 
 def _inconclusive(check: Check, engine: str | None) -> str:
+    if check.obstacle:
+        return f"{check.metric} is inconclusive: {check.obstacle}"
     if check.more_processes:
         advice = "sweep both with `--processes 3 --measure all`"
         if engine is not None:

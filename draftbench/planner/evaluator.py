@@ -61,7 +61,14 @@ class Evaluator:
         self.foreign = options.costs is not None
         self.source = options.costs or costs_in(run)
         self.on_engine = bool(self.source.served)  # whether costs are seconds of an engine's rounds
-        self.by: Kind = "end_to_end" if options.objective == "latency" else "expected"
+        # What users wait for and machines are paid for includes prefills. Without times of them, as
+        # in a file of step times, tokens per dollar are those of decoding.
+        of_blocks = (block for at in self.source.blocks.values() for block in at.values())
+        timed_prefills = self.on_engine or any(block.prefill for block in of_blocks)
+        with_prefills = options.objective == "latency" or (
+            options.objective in ("throughput", "cost") and timed_prefills
+        )
+        self.by: Kind = "end_to_end" if with_prefills else "expected"
         self.ks = ks_of(run)
         timed, blocks, engine = self.source.run, self.source.blocks, self.on_engine
         # With the costs of another run, its requests are resampled too.

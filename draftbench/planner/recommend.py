@@ -57,11 +57,14 @@ def recommend(run: Run, options: DecisionOptions | None = None) -> Recommendatio
     headline = loads[0]
     if evaluator.options.objective in ("throughput", "cost"):
         # The most tokens per second if the answer at a load is followed; unknown ones come last.
-        followed = [
-            at.tokens_per_second if at.decision == "speculate" else at.tokens_per_second_plain
+        waits = [
+            at.seconds_per_token if at.decision == "speculate" else at.seconds_per_token_plain
             for at in loads
         ]
-        headline = loads[int(np.argmax([-1.0 if rate is None else rate for rate in followed]))]
+        paces = [
+            at.concurrency / wait if wait else -1.0 for at, wait in zip(loads, waits, strict=True)
+        ]
+        headline = loads[int(np.argmax(paces))]
     decided = evaluator.at(headline.concurrency)
     leader, refused = decided.leader, decided.decision == "do_not_speculate"
     # If more than 1× is required, plain decoding may be chosen without being the fastest.
@@ -107,6 +110,7 @@ def recommend(run: Run, options: DecisionOptions | None = None) -> Recommendatio
         drafting_mode=question.mode,
         concurrency=decided.concurrency,
         objective=evaluator.options.objective,
+        prefills_counted=decided.by == "end_to_end",
         by_concurrency=tuple(loads),
         schedule=schedule(evaluator, draft, list(concurrencies)) if draft else (),
         crossover=limit,

@@ -95,8 +95,11 @@ def named(configuration: Configuration) -> str:
 
 
 def reasons(answer: Recommendation) -> list[str]:
-    """The lines below the headline: what could overturn it, the speed-up, what would settle it."""
-    return [line for line in (provisional(answer), speed_up(answer), to_settle(answer)) if line]
+    """The lines below the headline: what could overturn it, the speed-up with what prefills make
+    of it, what would settle it.
+    """
+    lines = provisional(answer), speed_up(answer), end_to_end(answer), to_settle(answer)
+    return [line for line in lines if line]
 
 
 class _Sweep(NamedTuple):
@@ -213,6 +216,12 @@ def speed_up(answer: Recommendation) -> str:
     return f"{subject} {deciding.value:.2f}× ({interval}), {basis(answer, leader)}"
 
 
+def end_to_end(answer: Recommendation) -> str | None:
+    """That requests get slower though decoding gets faster; None if not so."""
+    found = next((c.text for c in answer.caveats if c.kind == "end-to-end"), None)
+    return found and sentence(found)
+
+
 def basis(answer: Recommendation, leader: Evaluation) -> str:
     """What the deciding speed-up rests on, the required minimum, and whether another draft may be
     as good.
@@ -234,7 +243,7 @@ def basis(answer: Recommendation, leader: Evaluation) -> str:
         low, high = here.between
         costs = "" if answer.costs_from else "costs "
         rests_on += f", {costs}interpolated between concurrency {low} and {high}"
-    included = "included" if answer.objective == "latency" else "excluded"
+    included = "included" if answer.prefills_counted else "excluded"
     asked = "" if answer.min_speedup == 1 else f"; {answer.min_speedup:g}× is asked for"
     tie = ""
     if answer.toss_up and answer.runner_up:
@@ -530,8 +539,9 @@ def loads(answer: Recommendation) -> Section:
     dollars = any(at.tokens_per_dollar_plain is not None for at in answer.by_concurrency)
     rate = "tokens/$" if dollars else "tokens/s"
     notes = [
-        f"Without → with speculation, by the expected speed-up. {rate}: of all requests together "
-        "while they decode; ms/token: of one request, prefills included where they were timed."
+        f"Without → with speculation, by the expected speed-up. {rate}: of all requests together"
+        f"{'' if dollars else ' while they decode'}; ms/token: of one request, prefills included "
+        "where they were timed."
     ]
     rows: list[list[TableCell]] = []
     for at in answer.by_concurrency:

@@ -24,8 +24,9 @@ from scenes import (
 )
 
 from draftbench.cli.recommend import render
-from draftbench.planner.caveats import checks, predictions_off, unfinished
+from draftbench.planner.caveats import checks, predictions_off
 from draftbench.planner.cost_sources import read_engine_costs
+from draftbench.planner.doubts import unfinished
 from draftbench.planner.options import DecisionOptions
 from draftbench.planner.recommend import recommend
 from draftbench.planner.recommendation import Audit, PredictionError

@@ -12,7 +12,7 @@ from sweep.engine import FakeEngine, FakeServer, rows_of, unreachable, writes
 
 from draftbench.engines.client import Fault
 from draftbench.errors import EngineError, RunFolderError
-from draftbench.planner.caveats import unfinished
+from draftbench.planner.doubts import unfinished
 from draftbench.planner.recommend import recommend
 from draftbench.records import Candidate, DraftingMode, Failure, MachineState, Served
 from draftbench.run_folder.folder import PrivateStart, PrivateText, RunFolder
