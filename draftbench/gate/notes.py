@@ -119,7 +119,8 @@ def notes_on(
         yield (
             f"unanswered requests are inconclusive: {settled}; the server's log says what is wrong"
         )
-    if result.payoff and result.payoff.verdict is Verdict.INCONCLUSIVE:
+    payoff = result.payoff
+    if payoff and (payoff.elsewhere or not (payoff.old and payoff.new)):
         yield (
             "another draft has costs of its own: sweep both on one machine, timed "
             "(--measure best), to see whether it pays as the baseline's did"
@@ -128,7 +129,6 @@ def notes_on(
         if check.verdict is Verdict.INCONCLUSIVE:
             yield _inconclusive(check, new.tested.get("engine"))
     improved = ", ".join(check.metric for check in result.pooled if check.improved)
-    payoff = result.payoff
     if improved and passed and payoff and not payoff.faster:
         yield f"improved: {improved}, but not the speed-up: the baseline's draft may be the better"
     elif improved and passed:

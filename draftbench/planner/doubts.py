@@ -41,6 +41,9 @@ _DRIFT = 0.1
 # the token at 6% of positions, whether replayed or stepped (SmolLM2), which acceptance averages
 # out; it never changed more than a fifth of the 48 positions that are stepped through.
 _DISAGREEMENT, _MORE_THAN_ROUNDING, _LOOPING = 0.05, 0.2, 0.05
+# So many tokens do not agree by chance, as a label may. From this share of copies on intervals are
+# noticeably too narrow (by 5%).
+_TELLING_TOKENS, _COPIES = 16, 0.1
 # A decoding run stalled if one of its rounds took this many times the median round, an engine's
 # answer if its rounds took this many times the median of the same server's answers. (Without a
 # stall the slowest took 3.6 times as long: 13 runs on vLLM and llama.cpp, also on a busy machine.)
@@ -76,6 +79,7 @@ def about_acceptance(run: Run) -> tuple[Caveat, ...]:
         text = "the responses come from the log, not from this target"
         found.append(Caveat("logged-responses", text))
     found += _of_outputs(run)
+    found += _of_copies(run)
     for doubt in of_each(
         (each, doubt) for each in run.candidates for doubt in _of_replay(run, each)
     ):
@@ -257,6 +261,27 @@ def _of_machine(run: Run) -> Iterator[Caveat]:
         )
 
 
+def _of_copies(run: Run) -> Iterator[Caveat]:
+    """Requests that a time stamp or an id alone sets apart: intervals take each for another one."""
+    firsts, copies, requests = dict[tuple[str, int], str](), set[str](), set[str]()
+    for response in run.trajectories:
+        requests.add(response.request)
+        if response.digest and response.output_tokens >= _TELLING_TOKENS:
+            text = response.digest, response.output_tokens
+            if firsts.setdefault(text, response.request) != response.request:
+                copies.add(response.request)
+    if len(copies) > _COPIES * len(requests):
+        short = f"{len(copies)} of {len(requests)} requests were answered like another one"
+        different = len(requests) - len(copies)
+        yield Caveat(
+            "copied-requests",
+            f"{short}: they say as much as {different}, so every interval is too narrow; take "
+            "requests that differ in more than a date or an id",
+            decisive=different <= len(copies),
+            short=short,
+        )
+
+
 def _of_outputs(run: Run) -> Iterator[Caveat]:
     written = sum(t.output_tokens for t in run.trajectories)
     looping = sum(t.looping for t in run.trajectories)
@@ -285,21 +310,26 @@ def _of_baseline(cells: Sequence[Cell]) -> Iterator[Caveat]:
     is unexplained.
     """
     # By load and draft: the logarithms of what plain decoding and rounds took over what their
-    # passes promise, and the part of the first that the second does not share.
-    found = defaultdict[tuple[int, Candidate], list[tuple[float, float, float]]](list)
-    beside = {(cell.configuration, cell.process): float(cell.log[0]) for cell in cells}
+    # passes promise, the part of the first that the second does not share, and the error of the first.
+    found = defaultdict[tuple[int, Candidate], list[tuple[float, float, float, float]]](list)
+    beside = {(cell.configuration, cell.process): cell.log for cell in cells}
     for cell in cells:
         own = cell.configuration
-        plain = beside.get((own.at(0), cell.process))
-        if cell.promise == "passes" and own.k and plain is not None:
-            rounds = float(cell.log[0])
+        log = beside.get((own.at(0), cell.process))
+        if cell.promise == "passes" and own.k and log is not None:
+            plain, rounds, error = float(log[0]), float(cell.log[0]), float(log[1:].std())
             shared = min(max(rounds, min(plain, 0.0)), max(plain, 0.0))
-            found[own.concurrency, own.candidate].append((plain, rounds, plain - shared))
-    worst = max(found.values(), key=lambda rows: abs(median(row[2] for row in rows)), default=())
-    if not worst or abs(median(row[2] for row in worst)) <= math.log1p(_MISMATCH):
+            found[own.concurrency, own.candidate].append((plain, rounds, plain - shared, error))
+    middles = {at: [median(side) for side in zip(*rows, strict=True)] for at, rows in found.items()}
+    off = {
+        at: abs(unshared)
+        for at, (*_, unshared, error) in middles.items()
+        if abs(unshared) > max(math.log1p(_MISMATCH), 2 * error)
+    }
+    if not off:
         return
-    load, candidate = next(at for at, rows in found.items() if rows is worst)
-    steps, passes, times = (math.exp(median(side)) for side in zip(*worst, strict=True))
+    load, candidate = max(off, key=off.__getitem__)
+    steps, passes, times, _ = map(math.exp, middles[load, candidate])
     where = f"beside {candidate}"
     if len({load for load, _ in found}) > 1:
         where += f" at concurrency {load}"

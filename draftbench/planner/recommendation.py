@@ -34,6 +34,7 @@ CaveatKind = Literal[
     "few-requests",
     "few-decoded",
     "logged-responses",
+    "copied-requests",
     "concurrency",
     "stalled",
     "busy-machine",
@@ -57,6 +58,7 @@ ACCEPTANCE: frozenset[CaveatKind] = frozenset(
     {
         "contradiction",
         "control-failed",
+        "copied-requests",
         "replay-disagreement",
         "partly-replayed",
         "suspected-fault",

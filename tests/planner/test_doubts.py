@@ -173,3 +173,34 @@ def test_a_doubt_about_one_draft_leaves_the_others_alone(scene, written, command
     new = written("new")
     assert command("gate", "--baseline", old, new, "--candidate", "small").code == 0
     assert command("gate", "--baseline", old, new, "--candidate", "big").code == 3
+
+
+@pytest.mark.parametrize(
+    ("copied", "length", "told"),
+    [
+        (0, 20, None),
+        (3, 20, None),  # a tenth
+        (4, 20, False),
+        (15, 20, True),
+        (15, 8, None),  # short answers may well be the same
+    ],
+)
+def test_requests_that_are_answered_alike_do_not_count_as_so_many(scene, copied, length, told):
+    for at in range(30):
+        scene.request(f"r{at}", length, digest="same" if at <= copied else f"d{at}")
+        scene.replay(f"r{at}", [1.0] * (length - 1))
+    found = [
+        each for each in recommend(scene.observed(1)).caveats if each.kind == "copied-requests"
+    ]
+    assert [each.decisive for each in found] == ([] if told is None else [told])
+    assert not found or found[0].short.startswith(f"{copied} of 30 requests were answered like")
+
+
+def test_several_samples_of_one_request_are_no_copies(scene):
+    for at in range(30):
+        for sample in (0, 1):
+            scene.request(f"r{at}", 20, sample=sample, digest=f"d{at}")
+            scene.replay(f"r{at}", [1.0] * 19, sample=sample)
+    assert not [
+        each for each in recommend(scene.observed(1)).caveats if each.kind == "copied-requests"
+    ]
