@@ -310,7 +310,7 @@ def _of_baseline(cells: Sequence[Cell]) -> Iterator[Caveat]:
     is unexplained.
     """
     # By load and draft: the logarithms of what plain decoding and rounds took over what their
-    # passes promise, the part of the first that the second does not share, and the error of the first.
+    # passes promise, the part of the first that the second does not share, and the first's error.
     found = defaultdict[tuple[int, Candidate], list[tuple[float, float, float, float]]](list)
     beside = {(cell.configuration, cell.process): cell.log for cell in cells}
     for cell in cells:

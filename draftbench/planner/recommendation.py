@@ -188,6 +188,19 @@ class Evaluation(Configuration, frozen=True, kw_only=True):
         return not (self.best or self.requests_served or self.requests_measured)
 
     @property
+    def measured_apart(self) -> bool:
+        """Whether the measured speed-up and the expected one lie outside each other's interval, or
+        one of them does: other timings contradict this one.
+        """
+        measured, expected = self.speedup_measured, self.speedup_expected
+        if measured is None or expected is None:
+            return False
+        inside = (measured.low <= expected.value <= measured.high) and (
+            expected.low <= measured.value <= expected.high
+        )
+        return not inside
+
+    @property
     def corrected(self) -> bool:
         """Whether enough requests were decoded to correct the prediction."""
         return self.requests_measured >= FEW_DECODED

@@ -341,6 +341,12 @@ def candidates(
     legend = [words for column, words in meanings.items() if column in head]
     legend += ["* predicted" if answer.costs_from else "* not decoded"] if starred else []
     legend += ["without ±: too few requests"] if alone else []
+    legend += [
+        f"{named(each.configuration)} was measured at {with_ends(each.speedup_measured, '×')}: its "
+        "other timings speak against that"
+        for each in evaluations
+        if each.measured_apart and each.speedup_measured and answer.costs_from is None
+    ]
     alphas = [each.alpha.value for each in evaluations if each.draft == SELF and each.alpha]
     if alphas:  # what `self` is and, if known, why its α is not 1
         why = ", α < 1 at near ties" if NEAR_TIES <= alphas[0] < 0.995 else ""

@@ -23,6 +23,7 @@ from scenes import (
     served,
 )
 
+from draftbench.acceptance.intervals import Estimate
 from draftbench.cli.recommend import render
 from draftbench.planner.caveats import checks, predictions_off
 from draftbench.planner.cost_sources import read_engine_costs
@@ -611,3 +612,26 @@ def test_a_draft_that_only_an_engine_runs_has_no_requests_but_the_decoded_ones()
         (run(*answers(1)), ["few-requests"]),  # without a plain server no speed is known
     ):
         assert [each.kind for each in recommend(made).caveats if each.kind in few] == told
+
+
+@pytest.mark.parametrize(
+    ("measured", "expected", "apart"),
+    [
+        ((0.90, 0.83, 0.97), (1.07, 0.83, 1.38), True),  # 1.07 lies above 0.97
+        ((1.30, 1.00, 1.60), (1.10, 1.05, 1.15), True),  # 1.30 lies above 1.15
+        ((1.05, 0.95, 1.15), (1.10, 1.00, 1.20), False),
+        (None, (1.10, 1.00, 1.20), False),
+    ],
+)
+def test_a_measured_speed_up_that_other_timings_contradict_stands_beside_the_expected_one(
+    scene, measured, expected, apart
+):
+    scene.timed(30)
+    scene.decodes(30, 2, 4.1)
+    answer = recommend(scene.observed(2))
+    (one,) = answer.evaluations
+    figures = {"speedup_measured": measured and Estimate(*measured)}
+    one = structs.replace(one, speedup_expected=Estimate(*expected), **figures)
+    text = render(structs.replace(answer, evaluations=(one,)), "table", 88)
+    said = "small, k = 2 was measured at" in " ".join(text.split())
+    assert (said, one.measured_apart) == (apart, apart)
