@@ -11,11 +11,10 @@ from __future__ import annotations
 
 import math
 from collections import Counter, defaultdict
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from itertools import pairwise
-from typing import Any
 
-from draftbench.records import LOOKUP, Candidate, Decode, Key, Round, RoundCounts, Served
+from draftbench.records import LOOKUP, Candidate, Decode, Round, RoundCounts, Served
 
 # Up to this share of prompt tokens, a server's prefix cache is not worth a caveat: prompts often
 # begin with the same few tokens.
@@ -24,24 +23,6 @@ MOST_CACHED = 0.05
 OTHER_DRAFTING = "other drafting"
 # The error of an answer with token ids outside the target's vocabulary.
 WRONG_IDS = "wrong ids"
-
-
-def answers_that_count(rows: Iterable[Served], responses: Collection[Key]) -> list[Served]:
-    """The answers without those of servers that drafted differently from what was asked.
-
-    If requests were sent at their times of arrival, only the last session that asked for every
-    response counts: after an interruption the load was lower.
-    """
-    drafted_as_asked = [row for row in rows if row.error != OTHER_DRAFTING]
-    sessions = defaultdict[Any, defaultdict[str, set[Key]]](lambda: defaultdict(set))
-    for row in drafted_as_asked:
-        if row.load == "open":
-            sessions[row.candidate, row.k, row.repeat][row.server].add(row.key)
-    whole = set[str]()
-    for by_server in sessions.values():
-        complete = [server for server, keys in by_server.items() if keys.issuperset(responses)]
-        whole.update(complete[-1:])
-    return [row for row in drafted_as_asked if row.load != "open" or row.server in whole]
 
 
 def without_answer(rows: Iterable[Served]) -> tuple[Served, ...]:

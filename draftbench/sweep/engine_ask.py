@@ -20,7 +20,7 @@ from collections import Counter
 from collections.abc import Generator, Iterator, Sequence
 from contextlib import ExitStack, closing
 from dataclasses import replace
-from itertools import chain, islice, zip_longest
+from itertools import chain, islice
 from typing import NamedTuple
 
 import msgspec
@@ -188,7 +188,7 @@ class EngineWorker:
             except (EngineError, ModelError) as error:
                 self._keep([self._failure([config], error)])
                 return
-        if None in self.state.failures and not self.state.plain_left():
+        if None in self.state.observations.failures and not self.state.plain_left():
             gone = Failure(candidate=None, stage="serve", reason="", hint="", resolved=True)
             self._keep([gone])
 
@@ -217,14 +217,16 @@ class EngineWorker:
                     wrong[session.config] += self._ask(session, load, samples)
                 for session in sessions:
                     config, facts = session.config, session.facts
-                    answers = self.state.answers.get((config, load), {}).values()
+                    answers = self.state.observations.answers((*config, load.concurrency))
                     its_own = [row for row in answers if row.server == facts.server]
                     if config.candidate is not None and drafted_nothing(
                         its_own,
                         self.state.along(config.candidate),
                         session.server.counters().drafted,
                     ):
-                        raise self._invalidate(session, "it drafted nothing")
+                        # One answer that says so is enough: none of this server's counts.
+                        self._keep([msgspec.structs.replace(its_own[-1], error=OTHER_DRAFTING)])
+                        raise other_drafting(config, "it drafted nothing")
             plain = next((s.server for s in sessions if s.config.k == 0), None)
             if plain is not None:
                 self._judge(plain)
@@ -244,10 +246,12 @@ class EngineWorker:
         running, files, speculation = None, dict[str, str](), None
         if servers.given is None:
             # The version that earlier servers named says which flags the engine knows.
-            versions = (facts.version for facts in self.state.engines if facts.started)
+            versions = (
+                facts.version for facts in self.state.observations.engines.values() if facts.started
+            )
             start = replace(servers.start(config), version=next(versions, None))
             speculation = start.speculation
-            refuse_other_files(self.state.engines, servers)
+            refuse_other_files(self.state.observations.engines.values(), servers)
             self.watcher.note(f"starting {start.engine}: {config}")
             files = files_of(start.target, speculation)
             logs = self.folder.path / PRIVATE / "servers" / name
@@ -261,7 +265,7 @@ class EngineWorker:
             server = plain or servers.given
         described = server.facts()
         facts = engine_facts(described, config, name, process, running, files)
-        refuse_another(self.state.engines, facts)
+        refuse_another(self.state.observations.engines.values(), facts)
         check_drafting(described, config, speculation)
         self._keep([facts])
         if self.deadline is None and self.options.candidate_timeout is not None:
@@ -332,7 +336,7 @@ class EngineWorker:
             error = self._take(session, load, by_key[answer.ask.key], answer)
             self.watcher.advance()
             if error == OTHER_DRAFTING:
-                raise self._invalidate(session, contradiction(answer, config.k) or "")
+                raise other_drafting(config, contradiction(answer, config.k) or "")
             wrong.update([error] if error else [])
             lost = lost + 1 if answer.error in (Fault.UNREACHABLE, Fault.TIMEOUT) else 0
             if lost >= MOST_LOST:
@@ -342,19 +346,6 @@ class EngineWorker:
                     safe_message=f"the server stopped answering ({answer.error})",
                 )
         return wrong
-
-    def _invalidate(self, session: Session, what: str) -> EngineError:
-        """Mark a server's answers as invalid, and return the error: it drafts differently."""
-        self._keep(
-            [
-                msgspec.structs.replace(row, error=OTHER_DRAFTING)
-                for (config, _), answers in self.state.answers.items()
-                if config == session.config
-                for row in answers.values()
-                if row.server == session.facts.server
-            ]
-        )
-        return other_drafting(session.config, what)
 
     def _take(
         self, session: Session, load: Load, sample: PromptSample, answer: Answer
@@ -376,9 +367,8 @@ class EngineWorker:
         if writes and error is None:
             response = response_of(answer, sample, digest)
         first_difference = None
-        if response is not None and answer.tokens and answer.ask.sampling.temperature == 0:
-            pairs = enumerate(zip_longest(response.tokens, answer.tokens))
-            first_difference = next((at for at, (one, other) in pairs if one != other), None)
+        if response is not None and answer.tokens:
+            first_difference = response.first_difference(answer.tokens)
         served = answer.served(
             candidate=config.candidate,
             k=config.k,
@@ -393,11 +383,11 @@ class EngineWorker:
         )
         if error is not None:
             self.watcher.note(f"{config}, {sample.key[0]}: {error}: {reason}")
-        if writes and response is not None:
-            self._keep([response.trajectory, served], [response.private()])
-            self.state.responses[sample.key] = response
-        else:
-            self._keep([served])
+        written = response if writes else None
+        self._keep(
+            [written.trajectory, served] if written else [served],
+            [written.private()] if written else [],
+        )
         return error
 
     def _replay(self, candidate: Candidate) -> None:
@@ -424,7 +414,9 @@ class EngineWorker:
         if name == LOOKUP:
             # An engine may look up by another rule on a CPU, and in its older model runner.
             runners = [
-                facts.settings.get(MODEL_RUNNER) for facts in self.state.engines if facts.started
+                facts.settings.get(MODEL_RUNNER)
+                for facts in self.state.observations.engines.values()
+                if facts.started
             ]
             older = runners and ("0" in runners or not torch.cuda.is_available())
             rule = lookup_rule(servers.engine, older=bool(older))
@@ -458,7 +450,7 @@ class EngineWorker:
         facts = msgspec.structs.replace(
             facts, weight_bytes=weights, kv_bytes_per_token=cached, caveats=caveats
         )
-        if facts not in self.state.facts.get(candidate, []):
+        if facts != self.state.observations.facts.get(candidate):
             yield [facts]
         for group in groups:
             if isinstance(draft, Head):
@@ -474,9 +466,8 @@ class EngineWorker:
         """
         left = [
             (row, (row.key, row.first_difference))
-            for (_, load), answers in self.state.answers.items()
-            if load == ALONE
-            for row in answers.values()
+            for row in self.state.observations.served
+            if (row.load, row.concurrency, row.error) == ("closed", 1, None)
             if row.first_difference is not None and row.tie is None
         ]
         margins: dict[tuple[Key, int], float] = {}
@@ -494,7 +485,7 @@ class EngineWorker:
 
     def _dtype(self) -> str:
         """The type that servers compute in, as they or else the user say; empty: unknown."""
-        for facts in reversed(self.state.engines):
+        for facts in reversed(self.state.observations.engines.values()):
             if stated := facts.settings.get("dtype", ""):
                 return stated.removeprefix("torch.")
         rules = ENGINE_RULES.get(self.servers.engine)
@@ -513,7 +504,6 @@ class EngineWorker:
         """
         others = self.machine.look() if self.servers.given is None else None
         self.keep(records if others is None else [*records, others], private)
-        self.state.add(records)
 
 
 def _in_turns(

@@ -6,7 +6,7 @@ answers.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 
 from draftbench.acceptance.rounds import AnyReplay
@@ -76,7 +76,7 @@ def files_of(target: str, speculation: Speculation | None) -> dict[str, str]:
     return {role: source.fingerprint() for role, source in sources.items() if source.local}
 
 
-def refuse_changes(recorded: Sequence[EngineFacts], servers: Servers, threads_here: int) -> None:
+def refuse_changes(recorded: Collection[EngineFacts], servers: Servers, threads_here: int) -> None:
     """Raise a RunFolderError if the user's server, the models' files or the servers' threads are
     not those that the run was measured with; `threads_here` are this process's threads, which
     --threads sets together with the servers'.

@@ -80,15 +80,15 @@ def test_the_long_request_weighs_by_its_seconds_and_a_heavy_one_by_its_weight(sc
 
 
 def test_each_request_pays_at_its_own_context(scene):
-    # prompt + L/2 is 10 + 2 / 2 = 11 and 90 + 2 / 2 = 91; a step takes a second per 100 tokens.
-    for name, prompt in (("near", 10), ("far", 90)):
+    # prompt + L/2 is 90 + 2 / 2 = 91 and 10 + 2 / 2 = 11; a step takes a second per 100 tokens.
+    for name, prompt in (("far", 90), ("near", 10)):
         scene.request(name, 2, prompt_tokens=prompt, limit=9)
         scene.replay(name, [0.0])
     for context in (0, 100):
         scene.times(dict.fromkeys((1, 2, 3), context / 100), {1: 0.1, 2: 0.1}, contexts=(context,))
     plain, rounds, *_ = alternative(scene, 1).promised_by_response
-    assert plain == pytest.approx([0.11, 0.91])
-    assert rounds == pytest.approx([0.21, 1.01])
+    assert plain == pytest.approx([0.91, 0.11])
+    assert rounds == pytest.approx([1.01, 0.21])
 
 
 def test_prompt_lookup_pays_one_proposal_a_round_whatever_it_finds(scene):
