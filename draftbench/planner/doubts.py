@@ -12,6 +12,7 @@ from __future__ import annotations
 import math
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
+from itertools import pairwise
 from statistics import median
 from typing import Any
 
@@ -41,9 +42,10 @@ _DRIFT = 0.1
 # the token at 6% of positions, whether replayed or stepped (SmolLM2), which acceptance averages
 # out; it never changed more than a fifth of the 48 positions that are stepped through.
 _DISAGREEMENT, _MORE_THAN_ROUNDING, _LOOPING = 0.05, 0.2, 0.05
-# So many tokens do not agree by chance, as a label may. From this share of copies on intervals are
-# noticeably too narrow (by 5%).
-_TELLING_TOKENS, _COPIES = 16, 0.1
+# Responses of so many tokens do not agree by chance, as labels may, and prompts that a date or an
+# id sets apart are about as long, as those that get the same refusal are not. From this share of
+# copies on intervals are noticeably too narrow (by 5%).
+_TELLING_TOKENS, _TOKENS_APART, _COPIES = 16, 4, 0.1
 # A decoding run stalled if one of its rounds took this many times the median round, an engine's
 # answer if its rounds took this many times the median of the same server's answers. (Without a
 # stall the slowest took 3.6 times as long: 13 runs on vLLM and llama.cpp, also on a busy machine.)
@@ -263,13 +265,19 @@ def _of_machine(run: Run) -> Iterator[Caveat]:
 
 def _of_copies(run: Run) -> Iterator[Caveat]:
     """Requests that a time stamp or an id alone sets apart: intervals take each for another one."""
-    firsts, copies, requests = dict[tuple[str, int], str](), set[str](), set[str]()
+    alike, copies = defaultdict[tuple[str, int], dict[str, int]](dict), set[str]()
     for response in run.trajectories:
-        requests.add(response.request)
         if response.digest and response.output_tokens >= _TELLING_TOKENS:
             text = response.digest, response.output_tokens
-            if firsts.setdefault(text, response.request) != response.request:
-                copies.add(response.request)
+            alike[text].setdefault(response.request, response.prompt_tokens)
+    for prompts in alike.values():
+        by_length = sorted(prompts.items(), key=lambda each: each[1])
+        copies.update(
+            request
+            for (_, shorter), (request, tokens) in pairwise(by_length)
+            if tokens - shorter <= _TOKENS_APART
+        )
+    requests = {response.request for response in run.trajectories}
     if len(copies) > _COPIES * len(requests):
         short = f"{len(copies)} of {len(requests)} requests were answered like another one"
         different = len(requests) - len(copies)

@@ -196,6 +196,14 @@ def test_requests_that_are_answered_alike_do_not_count_as_so_many(scene, copied,
     assert not found or found[0].short.startswith(f"{copied} of 30 requests were answered like")
 
 
+def test_a_refusal_that_many_prompts_get_is_no_copy(scene):
+    for at in range(30):
+        scene.request(f"r{at}", 20, digest="sorry", prompt_tokens=10 + 20 * at)
+        scene.replay(f"r{at}", [1.0] * 19)
+    kinds = {each.kind for each in recommend(scene.observed(1)).caveats}
+    assert "copied-requests" not in kinds
+
+
 def test_several_samples_of_one_request_are_no_copies(scene):
     for at in range(30):
         for sample in (0, 1):
