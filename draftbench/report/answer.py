@@ -425,6 +425,7 @@ def every_section(answer: Recommendation) -> list[Section]:
         Section(
             "Where the intervals come from", *known_columns(names, halves), [of_intervals], names=2
         ),
+        other_ks(answer),
         by_load,
         Section(lost, notes=losers(answer)),
         Section("Not measured", notes=failures(answer)),
@@ -434,6 +435,18 @@ def every_section(answer: Recommendation) -> list[Section]:
         Section("Caveats", notes=[caveat.text for caveat in answer.caveats]),
     )
     return filled(sections)
+
+
+def other_ks(answer: Recommendation) -> Section:
+    """What is predicted at the k's at which a running server was not started."""
+    rows: list[list[TableCell]] = [
+        [str(each.candidate), str(each.k), each.tokens_per_round, each.speedup_expected]
+        for each in answer.evaluations
+        if each.not_run and each.speedup_expected
+    ]
+    note = "Predicted from the k that ran: the decision is on that one alone."
+    head = ["draft", "k", "tok/round", "expected ×"]
+    return Section("Other k's, which no server ran", head, rows, [note] if rows else [], names=2)
 
 
 def speed_ups(answer: Recommendation) -> Section:

@@ -29,7 +29,7 @@ from draftbench.errors import (
     RefusedError,
     UsageError,
 )
-from draftbench.flags import LARGEST_CONCURRENCY, LARGEST_K
+from draftbench.flags import LARGEST_CONCURRENCY
 from draftbench.hub import or_beside, short_name
 from draftbench.measure.prompts import LostAnswerError, Prompt, TargetText, fitted
 from draftbench.measure.replay import ServedTarget
@@ -230,17 +230,15 @@ def prepare_serving(
     if Candidate(draft=LOOKUP) in levels and server is None and min(options.ks) < fewest:
         watcher.note(f"ngram is not started below k = {fewest}: {too_short(engine, fewest)}")
     if server is not None:
-        k = options.ks[0] if len(options.ks) == 1 else None
-        servers, candidates, stated = find_drafting(
-            servers, server, candidates, prompts, k, watcher
-        )
+        servers, candidates, stated = find_drafting(servers, server, candidates, prompts, watcher)
         if not candidates:
             raise UsageError(
                 f"the server at {server.url} does not draft, and no draft is given",
                 hint="give a server that speculates; a sweep can replay --drafts over this one",
             )
         specs = stated | specs
-    if servers.drafting is not None and servers.drafting.k <= LARGEST_K:
+    if servers.drafting is not None:
+        # Drafts are replayed at the k's asked for; the server's own is the one that is decided on.
         options = replace(options, ks=tuple(sorted({*options.ks, servers.drafting.k})))
         servers = replace(servers, options=options)
     # How many requests the server answers at once with --arrivals; None: the engine's default, or
