@@ -14,6 +14,7 @@ import msgspec
 
 from draftbench.acceptance.intervals import FEW_REQUESTS, MIN_REQUESTS, Estimate
 from draftbench.memory import format_size
+from draftbench.models.engine_rules import repeat_flag
 from draftbench.planner.decide import TIMING_NOISE
 from draftbench.planner.options import RANKS_BY
 from draftbench.planner.recommendation import (
@@ -139,7 +140,7 @@ def _next_sweep(answer: Recommendation) -> _Sweep | None:
         if answer.engine:  # by default a draft is asked fewer than are replayed
             flags["--measure-requests"] = str(larger.requests)
         if larger.processes > 1:
-            flags["--restarts" if answer.engine else "--processes"] = str(larger.processes)
+            flags[repeat_flag(answer.engine)] = str(larger.processes)
         again, more = f"{_words(flags)} in another --out", ""
         if larger.distinct is not None:
             more = f"more traffic than these {counted(larger.distinct, 'distinct request')}"
