@@ -213,7 +213,7 @@ class Alternative:
         the k that it was started with. None if it can.
         """
         run = self.evaluator.run
-        if self.evaluator.foreign or run.manifest.question.servers in (None, "started"):
+        if self.evaluator.foreign or not run.manifest.question.running:
             return None
         own = {row.k for row in run.served if row.candidate == self.candidate}
         if not own or self.k in own:

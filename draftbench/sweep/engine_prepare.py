@@ -79,6 +79,7 @@ from draftbench.sweep.preparation import (
     specs_of,
     traffic_facts,
 )
+from draftbench.sweep.work import check_side_by_side
 from draftbench.traffic import TrafficQuery, load
 
 _CONTEXT_STEP, _CONTEXT_SLACK = 256, 64
@@ -249,7 +250,9 @@ def prepare_serving(
     elif serving.arrivals != "closed":
         needed = SLOTS if ENGINE_RULES[engine].shares_context else None
         at_once = serving.max_concurrency or needed
-    given = "given" if serving.baseline is None else "given with a baseline"
+    whose = "started side by side" if serving.side_by_side else "started"
+    if server is not None:
+        whose = "given" if serving.baseline is None else "given with a baseline"
     raw = (speculation.raw for speculation in speculations.values() if speculation.raw is not None)
     question = msgspec.structs.replace(
         question_of(options, traffic, build),
@@ -258,7 +261,7 @@ def prepare_serving(
         engine_args=_without_values(serving.args, options.traffic.key),
         arrivals=serving.arrivals,
         arrivals_digest=arrivals,
-        servers="started" if server is None else given,
+        servers=whose,
         engine_command=_without_values(serving.command or "", options.traffic.key),
         spec_files=tuple(hidden_in(portable(json.dumps(each, sort_keys=True))) for each in raw),
         time_scale=serving.time_scale,
@@ -266,7 +269,7 @@ def prepare_serving(
         max_concurrency=at_once,
         replay="local",
     )
-    return Prepared(
+    prepared = Prepared(
         options,
         target.source,
         drafts=checked.sources,
@@ -281,6 +284,8 @@ def prepare_serving(
         build=build,
         servers=servers,
     )
+    check_side_by_side(prepared, servers)
+    return prepared
 
 
 def _without_values(text: str, key: bytes) -> str:

@@ -21,7 +21,7 @@ from draftbench.models.engine_rules import ENGINE_RULES, STARTED
 from draftbench.records import Candidate, RoundCounts
 from draftbench.run_folder.folder import RunFolder
 from draftbench.run_folder.run import read_run
-from draftbench.sweep import engine_ask, engine_check, engine_prepare
+from draftbench.sweep import engine_ask, engine_check, engine_prepare, work
 
 TRAFFIC = ["--traffic", "suite:completion", "--sample", 2, "--max-new-tokens", 10]
 ENGINE = ["--engine", "vllm"]
@@ -42,6 +42,13 @@ START = "needs an engine that draftbench starts"
         (["--time-scale", 2], "--time-scale needs --arrivals log", "leave it out"),
         (["--engine", "tensorrt-llm"], "--engine cannot be `tensorrt-llm`", "llama.cpp, openai"),
         ([*ENGINE, "--processes", 2], "--processes needs the built-in", "--restarts"),
+        (["--side-by-side"], f"--side-by-side {START}", "give --engine"),
+        ([*SERVER, "--side-by-side"], f"--side-by-side {START}", "asked in turn anyway"),
+        (
+            [*ENGINE, "--side-by-side", "--arrivals", "poisson:2"],
+            "--side-by-side with --arrivals",
+            "leave one of the two out",
+        ),
         ([*ENGINE, "--one-layout"], "--one-layout needs the built-in", "leave it out"),
         ([*ENGINE, "--until", "settled"], "--until settled needs the built-in", "all the requests"),
         ([*ENGINE, "--audit"], "--audit needs the built-in decoder", "measured anyway"),
@@ -271,6 +278,8 @@ def test_a_server_that_is_down_leaves_what_was_measured_and_the_command_to_resum
         # Between plain servers three times.
         (("ngram",), ("--restarts", 3), (4 + 3 * 2, 4 + 3 * 8)),
         (("ngram",), ("--measure", "replay"), (1, 1)),
+        # The one that writes the responses, then two at each k.
+        (("draft", "ngram"), ("--side-by-side",), (1 + 2 * 2 * 2, 1 + 2 * 2 * 8)),
     ],
 )
 def test_a_dry_run_counts_starts_at_least_and_at_most(
@@ -283,6 +292,31 @@ def test_a_dry_run_counts_starts_at_least_and_at_most(
     plan = json.loads(outcome.out)
     assert (plan["least_starts"], plan["most_starts"]) == starts
     assert engine.starts == []
+
+
+def test_two_servers_side_by_side_have_to_fit_in_memory(
+    command, failing, engine, embedded, monkeypatch
+):
+    """The second server holds the target's weights and its cache once more."""
+    monkeypatch.chdir(embedded)
+    words = ["sweep", "--target", "target", "--drafts", "draft", *TRAFFIC, *ENGINE, "--dry-run"]
+
+    def memory(*more):
+        return json.loads(command(*words, *more, "--format", "json").out)["memory"]
+
+    alone, both = memory(), memory("--side-by-side")
+    target = (embedded / "target" / "model.safetensors").stat().st_size
+    assert target < both - alone < 1.5 * target
+    for free in (both, both - 1):
+        monkeypatch.setattr(work, "memory_free", lambda device, free=free: free)
+        if free == both:
+            assert command(*words, "--side-by-side").code == 0
+    told = failing(2, *words, "--side-by-side")
+    assert "draft and a server without a draft take" in told
+    assert "hint: leave it out" in told
+    # A command may start them on another machine.
+    assert command(*words, "--side-by-side", "--engine-command", DOCKER).code == 0
+    assert command(*words).code == 0
 
 
 @pytest.mark.parametrize(
