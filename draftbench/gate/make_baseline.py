@@ -396,8 +396,10 @@ def _timed(
     decoded: defaultdict[str, list[Decode]] = defaultdict(list)
     for row in run.decodes:
         if row.block == str(candidate):
-            turn = "" if row.process in running else f"{row.repeat:03}"
-            decoded[turn if run.served else row.process].append(row)
+            name = row.process
+            if run.served and not run.manifest.question.in_turn:
+                name = f"{row.repeat:03}"
+            decoded["" if row.process in running else name].append(row)
     speeds = {}
     for name, rows in decoded.items():
         alone = replace(run, decodes=tuple(rows))

@@ -20,7 +20,7 @@ from draftbench.gate.pair_requests import (
     same_run,
 )
 from draftbench.gate.result import Check, GateResult
-from draftbench.models.engine_rules import STARTED
+from draftbench.models.engine_rules import STARTED, repeat_flag
 from draftbench.planner.passes import MIN_PROCESSES
 
 TEXTS_NOT_JUDGED = (
@@ -30,10 +30,7 @@ TEXTS_NOT_JUDGED = (
 # Traffic of which a smaller share moved between requests is the same mix.
 SHIFTED = 0.05
 SAME_RUN = "this is the baseline's own run; gate a new sweep"
-SPEED_NOT_JUDGED = (
-    "only acceptance was judged, not speed: that takes `--max-drop speedup:5%`, and both runs "
-    f"swept with `--processes {MIN_PROCESSES} --measure all`"
-)
+SPEED_NOT_JUDGED = "only acceptance was judged, not speed: that takes `--max-drop speedup:5%`"
 
 
 def notes_on(
@@ -180,7 +177,7 @@ def notes_on(
     if result.texts is None and "engine" in new.tested:
         yield TEXTS_NOT_JUDGED
     if passed and not result.timed:
-        yield SPEED_NOT_JUDGED
+        yield f"{SPEED_NOT_JUDGED}; {_swept_repeatedly(new.tested.get('engine'))}"
 
 
 def prompts_changed(pairs: Sequence[Pair]) -> str | None:
@@ -219,14 +216,9 @@ def _inconclusive(check: Check, engine: str | None) -> str:
     if check.obstacle:
         return f"{check.metric} is inconclusive: {check.obstacle}"
     if check.more_processes:
-        advice = "sweep both with `--processes 3 --measure all`"
-        if engine is not None:
-            advice = "a server that is running counts as one"
-            if engine in STARTED:
-                advice = f"sweep both with `--engine {engine} --restarts 3`; {advice}"
         return (
             f"{check.metric} is inconclusive: a time fails only where three processes or more "
-            f"measured it in both runs, since restarts differ; {advice}"
+            f"measured it in both runs, since restarts differ; {_swept_repeatedly(engine)}"
         )
     unit = "repeats" if check.metric == "draft_cost_ratio" else "requests"
     note = f"{check.metric} is inconclusive over {check.sample} {unit}"
@@ -238,3 +230,16 @@ def _inconclusive(check: Check, engine: str | None) -> str:
             "the drop is close to the limit, or its spread is unknown"
         )
     return f"{note}; about {check.requests_needed} would settle it"
+
+
+def _swept_repeatedly(engine: str | None) -> str:
+    """How to sweep so that times can be judged, on the runner that a run was measured on."""
+    repeated = f"{repeat_flag(engine)} {MIN_PROCESSES}"
+    if engine is None:
+        return f"sweep both with `{repeated} --measure all`"
+    running = "a server that is running counts as one process"
+    return (
+        f"sweep both with `--engine {engine} {repeated}`; {running}"
+        if engine in STARTED
+        else running
+    )

@@ -150,7 +150,8 @@ def _of_leader(evaluator: Evaluator, decided: DecisionAt) -> Iterator[Caveat]:
 
 def _no_speed(decided: DecisionAt) -> str:
     """Why no candidate's speed is known, by reason."""
-    known = [a for a in decided.alternatives if a.log_speedup() is not None or a.measured]
+    could = [a for a in decided.alternatives if not a.not_run]
+    known = [a for a in could if a.log_speedup() is not None or a.measured]
     if breaking := [each for each in known if each.configuration in decided.breaks]:
         least = min(breaking, key=lambda each: (each.memory_bytes is None, each.memory_bytes))
         named = f"{least}: {'; '.join(decided.breaks[least.configuration])}"

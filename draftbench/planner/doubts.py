@@ -238,8 +238,8 @@ def _of_machine(run: Run) -> Iterator[Caveat]:
             decisive=stalled > _STALLED * len(stalls),
             short=short,
         )
-    decodes = run.decodes
-    if run.served:  # the one baseline is copied into every candidate's block
+    decodes, in_turn = run.decodes, run.manifest.question.in_turn
+    if run.served and not in_turn:  # the one baseline is copied into every candidate's block
         decodes = tuple(row for row in decodes if row.block == decodes[0].block)
     drift = baseline_drift(decodes, by_start=bool(run.served))
     if drift is not None and abs(drift.change) > max(_DRIFT, drift.doubt):
@@ -247,18 +247,19 @@ def _of_machine(run: Run) -> Iterator[Caveat]:
         turns = defaultdict[tuple[Candidate | None, int], set[int]](set)
         for answer in run.served:
             turns[answer.candidate, answer.k].add(answer.repeat)
-        # If a server was started only once, its speed-up includes the drift until then.
-        in_turns = bool(turns) and all(len(turns_of) > 1 for turns_of in turns.values())
-        effect = (
-            "; every server was started in several turns, and what changed for all alike is taken "
-            "out of the speed-ups"
-            if in_turns
-            else ", so candidates measured early and late are not compared fairly"
-        )
+        # If a server was started only once, and not beside its baseline, its speed-up includes the
+        # drift until then.
+        several = bool(turns) and all(len(turns_of) > 1 for turns_of in turns.values())
+        effect = ", so candidates measured early and late are not compared fairly"
+        if in_turn:
+            effect = "; each draft is compared with the plain decoding that took turns with it"
+        elif several:
+            effect = "; every server was started in several turns, and what changed for all alike "
+            effect += "is taken out of the speed-ups"
         yield Caveat(
             "drift",
             f"plain decoding took {change} at the end of the run than at its start{effect}",
-            decisive=not in_turns,
+            decisive=not (in_turn or several),
             short=f"plain decoding took {change} at the end of the run",
         )
 

@@ -205,6 +205,7 @@ def evaluations(run: Run, decided: DecisionAt) -> tuple[Evaluation, ...]:
                 alpha_without_interval=alone.get("alpha"),
                 tokens_per_round_without_interval=alone.get("tokens_per_round"),
                 replayed=bool(rounds.replays),
+                not_run=each.not_run is not None,
                 **figures,
             )
         )
@@ -245,7 +246,11 @@ def why_not(alternative: Alternative, decided: DecisionAt) -> str:
         return "a control: the target as its own draft is never recommended"
     if broken := decided.breaks.get(alternative.configuration):
         return "; ".join(broken)
-    if speed is None or leader is None or (best := leader.value(decided.by)) is None:
+    if speed is None:
+        return f"its speed is unknown: {alternative.why_unknown}"
+    if alternative.not_run:
+        return f"{speed:.2f}× predicted, but {alternative.not_run}"
+    if leader is None or (best := leader.value(decided.by)) is None:
         return f"its speed is unknown: {alternative.why_unknown}"
     # What it brings, with a third digit if two do not tell the speeds apart.
     digits = 3 if leader is not alternative and f"{speed:.2f}" == f"{best:.2f}" else 2

@@ -181,6 +181,7 @@ class Evaluation(Configuration, frozen=True, kw_only=True):
     alpha_without_interval: float | None = None  # the value alone, where there is no interval
     tokens_per_round_without_interval: float | None = None  # likewise
     replayed: bool = False  # whether its rounds are from replay; else from what was counted
+    not_run: bool = False  # whether it cannot be chosen: a running server drafts at another k
 
     @property
     def k_is_a_placeholder(self) -> bool:

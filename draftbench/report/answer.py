@@ -14,6 +14,7 @@ import msgspec
 
 from draftbench.acceptance.intervals import FEW_REQUESTS, MIN_REQUESTS, Estimate
 from draftbench.memory import format_size
+from draftbench.models.engine_rules import repeat_flag
 from draftbench.planner.decide import TIMING_NOISE
 from draftbench.planner.options import RANKS_BY
 from draftbench.planner.recommendation import (
@@ -139,7 +140,7 @@ def _next_sweep(answer: Recommendation) -> _Sweep | None:
         if answer.engine:  # by default a draft is asked fewer than are replayed
             flags["--measure-requests"] = str(larger.requests)
         if larger.processes > 1:
-            flags["--restarts" if answer.engine else "--processes"] = str(larger.processes)
+            flags[repeat_flag(answer.engine)] = str(larger.processes)
         again, more = f"{_words(flags)} in another --out", ""
         if larger.distinct is not None:
             more = f"more traffic than these {counted(larger.distinct, 'distinct request')}"
@@ -425,6 +426,7 @@ def every_section(answer: Recommendation) -> list[Section]:
         Section(
             "Where the intervals come from", *known_columns(names, halves), [of_intervals], names=2
         ),
+        other_ks(answer),
         by_load,
         Section(lost, notes=losers(answer)),
         Section("Not measured", notes=failures(answer)),
@@ -434,6 +436,18 @@ def every_section(answer: Recommendation) -> list[Section]:
         Section("Caveats", notes=[caveat.text for caveat in answer.caveats]),
     )
     return filled(sections)
+
+
+def other_ks(answer: Recommendation) -> Section:
+    """What is predicted at the k's at which a running server was not started."""
+    rows: list[list[TableCell]] = [
+        [str(each.candidate), str(each.k), each.tokens_per_round, each.speedup_expected]
+        for each in answer.evaluations
+        if each.not_run and each.speedup_expected
+    ]
+    note = "Predicted from the k that ran: the decision is on that one alone."
+    head = ["draft", "k", "tok/round", "expected ×"]
+    return Section("Other k's, which no server ran", head, rows, [note] if rows else [], names=2)
 
 
 def speed_ups(answer: Recommendation) -> Section:

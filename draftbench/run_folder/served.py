@@ -62,7 +62,8 @@ def cached_share(rows: Iterable[Served]) -> float:
 
 
 def decodes_of(rows: Iterable[Served]) -> list[Decode]:
-    """The decoding runs of every candidate, in a block each that has a copy of the shared baseline.
+    """The decoding runs of every candidate, in a block each with its baseline: the answers of the
+    servers without a draft that took turns with its own, or a copy of all if none did.
 
     Answers that ended in an error are left out. If a server does not report its drafting, its runs
     have no rounds.
@@ -80,7 +81,9 @@ def decodes_of(rows: Iterable[Served]) -> list[Decode]:
                 reporting.add(row.candidate)
     decodes = []
     for candidate, answers in by_candidate.items():
-        for row in (*baseline, *answers):
+        sessions = {row.process for row in answers}
+        beside = [row for row in baseline if row.process in sessions]
+        for row in (*(beside or baseline), *answers):
             rounds, cut = _rounds_within(row) if row.candidate in reporting else ([], ())
             seconds = row.arrivals[-1] - row.arrivals[0]
             if by_server:

@@ -1,7 +1,7 @@
 """Measures on a serving engine: the server without a draft writes the responses, each draft is
 replayed over them, and servers that draft answer the same requests. In each repeat every server
 that drafts is started once, and the one without a draft after every second candidate and at the
-end.
+end, or beside each, when the two take turns.
 
 The path of a request: a session starts or connects servers (`_open`), `_ask` sends what each still
 has to answer at a load, and `_take` records every answer as it arrives. If a server does not start,
@@ -20,7 +20,7 @@ from collections import Counter
 from collections.abc import Generator, Iterator, Sequence
 from contextlib import ExitStack, closing
 from dataclasses import replace
-from itertools import chain, islice
+from itertools import chain, count, islice
 from typing import NamedTuple
 
 import msgspec
@@ -82,7 +82,7 @@ from draftbench.sweep.engine_servers import (
     arrival_times,
 )
 from draftbench.sweep.failures import failure, parts_missing, timed_out
-from draftbench.sweep.options import Watcher
+from draftbench.sweep.options import Watcher, in_turn
 from draftbench.sweep.preparation import Prepared
 from draftbench.sweep.resume import Replaying, SweepState
 from draftbench.sweep.worker import Keep, Private
@@ -121,6 +121,7 @@ class EngineWorker:
         self.state, self.folder, self.keep, self.watcher = state, folder, keep, watcher
         self.repeat = 0
         self.deadline: float | None = None
+        self.lost = Counter[str]()  # requests in a row that a server did not answer, by its id
         self.machine = Watch(uuid.uuid4().hex[:8])
 
     def begin_wave(self, candidates: Sequence[Candidate]) -> None:
@@ -204,12 +205,15 @@ class EngineWorker:
         process = uuid.uuid4().hex[:8]
         with ExitStack() as stack:
             self.deadline = None
+            if self.servers.given is None:
+                beside = ", beside one without a draft" if len(configs) > 1 else ""
+                self.watcher.note(f"starting {self.servers.engine}: {configs[-1]}{beside}")
             sessions = [self._open(stack, config, process) for config in configs]
             wrong = {config: Counter[str]() for config in configs}
             sent = Counter[ServerConfig]()
             loads = chain.from_iterable(map(self.servers.loads, configs))
             for load in dict.fromkeys(loads):
-                left = [self.state.unserved(config).get(load, []) for config in configs]
+                left = self.state.unserved_by(configs, load)
                 what = f"{configs[-1].drafting}, {load}"
                 self.watcher.stage(what, sum(map(len, left)), configs[-1].candidate)
                 for session, samples in _in_turns(sessions, left, load):
@@ -252,7 +256,6 @@ class EngineWorker:
             start = replace(servers.start(config), version=next(versions, None))
             speculation = start.speculation
             refuse_other_files(self.state.observations.engines.values(), servers)
-            self.watcher.note(f"starting {start.engine}: {config}")
             files = files_of(start.target, speculation)
             logs = self.folder.path / PRIVATE / "servers" / name
             logs.mkdir(parents=True)
@@ -330,16 +333,16 @@ class EngineWorker:
                 )
             )
         by_key = {each.key: each for each in samples}
-        fillers = asks if (load.concurrency or 1) > 1 else []
-        lost = 0
+        fillers, of_server = asks if (load.concurrency or 1) > 1 else [], session.facts.server
         for answer in self._driven(server, asks, load.concurrency, fillers):
             error = self._take(session, load, by_key[answer.ask.key], answer)
             self.watcher.advance()
             if error == OTHER_DRAFTING:
                 raise other_drafting(config, contradiction(answer, config.k) or "")
             wrong.update([error] if error else [])
-            lost = lost + 1 if answer.error in (Fault.UNREACHABLE, Fault.TIMEOUT) else 0
-            if lost >= MOST_LOST:
+            gone = answer.error in (Fault.UNREACHABLE, Fault.TIMEOUT)
+            self.lost[of_server] = self.lost[of_server] + 1 if gone else 0
+            if self.lost[of_server] >= MOST_LOST:
                 raise EngineError(
                     f"the server stopped answering ({answer.error}: {answer.reason})",
                     hint="what it answered is kept; the same command asks for the rest",
@@ -510,7 +513,8 @@ def _in_turns(
     sessions: Sequence[Session], left: Sequence[Sequence[PromptSample]], load: Load
 ) -> Iterator[tuple[Session, Sequence[PromptSample]]]:
     """Which server is asked which requests next. A single server is asked all of them; several take
-    turns with the same requests, one by one or as many as keep the load full.
+    turns with the same requests, one by one or as many as keep the load full, and who begins
+    changes from turn to turn.
     """
     if len(sessions) == 1 or load.concurrency is None:
         yield from (
@@ -519,8 +523,11 @@ def _in_turns(
         return
     size = 1 if load == ALONE else _TURN * load.concurrency
     rest = [(each, iter(samples)) for each, samples in zip(sessions, left, strict=True)]
-    while parts := [(each, part) for each, it in rest if (part := list(islice(it, size)))]:
-        yield from parts
+    for turn in count():
+        parts = [(each, part) for each, it in rest if (part := list(islice(it, size)))]
+        if not parts:
+            return
+        yield from in_turn(parts, turn)
 
 
 def response_of(answer: Answer, sample: PromptSample, digest: str) -> ScoredResponse:

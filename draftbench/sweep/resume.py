@@ -267,24 +267,24 @@ class SweepState:
                 yield Decoding(concurrency, ks, responses, done)
 
     def sessions(self, candidate: Candidate, repeat: int) -> Iterator[list[ServerConfig]]:
-        """The servers that measure a candidate in one repeat; those of one session share its
-        requests. Hold each session before asking for the next: the k's at which a server is started
-        depend on what was served before.
+        """The servers that measure a candidate in one repeat; those of one session take turns. Hold
+        each session before asking for the next: the k's at which a server is started depend on what
+        was served before.
         """
         servers, measure = self.prepared.servers, self.prepared.options.measure
         if servers is None or measure in ("none", "replay"):
             return
         if servers.drafting is not None and candidate == servers.drafting.candidate:
             if servers.baseline is not None:
-                yield [ServerConfig(None, 0, repeat + 1), servers.drafting._replace(repeat=repeat)]
+                yield servers.session(servers.drafting._replace(repeat=repeat))
         elif servers.given is None and candidate in servers.levels:
             for k in self._ks_to_start(servers, candidate, repeat):
-                yield [ServerConfig(candidate, k, repeat)]
+                yield servers.session(ServerConfig(candidate, k, repeat))
 
     def _ks_to_start(self, servers: Servers, candidate: Candidate, repeat: int) -> Iterator[int]:
         """All k's with `--measure all`; otherwise those started so far and then, one after the
-        other, those worth a start. After a repeat's last server without a draft, no new k is
-        started, except in the last repeat.
+        other, those worth a start. Once a repeat has ended, with its last server without a draft or
+        where the next one has begun, no new k is started in it, except in the last repeat.
         """
         options, ks = self.prepared.options, servers.ks(candidate)
         if options.measure == "all":
@@ -293,7 +293,9 @@ class SweepState:
         asked = {config[:3] for config in self.observations.answered()}
         started = {k for drafts, k, at in asked if drafts == candidate and at <= repeat}
         yield from in_turn(sorted(started), repeat)
-        ended, last = servers.plain_starts(repeat)[-1] in asked, repeat + 1 == options.repeats
+        ended = any(drafts and at > repeat for drafts, _, at in asked)
+        ended = ended or not asked.isdisjoint(servers.plain_starts(repeat)[-1:])
+        last = repeat + 1 == options.repeats
         while ks and (last or not ended):
             run = self.run()
             wanted = (
@@ -338,6 +340,16 @@ class SweepState:
             if due:
                 missing[load] = [sample for sample in samples if sample.key in due]
         return missing
+
+    def unserved_by(self, session: Sequence[ServerConfig], load: Load) -> list[list[PromptSample]]:
+        """What each server of a session still has to answer at a load. Those that take turns answer
+        a request one after the other or not at all: one that misses an answer has all asked again.
+        """
+        left = [self.unserved(config).get(load, []) for config in session]
+        if load.concurrency is None:
+            return left
+        due = {sample.key for sample in chain(*left)}
+        return [[each for each in chain(*self.groups) if each.key in due]] * len(session)
 
     def _ks(self, candidate: Candidate, concurrency: int) -> list[int]:
         """The k's to decode at: those decoded so far; if there are none, the best ones by what was

@@ -472,6 +472,28 @@ def test_a_machine_that_became_slower_decides_where_a_server_was_started_once(tu
     assert ("taken out" in found.text) is not decisive
 
 
+def test_a_machine_that_became_slower_decides_nothing_where_servers_took_turns():
+    """Each of two sessions asks both servers; a tenth longer in the second, and in the third."""
+    rows = [
+        structs.replace(
+            row,
+            arrivals=tuple(0.1 * 1.1**place * (n + 1) for n in range(9)),
+            process=f"p{place}",
+            server=f"s{place} {k}",
+            repeat=0 if k else place + 1,
+        )
+        for place, candidate in enumerate((SMALL, BIG, NGRAM))
+        for k in (0, 1)
+        for row in [
+            structs.replace(each, candidate=candidate if k else None) for each in answers(k)
+        ]
+    ]
+    found = caveat_of(run(*rows, servers="started side by side"), "drift")
+    assert "plain decoding took 21% longer" in found.text
+    assert "plain decoding that took turns with it" in found.text
+    assert not found.decisive
+
+
 @pytest.mark.parametrize(
     ("seconds", "late", "said"),
     [

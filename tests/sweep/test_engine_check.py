@@ -45,6 +45,7 @@ LOG, POISSON, DTYPE = {"arrivals": "log"}, {"arrivals": "poisson:2"}, {"args": "
         ({}, {"command": "docker run i {args}"}, r"--engine-command: none → … \{args\} \("),
         (DTYPE, {"args": "--dtype float16"}, r"--engine-args: --dtype … \(\w+\) → --dtype … \("),
         ({}, {"time_scale": 2.0}, "--time-scale: 1.0 → 2.0"),
+        ({}, {"side_by_side": True}, "servers: started → started side by side"),
         ({}, {"tokenizer": "TARGET"}, "tokenizer: none → .*target"),
         (LOG | {"at": 10.5}, LOG | {"at": 11.5}, "at other times: other timestamps in the log"),
         (POISSON | {"seed": 0}, POISSON | {"seed": 1}, "at other times: .* --seed"),
