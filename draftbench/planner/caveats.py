@@ -112,7 +112,7 @@ def _of_leader(evaluator: Evaluator, decided: DecisionAt) -> Iterator[Caveat]:
     if decided.choice and decided.by == "expected" and whole and whole.high < 1:
         yield Caveat(
             "end-to-end",
-            f"with both prefills requests get slower: {whole.value:.2f}× ({whole.low:.2f}–"
+            f"counting both prefills, requests get slower: {whole.value:.2f}× ({whole.low:.2f}–"
             f"{whole.high:.2f}); --objective latency, throughput or cost decides by that",
         )
     if leader.block and not leader.note and leader.block.target.slow_step:

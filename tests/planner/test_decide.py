@@ -110,7 +110,7 @@ def test_a_draft_whose_prefill_makes_requests_slower_is_said(scene, prefill, tol
     assert found.decision == "speculate"
     line = next((each for each in reasons(found) if "prefills" in each), None)
     assert (line is not None) is (told is not None)
-    assert not told or line.startswith(f"With both prefills requests get slower: {told}×")
+    assert not told or line.startswith(f"Counting both prefills, requests get slower: {told}×")
     by_latency = recommend(scene.observed(2), DecisionOptions(objective="latency"))
     assert not any("requests get slower" in each for each in reasons(by_latency))
 
