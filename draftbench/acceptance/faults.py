@@ -7,9 +7,10 @@ tokens that it cannot be chance.
 A replay that decoding contradicts predicts nothing: only what was decoded counts. Greedy drafts,
 and all drafts at temperature 0, accept the same tokens of the same text however they are run, near
 ties apart, so the built-in decoder is compared position by position. A quantized draft may round
-differently in another pass, but then it errs to both sides alike. The rounds of all requests are
-also compared in expectation: drafts may be sampled, a text may have come out differently, there may
-be many near ties, and a serving engine reports no positions.
+differently in another pass. Where rounding decides (at near ties, and anywhere for a quantized
+draft), replay and decoding err to both sides alike. The rounds of all requests are also compared in
+expectation: drafts may be sampled, a text may have come out differently, and a serving engine
+reports no positions.
 """
 
 from __future__ import annotations
@@ -57,8 +58,8 @@ _ALMOST_ALL, _ALMOST_NONE = 0.99, 0.02
 # sound runs it did so at none of 7,818 positions: of eleven drafts of the kept runs, and of a head
 # in two dtypes.
 _SOUND = 1 / 2000
-# A smaller share of positions moves no speed-up by more than timing noise; of a quantized draft,
-# whose differences fall to both sides, a smaller share to one side.
+# A smaller share of positions moves no speed-up by more than timing noise; of differences that fall
+# to both sides, a smaller share to one side.
 _HARDLY, _TO_ONE_SIDE = 0.005, 0.02
 # What may be chance must be off by more than this many standard errors, as one sound comparison in
 # 2,000 is; tokens per round, in expectation, also by more than this share. (Near ties alone make up
@@ -176,7 +177,8 @@ def contradiction(
     """
     decoded = {row.key for row in decodes}
     replays = {pair[0].key: pair for pair in pairs if pair[0].key in decoded}
-    differs, in_expectation = dict[tuple[str, int, int], int](), list[Decode]()
+    clear, every = dict[tuple[str, int, int], int](), dict[tuple[str, int, int], int]()
+    in_expectation = list[Decode]()
     for row in decodes:
         if row.key not in replays:
             continue
@@ -184,26 +186,33 @@ def contradiction(
         compares = by_position and _decided_by_text(row, response, replay)
         if not (compares and row.tie):  # after a near tie, another text has its own luck
             in_expectation.append(row)
-        for position, against in _compared(response, replay, row, near_tie) if compares else ():
+        compared = _compared(response, replay, row, near_tie) if compares else ()
+        for position, against, tied in compared:
             at = *row.key, position
-            differs[at] = against or differs.get(at, 0)
-    wrong, to_one_side = sum(map(abs, differs.values())), abs(sum(differs.values()))
-    if rounded:
-        chance = _STANDARD_ERRORS * sqrt(wrong)  # McNemar 1947
-        contradicted = to_one_side > max(chance, _TO_ONE_SIDE * len(differs))
-    else:
-        sound = _SOUND * len(differs)
-        # The root of a Poisson count's deviance is nearly a number of standard errors.
-        deviance = 2 * (wrong * log(wrong / sound) - wrong + sound) if wrong > sound else 0.0
-        contradicted = deviance > _STANDARD_ERRORS**2 and wrong > _HARDLY * len(differs)
-    if contradicted:
-        what = f"accepted differently from replay at {wrong} of {len(differs)} positions"
+            every[at] = against or every.get(at, 0)
+            if not tied:
+                clear[at] = against or clear.get(at, 0)
+    wrong, sound = sum(map(abs, clear.values())), _SOUND * len(clear)
+    # The root of a Poisson count's deviance is nearly a number of standard errors.
+    deviance = 2 * (wrong * log(wrong / sound) - wrong + sound) if wrong > sound else 0.0
+    if not rounded and deviance > _STANDARD_ERRORS**2 and wrong > _HARDLY * len(clear):
+        what = f"accepted differently from replay at {wrong} of {len(clear)} positions"
         message = f"decoding {what}, near ties not counted"
         return SuspectedFault(kind=CONTRADICTED, message=message)
-    more = _more_tokens_per_round(replays, in_expectation)
-    if abs(more) <= _TOKENS_PER_ROUND:
+    more, fewer = ([*every.values()].count(side) for side in (1, -1))
+    chance = _STANDARD_ERRORS * sqrt(more + fewer)  # McNemar 1947
+    if abs(more - fewer) > max(chance, _TO_ONE_SIDE * len(every)):
+        message = (
+            f"of {len(every)} drafted tokens decoding accepted {more} that replay rejects, and "
+            f"rejected {fewer} that it accepts: rounding would err to both sides alike"
+        )
+        return SuspectedFault(kind=CONTRADICTED, message=message)
+    excess = _more_tokens_per_round(replays, in_expectation)
+    if abs(excess) <= _TOKENS_PER_ROUND:
         return None
-    what = f"gave {abs(more):.0%} {'fewer' if more < 0 else 'more'} tokens per round than replay"
+    what = (
+        f"gave {abs(excess):.0%} {'fewer' if excess < 0 else 'more'} tokens per round than replay"
+    )
     return SuspectedFault(kind=CONTRADICTED, message=f"decoding {what}, which is not chance")
 
 
@@ -218,11 +227,11 @@ def _decided_by_text(row: Decode, response: Trajectory, replay: AnyReplay) -> bo
 
 def _compared(
     response: Trajectory, replay: AnyReplay, row: Decode, near_tie: float
-) -> Iterator[tuple[int, int]]:
-    """The positions up to the text's first difference at which a drafted token was tried, without
-    near ties; and whether decoding accepted it as the replay did (0), though the replay did not
-    (1), or rejected it though the replay did not (-1). For prompt lookup and heads, the positions
-    at which a round started.
+) -> Iterator[tuple[int, int, bool]]:
+    """The positions up to the text's first difference at which a drafted token was tried; whether
+    decoding accepted it as the replay did (0), though the replay did not (1), or rejected it though
+    the replay did not (-1); and whether it is a near tie. For prompt lookup and heads, the
+    positions at which a round started.
     """
     end = response.output_tokens if row.first_difference is None else row.first_difference
     at = 1
@@ -230,17 +239,17 @@ def _compared(
         after = at + accepted + 1
         drafting = replay.drafting_at(at) if isinstance(replay, StackReplay) else replay
         if isinstance(drafting, LookupReplay):
-            clear = not drafting.margin or drafting.margin[at - 1] > near_tie
-            if after <= end and clear:
+            if after <= end:
                 room = min(row.k, response.limit - at - 1)
                 more = accepted - min(drafting.matched[at - 1], room)
-                yield at, (more > 0) - (more < 0)
+                tied = bool(drafting.margin) and drafting.margin[at - 1] <= near_tie
+                yield at, (more > 0) - (more < 0), tied
         else:
             tried = after if accepted + cut < proposed else after - 1
             for position in range(at, min(tried, end)):
-                if drafting.margin[position - 1] > near_tie:
-                    replayed = drafting.accept[position - 1] == 1
-                    yield position, (position < at + accepted) - replayed
+                replayed = drafting.accept[position - 1] == 1
+                tied = drafting.margin[position - 1] <= near_tie
+                yield position, (position < at + accepted) - replayed, tied
         at = after
 
 

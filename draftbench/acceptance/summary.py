@@ -101,7 +101,8 @@ class AcceptanceReport(msgspec.Struct, frozen=True, kw_only=True):
 
     `width` is the relative half width that `requests_needed` aims at. `near_tie_share` is the share
     of output positions whose two best target tokens are within numeric noise. Of the requests,
-    `constrained` have structured output, and were replayed without its grammar.
+    `constrained` have structured output, and were replayed without its grammar. `doubts` say in
+    sentences why figures cannot be relied on.
     """
 
     width: float
@@ -109,6 +110,7 @@ class AcceptanceReport(msgspec.Struct, frozen=True, kw_only=True):
     differences: tuple[FigureDifference, ...]
     near_tie_share: float | None = None
     constrained: int = 0
+    doubts: tuple[str, ...] = ()
 
 
 def acceptance_report(
@@ -118,6 +120,7 @@ def acceptance_report(
     width: float,
     *,
     everything: bool = True,
+    doubts: tuple[str, ...] = (),
 ) -> AcceptanceReport:
     """Compute every figure of acceptance of `candidates` from the run's replays, or for a candidate
     without replays that hold from the rounds that were counted.
@@ -127,6 +130,7 @@ def acceptance_report(
             they were measured with. Counts are shown at the k's that were decoded.
         width: the relative half width of an interval that `requests_needed` aims at.
         everything: or only what one screen shows: α by group, τ and hazards, pooled.
+        doubts: why figures cannot be relied on.
     """
     cards: list[CandidateAcceptance] = []
     differences: dict[tuple[str, int | None], Sample] = {}
@@ -157,6 +161,7 @@ def acceptance_report(
         ),
         near_tie_share=near_tie_share(run),
         constrained=run.manifest.traffic.constrained,
+        doubts=doubts,
     )
 
 

@@ -21,6 +21,7 @@ from draftbench.acceptance.summary import (
 from draftbench.cli.flags import RunArgument, candidate_named, read, require_measured
 from draftbench.cli.output import Output
 from draftbench.flags import draft_lengths, flag
+from draftbench.planner.doubts import about_acceptance
 from draftbench.records import LOOKUP, SELF, draft_of_stack
 from draftbench.report.text import (
     Section,
@@ -97,7 +98,12 @@ def acceptance(
     names = map(str, require_measured(observed).candidates)
     chosen = [candidate_named(observed, name) for name in dict.fromkeys(candidate or names)]
     whole = everything or output.style in ("json", "csv")
-    report = acceptance_report(observed, chosen, ks, _ENOUGH, everything=whole)
+    doubts = tuple(
+        doubt.text
+        for doubt in about_acceptance(observed)
+        if any(map(doubt.concerns, chosen)) and (doubt.decisive or doubt.kind == "suspected-fault")
+    )
+    report = acceptance_report(observed, chosen, ks, _ENOUGH, everything=whole, doubts=doubts)
     if output.style == "csv":
         output.write(csv_of(report))
     else:
@@ -124,7 +130,7 @@ def one_screen(report: AcceptanceReport) -> list[Section]:
                 lengths[each.k] = f"{shown(each.pooled)} predicted"
         alpha = _known(c.alpha) if c.alpha else None
         rows.append([name, alpha, *(lengths.get(k) for k in ks)])
-        found = [*_faults(c), *([_counted(c)] if c.counted else [])]
+        found = [_counted(c)] if c.counted else []
         if c.requests and not (c.alpha or c.counted):
             found.append(_NO_ALPHA)
         if not (c.counted or any(map(_known, c.at_each_k))):
@@ -138,7 +144,8 @@ def one_screen(report: AcceptanceReport) -> list[Section]:
         for finding in found:
             findings.setdefault(finding, []).append(name)
     head, rows = known_columns(["candidate", "α", *(f"τ k={k}" for k in ks)], rows)
-    notes = [f"{', '.join(names)}: {finding}" for finding, names in findings.items()]
+    notes = [*report.doubts]
+    notes += [f"{', '.join(names)}: {finding}" for finding, names in findings.items()]
     meanings = "".join(dict.fromkeys(_MEANINGS.get(name[0], "") for name in head))
     alone = any(c.alpha and c.alpha.without_interval is not None for c in report.candidates)
     legend = "± half a 95% interval. " * bool(meanings)
@@ -171,10 +178,6 @@ def _shown_ks(ks: Iterable[int | None]) -> list[int]:
     """The smallest k, the usual one and the largest."""
     distinct = sorted({k for k in ks if k is not None})
     return sorted({distinct[0], usual_k(distinct), distinct[-1]}) if distinct else []
-
-
-def _faults(c: CandidateAcceptance) -> list[str]:
-    return [f"suspected fault: {fault.message}; {fault.advice}" for fault in c.faults]
 
 
 def _counted(c: CandidateAcceptance) -> str:
@@ -214,7 +217,8 @@ def _few(candidates: Sequence[CandidateAcceptance]) -> list[str]:
 
 def every_section(report: AcceptanceReport) -> list[Section]:
     """All figures of all candidates, and how each is defined."""
-    sections = [part for each in report.candidates for part in _of_candidate(each, report.width)]
+    sections = [Section("Doubts", notes=report.doubts)]
+    sections += [part for each in report.candidates for part in _of_candidate(each, report.width)]
     symbols = {known.name: known.symbol for known in FIGURES}
     ks = {None, *_shown_ks(each.k for each in report.differences)}
     rows: list[list[TableCell]] = [
@@ -270,7 +274,7 @@ def _of_candidate(c: CandidateAcceptance, width: float) -> Iterator[Section]:
         basis = c.alpha.figure if c.counted else f"{c.alpha.figure}, {drafting}"
         notes.append(f"{means} ({basis}){enough}")
     asked = f"{counted(c.requests, 'request')}, {counted(c.responses, 'response')}"
-    yield Section(f"{c.candidate}: {drafting}, {asked}", notes=[*notes, *_faults(c), *_few([c])])
+    yield Section(f"{c.candidate}: {drafting}, {asked}", notes=[*notes, *_few([c])])
 
     at_each_k: dict[int | None, list[TableCell]] = {}
     requests_needed: dict[int | None, int | None] = {}

@@ -10,7 +10,7 @@ from draftbench.measure.teacher import TOKENS_AT_ONCE
 from draftbench.measure.trajectories import GROUP
 from draftbench.memory import format_size
 from draftbench.models.check_result import ModelSheet
-from draftbench.records import SELF, Candidate, Record
+from draftbench.records import Record
 from draftbench.report.text import Section, counted, duration, shortened
 from draftbench.run_folder.manifest import Manifest
 from draftbench.sweep.engine_servers import Servers
@@ -20,7 +20,9 @@ from draftbench.sweep.work import (
     DeviceSpeed,
     Stage,
     arriving_seconds,
-    configs_of,
+    memory_of,
+    memory_on_engine,
+    sessions_of,
     sheets_of,
     speed_of,
     stages_of_decoder,
@@ -81,7 +83,7 @@ def of_decoder(
         most_seconds=START_SECONDS + _seconds(stages),
         memory=held
         * max(
-            _memory(candidate, target, drafts, tokens, level) for candidate in prepared.candidates
+            memory_of(candidate, target, drafts, tokens, level) for candidate in prepared.candidates
         ),
         workers=options.worker_count,
         cards=cards,
@@ -114,7 +116,7 @@ def of_engine(
         for every_k in (False, True)
     )
     starts = [
-        0 if servers.given else len(list(configs_of(prepared, servers, every_k=every_k)))
+        0 if servers.given else sum(map(len, sessions_of(prepared, servers, every_k=every_k)))
         for every_k in (False, True)
     ]
     # No server is done before the last request has arrived.
@@ -134,8 +136,7 @@ def of_engine(
         )
     memory = None
     if target and started:
-        tokens = max(map(sum, prepared.prompt_tokens)) * prepared.options.max_concurrency
-        memory = max(_memory(candidate, target, drafts, tokens) for candidate in started)
+        memory = max(memory_on_engine(prepared, servers, c, target, drafts) for c in started)
         assumed.append(
             "Memory: weights, and a cache for the longest requests; the engine's own buffers "
             "come on top."
@@ -151,24 +152,6 @@ def of_engine(
         memory=memory,
         assumed=tuple(assumed),
     )
-
-
-def _memory(
-    candidate: Candidate,
-    target: ModelSheet,
-    drafts: Mapping[str, ModelSheet],
-    tokens: int,
-    level: str = "none",
-) -> int:
-    """Bytes of a candidate with a cache for `tokens`, not counting a draft that only an engine
-    knows; the target, at `level`, needs a second cache as its own draft.
-    """
-    models = [(target, level)]
-    if candidate.draft in drafts:
-        models.append((drafts[candidate.draft], candidate.quant))
-    weights = sum(model.bytes_at(quant) for model, quant in models)
-    caches = [model for model, _ in models] + [target] * (candidate.draft == SELF)
-    return weights + tokens * sum(model.kv_bytes_per_token for model in caches)
 
 
 def _seconds(stages: Iterable[Stage]) -> float:
@@ -222,7 +205,8 @@ def sections(plan: DryRun) -> list[Section]:
     if question.engine:
         starts = dict.fromkeys((plan.least_starts, plan.most_starts))
         rows = {"engine": question.engine, **rows, "target": target}
-        rows["servers"] = f"{' to '.join(map(str, starts))} started"
+        two = ", two side by side" if question.servers == "started side by side" else ""
+        rows["servers"] = f"{' to '.join(map(str, starts))} started{two}"
         # An engine's own buffers, which are unknown, can be most of its memory.
         if plan.memory is not None:
             rows["memory"] = f"{format_size(plan.memory)} or more"

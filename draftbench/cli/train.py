@@ -16,6 +16,8 @@ from draftbench.errors import UsageError
 from draftbench.flags import flag, in_models
 from draftbench.models.drafting import parsed
 from draftbench.planner.decide import faster_than
+from draftbench.planner.doubts import about_acceptance
+from draftbench.planner.recommendation import ACCEPTANCE
 from draftbench.report.text import Section, TableCell, counted, duration, signed, with_ends
 from draftbench.run_folder.key import request_key
 from draftbench.training.outcome import Forecast, Proof, TrainingAnswer, Verdict
@@ -93,6 +95,16 @@ def train(
         )
         elsewhere = () if other is None else other_traffic(read(other), observed, examples)
         plan = plan_training(observed, examples, draft, settings, device)
+        doubtful = [
+            doubt.text
+            for doubt in about_acceptance(observed)
+            if doubt.decisive and doubt.kind in ACCEPTANCE and doubt.concerns(plan.candidate)
+        ]
+        if doubtful and not anyway:
+            raise UsageError(
+                f"acceptance, which forecast and proof rest on, is doubtful: {doubtful[0]}",
+                hint="sweep again, or train all the same with --anyway",
+            )
         if out is not None:
             course.check_apart(plan, out)
         with course.begun(plan, work, key):

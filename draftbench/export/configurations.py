@@ -109,8 +109,9 @@ def configure(plan: ServePlan, engine: str, version: str | None = None) -> Engin
             f"{'was' if len(files) == 1 else 'were'} made from, with --target and --draft, and "
             "measure there: other weights may be accepted otherwise",
         )
-    # The most urgent first: what breaks requests, what is not as measured, what has to be set.
-    to_do = [*differences]
+    # The most urgent first: what breaks requests, why not to trust the answer, what is not as
+    # measured, what has to be set.
+    to_do = [*plan.doubts, *differences]
     if plan.contexts and (cut := shorter_context(rules, *plan.contexts)):
         to_do.insert(0, f"{rules.name}: {cut}")
     if plan.sampled and written.mode not in (None, how.mode):
@@ -142,8 +143,6 @@ def configure(plan: ServePlan, engine: str, version: str | None = None) -> Engin
         for side, model, revision in pinned
         if revision and side not in rules.pins
     ]
-    if plan.provisional:
-        to_do.append(f"the run's answer is provisional: {plan.provisional}")
     text = written.text
     if not text.startswith("{"):  # JSON, alone of the formats, has no comments
         text = "\n".join([*map(_COMMENT.fill, differences), text])

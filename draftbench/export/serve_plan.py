@@ -63,7 +63,7 @@ class ServePlan:
     schedule: Schedule = ()  # draft lengths by load; empty if one length serves all
     open_loads: tuple[str, ...] = ()  # sentences on loads at which the run is inconclusive
     differences: tuple[str, ...] = ()  # from what the run recommends
-    provisional: str = ""  # why a longer or quieter run could change the answer
+    doubts: tuple[str, ...] = ()  # why not to trust the answer, or not for whole requests
     # With --synthetic, the share of rounds that accept their first 1, 2, … draft tokens.
     survival: tuple[float, ...] = ()
     engine: str | None = None  # the engine that measured; None: the built-in decoder
@@ -139,6 +139,9 @@ def serve_plan(
         msgspec.structs.replace(t.sampling, seed=None) if t.sampling.temperature else Sampling()
         for t in run.trajectories
     )
+    doubts = [caveat.text for caveat in answer.caveats if caveat.kind == "end-to-end"]
+    if answer.provisional:
+        doubts.append(f"the run's answer is provisional: {answer.provisional}")
     plan = ServePlan(
         target=served_name,
         target_quant=question.target_quant,
@@ -158,7 +161,7 @@ def serve_plan(
         schedule=schedule,
         open_loads=open_loads,
         differences=differences,
-        provisional=answer.provisional,
+        doubts=tuple(doubts),
         engine=question.engine,
     )
     if not synthetic:

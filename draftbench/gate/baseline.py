@@ -14,14 +14,16 @@ from typing import Annotated, Literal
 import msgspec
 
 from draftbench.acceptance.faults import SuspectedFault
+from draftbench.acceptance.intervals import Estimate
 from draftbench.errors import RunFolderError
 from draftbench.planner.output_check import Match
+from draftbench.planner.recommendation import Caveat
 from draftbench.records import DraftingMode, Record
 from draftbench.run_folder.manifest import DraftLength, refuse_other_schema
 from draftbench.safe_files import UnreadableError, json_without_controls, read_limited, write_whole
 
 # The layout of baselines; a file with another layout is not read.
-SCHEMA_VERSION = 9
+SCHEMA_VERSION = 10
 MAX_BYTES = 64 << 20
 
 # Bounded, so that no sum of them overflows.
@@ -112,7 +114,8 @@ class Baseline(Record, frozen=True):
 
     `run` identifies this run, even if its folder was copied. `unanswered` has the requests that a
     server did not answer, or not every time, with what went wrong. `survival` is pooled over
-    requests, for draft positions 1 … k.
+    requests, for draft positions 1 … k. `doubts` make the run's acceptance or times doubtful; no
+    check that rests on these passes.
     `cost_ratios` has the time of a draft step over that of a target step for each visit. `threads`
     counts CPU threads.
     """
@@ -131,6 +134,8 @@ class Baseline(Record, frozen=True):
     threads: _Number | None = None
     processes: tuple[ProcessTimes, ...] = ()  # times of each process
     concurrency: _Number = 1  # at which it was timed
+    speedup: Estimate | None = None  # expected, after the first token; None: unknown
+    doubts: tuple[Caveat, ...] = ()  # decisive ones that concern this candidate
     unanswered: dict[str, str] = msgspec.field(default_factory=dict)
 
     @property

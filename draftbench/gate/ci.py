@@ -30,8 +30,16 @@ def describe(check: Check) -> str:
 
 
 def other_checks(result: GateResult) -> list[tuple[str, Verdict, str]]:
-    """What a serving engine is judged by besides the metrics: name, verdict, and a line on it."""
+    """What is judged besides the metrics: name, verdict, and a line on it."""
     checks = []
+    if (payoff := result.payoff) is not None:
+        was, now = (
+            f"{each.value:.2f}× ({each.low:.2f}–{each.high:.2f})" if each else "unknown"
+            for each in (payoff.old, payoff.new)
+        )
+        where = ", timed elsewhere" if payoff.elsewhere else ""
+        words = f"another draft: speed-up {was} in the baseline{where}, now {now}: {payoff.verdict}"
+        checks.append(("speed-up of another draft", payoff.verdict, _line(words)))
     if (answers := result.answers) is not None:
         missing = not_answered(Counter(answers.reasons).elements(), answers.requests)
         before = f"{answers.baseline_unanswered} in the baseline"

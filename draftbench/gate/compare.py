@@ -18,13 +18,12 @@ from draftbench.acceptance.intervals import MIN_REQUESTS, Estimate, estimates
 from draftbench.acceptance.rounds import counted_rounds
 from draftbench.gate.make_baseline import sampling_label
 from draftbench.gate.noninferiority import gain_of, independent_change
-from draftbench.planner.caveats import unanswered
 from draftbench.planner.cells import Measurement, ks_of, measurements
 from draftbench.planner.cost_sources import engine_name
 from draftbench.planner.options import DecisionOptions
 from draftbench.planner.passes import MIN_PROCESSES, blocks_of
 from draftbench.planner.recommend import recommend
-from draftbench.planner.recommendation import Decision
+from draftbench.planner.recommendation import ACCEPTANCE, SPEED, Decision, Recommendation
 from draftbench.records import Candidate, CostPoint, Decode, Key, Record, Replay
 from draftbench.run_folder.manifest import (
     Differences,
@@ -146,7 +145,8 @@ def compare_runs(names: tuple[str, str], a: Run, b: Run) -> Comparison:
     runs = (a, b)
     both = [candidate for candidate in a.candidates if candidate in b.candidates]
     in_a, in_b = ({t.request for t in run.trajectories} for run in runs)
-    caveats = list(_not_answered("AB", runs))
+    answers = [recommend(run) for run in runs]
+    caveats = list(_doubts("AB", answers))
     keys = a.responses.keys() & b.responses.keys()
     if unpaired := why_unpaired(a, b):
         caveats.append(unpaired)
@@ -170,7 +170,7 @@ def compare_runs(names: tuple[str, str], a: Run, b: Run) -> Comparison:
             if before != after:
                 name = f"{candidate or 'target'} {field.replace('_', ' ')}"
                 models.append(Difference(name, before, after))
-    bests = [{c.candidate: c.k for c in recommend(run).evaluations if c.best} for run in runs]
+    bests = [{c.candidate: c.k for c in answer.evaluations if c.best} for answer in answers]
     measured = [measurements(run) for run in runs]
     return Comparison(
         a=names[0],
@@ -392,10 +392,12 @@ def _ratio(gain: Estimate | None) -> Estimate | None:
     return gain and Estimate(1 + gain.value, 1 + gain.low, 1 + gain.high)
 
 
-def _not_answered(names: Sequence[str], runs: Sequence[Run]) -> Iterator[str]:
-    """What the servers of each run left without an answer."""
-    for name, run in zip(names, runs, strict=True):
-        yield from (f"{name}: {caveat.text}" for caveat in unanswered(run))
+def _doubts(names: Sequence[str], answers: Sequence[Recommendation]) -> Iterator[str]:
+    """What makes each run's acceptance or times doubtful, and requests without an answer."""
+    for name, answer in zip(names, answers, strict=True):
+        for caveat in answer.caveats:
+            if caveat.decisive and caveat.kind in {*ACCEPTANCE, *SPEED, "unanswered"}:
+                yield f"{name}: {caveat.text}"
 
 
 def side_by_side(names: Sequence[str], runs: Sequence[Run]) -> SideBySide:
@@ -409,7 +411,8 @@ def side_by_side(names: Sequence[str], runs: Sequence[Run]) -> SideBySide:
     requests = [{t.request for t in run.trajectories} for run in runs]
     common = set.intersection(*requests)
     one_key = len({run.manifest.key_id for run in runs}) == 1
-    caveats = list(_not_answered(names, runs))
+    firsts = [recommend(run) for run in runs]
+    caveats = list(_doubts(names, firsts))
     if len(runs) == 2 and (unpaired := why_unpaired(*runs)):
         caveats.append(unpaired)
     elif not one_key:
@@ -424,8 +427,7 @@ def side_by_side(names: Sequence[str], runs: Sequence[Run]) -> SideBySide:
             "engine's times hold queueing and the prefills of other requests"
         )
     answers = []
-    for name, run in zip(names, runs, strict=True):
-        first = recommend(run)
+    for name, run, first in zip(names, runs, firsts, strict=True):
         for at in first.by_concurrency:
             options = DecisionOptions(concurrency=(at.concurrency,))
             answer = first if at.concurrency == first.concurrency else recommend(run, options)

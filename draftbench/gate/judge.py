@@ -11,6 +11,10 @@ from.
 Suspected faults fail the gate whatever the metrics say, because a broken set-up may improve them: a
 doubled first token or another model's chat template changes what is answered, and acceptance rises
 if the answers end in loops, which are easy to draft.
+
+No check passes on figures that cannot be relied on: those of a run with a doubt about them
+(`planner.doubts`), or those that requests missing from the new run could have lowered beyond the
+limit. Another draft also has to pay.
 """
 
 from __future__ import annotations
@@ -59,10 +63,13 @@ from draftbench.gate.result import (
     Check,
     FigureValue,
     GateResult,
+    PayoffCheck,
     TextCheck,
 )
 from draftbench.planner.cells import SPEEDUP, ratio_of_rates
+from draftbench.planner.decide import decide
 from draftbench.planner.output_check import Match
+from draftbench.planner.recommendation import ACCEPTANCE, SPEED, CaveatKind
 
 # Responses that newly loop, or newly end at once, are a suspected fault from this share on.
 _SHARE = 0.1
@@ -122,11 +129,13 @@ def judge(old: Baseline, new: Baseline, limits: Sequence[Limit] | None = None) -
         )
     by_segment, faults = _judge_segments(old, new, limits, pairs), _new_faults(old, new, pairs)
     texts, answers = _judge_texts(old, new, pairs), _judge_answers(old, new)
+    timed = any(limit.metric in TIMED for limit in limits)
+    payoff = None if any(limit.metric == "speedup" for limit in limits) else _judge_payoff(old, new)
     if same_run(old, new):  # that nothing changed is no finding
         pooled = [replace(check, verdict=Verdict.INCONCLUSIVE) for check in pooled]
         by_segment = [replace(check, verdict=Verdict.INCONCLUSIVE) for check in by_segment]
         texts = texts and replace(texts, verdict=Verdict.INCONCLUSIVE)
-    verdicts = [check.verdict for check in (*pooled, texts, answers) if check is not None]
+    verdicts = [check.verdict for check in (*pooled, texts, answers, payoff) if check is not None]
     prompts, target = prompts_changed(pairs), target_changed(old, new)
     maybe_easier = any(check.improved for check in pooled) and (prompts or target)
     if faults or Verdict.FAIL in (*verdicts, *(check.verdict for check in by_segment)):
@@ -156,6 +165,8 @@ def judge(old: Baseline, new: Baseline, limits: Sequence[Limit] | None = None) -
         notes=(),
         texts=texts,
         answers=answers,
+        payoff=payoff,
+        doubts=tuple(_doubts(ACCEPTANCE | SPEED if timed or payoff else ACCEPTANCE, old, new)),
     )
     return replace(result, notes=tuple(notes_on(result, old, new, pairs, prompts, target)))
 
@@ -226,8 +237,10 @@ def _check(
     if metric == "draft_cost_ratio" and difference:  # a rise is a loss; the check shows the rise
         loss = Estimate(-difference.value, -difference.high, -difference.low)
         gain = dataclasses.replace(gain, interval=loss)
-    verdict = gain.verdict(limit.value)
+    verdict, obstacle = gain.verdict(limit.value), None
     is_open = verdict is Verdict.INCONCLUSIVE
+    if verdict is Verdict.PASS and (obstacle := _obstacle(limit, old, new, pairs)):
+        verdict = Verdict.INCONCLUSIVE
     before, after = (
         FigureValue(value=value, low=ends.low, high=ends.high) if ends else FigureValue(value=value)
         for value, ends in zip(figures, intervals, strict=True)
@@ -242,14 +255,81 @@ def _check(
         difference=difference,
         limit=limit,
         verdict=verdict,
-        improved=segment is None and gain.interval is not None and gain.interval.low > 0,
+        improved=not obstacle
+        and segment is None
+        and gain.interval is not None
+        and gain.interval.low > 0,
         requests_needed=(
             gain.requests_to_settle(limit.value) if is_open and gain.may_fail else None
         ),
         more_processes=is_open and not gain.may_fail,
         smallest_detectable_drop=gain.smallest_detectable_drop(limit.value),
         holm_p=None if segment is None else gain.p_fail(limit.value),
+        obstacle=obstacle,
     )
+
+
+def _obstacle(limit: Limit, old: Baseline, new: Baseline, pairs: Sequence[Pair]) -> str | None:
+    """Why a metric cannot pass whatever its figures say; None if it can."""
+    if _doubts(SPEED if limit.metric in TIMED else ACCEPTANCE, old, new):
+        return "its figures cannot be relied on"
+    if limit.metric in TIMED or not old.asked - new.asked:
+        return None
+    # If the new run had answered the requests that it lacks, and accepted nothing in them.
+    common = {before.id for before, _ in pairs}
+    worst = [(each, each if each.id in common else _rejected(each)) for each in old.requests]
+    if (samples := samples_of(limit.metric, worst)) is None:
+        return None
+    before, after = (sample.value or 0.0 for sample in samples)
+    drop = (before - after) / (before if limit.relative else 1.0)
+    if drop <= limit.value:
+        return None
+    hidden = limit.amount(float(f"{drop:.2g}"))
+    return f"the requests that this run lacks could hide a drop of {hidden}"
+
+
+def _rejected(counts: RequestCounts) -> RequestCounts:
+    """The counts of a request if every drafted token had been rejected."""
+    rounds, alpha_sum = counts.tokens, None if counts.alpha_sum is None else 0.0
+    return replace(counts, passes=rounds, rounds=rounds, accepted=0.0, alpha_sum=alpha_sum)
+
+
+def _doubts(kinds: Collection[CaveatKind], old: Baseline, new: Baseline) -> list[str]:
+    """The doubts of these kinds about either run, in sentences."""
+    return [
+        f"{whose}: {doubt.text}"
+        for whose, side in (("the baseline", old), ("this run", new))
+        for doubt in side.doubts
+        if doubt.kind in kinds
+    ]
+
+
+def _judge_payoff(old: Baseline, new: Baseline) -> PayoffCheck | None:
+    """Whether another draft pays as the baseline's did; None if it is the same draft. One of the
+    same name and size costs the same, even if it was not timed. Speed-ups of two machines, runners
+    or loads cannot be compared.
+    """
+
+    def known(*facts: str) -> list[tuple[str | None, ...]]:
+        return [tuple(side.tested.get(fact) for fact in facts) for side in (old, new)]
+
+    fingerprints, renamed = known("draft fingerprint"), old.candidate != new.candidate
+    if not renamed and ((None,) in fingerprints or fingerprints[0] == fingerprints[1]):
+        return None
+    places = known("machine", "target runner")
+    elsewhere = places[0] != places[1] or old.concurrency != new.concurrency
+    verdict = Verdict.INCONCLUSIVE
+    if not old.speedup or not new.speedup:
+        sizes = known("draft parameters", "draft dtype", "draft runner")
+        if not renamed and None not in sizes[0] and sizes[0] == sizes[1]:
+            return None
+    elif not elsewhere:
+        was, now = decide(old.speedup, 1.0), decide(new.speedup, 1.0)
+        if was == "speculate" and now == "do_not_speculate":
+            verdict = Verdict.FAIL
+        elif (was != "speculate" or now == "speculate") and not _doubts(SPEED, old, new):
+            verdict = Verdict.PASS
+    return PayoffCheck(old=old.speedup, new=new.speedup, elsewhere=elsewhere, verdict=verdict)
 
 
 def _judge_segments(

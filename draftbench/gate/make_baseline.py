@@ -39,12 +39,16 @@ from draftbench.gate.baseline import (
     RequestCounts,
 )
 from draftbench.planner.cells import measurements
+from draftbench.planner.doubts import doubts
+from draftbench.planner.evaluator import Evaluator
+from draftbench.planner.options import DecisionOptions
 from draftbench.planner.output_check import (
     matches_with_draft,
     matches_without_draft,
     one_by_one,
     worst_by_request,
 )
+from draftbench.planner.recommendation import ACCEPTANCE, SPEED, Configuration
 from draftbench.records import OF_TARGET, SAMPLES_PER_VISIT, Candidate, Decode, Sampling, Trajectory
 from draftbench.run_folder.folder import PrivateText
 from draftbench.run_folder.run import Run
@@ -129,6 +133,9 @@ def make_baseline(
     # None from the first position on that was never drafted.
     survived = (survival(trajectories, rounds, i).value for i in range(1, k + 1))
     cost_ratios, processes = _timed(run, candidate, k, concurrency)
+    evaluator = Evaluator(run, DecisionOptions())
+    known = evaluator.at(concurrency, candidate).alternatives
+    speedups = {each.configuration: each.expected for each in known}
     return Baseline(
         schema_version=SCHEMA_VERSION,
         created=manifest.created,
@@ -144,6 +151,12 @@ def make_baseline(
         processes=processes,
         concurrency=concurrency,
         run=manifest.run,
+        speedup=speedups.get(Configuration.of(candidate, k, concurrency)),
+        doubts=tuple(
+            doubt
+            for doubt in doubts(evaluator)
+            if doubt.decisive and doubt.kind in ACCEPTANCE | SPEED and doubt.concerns(candidate)
+        ),
         unanswered={
             row.request: str(row.error)
             for row in run.unanswered
@@ -324,6 +337,7 @@ def _tested(run: Run, candidate: Candidate) -> dict[str, str]:
             tested[f"{name} fingerprint"] = facts.fingerprint
             tested |= {f"{name} {part}": digest for part, digest in facts.parts.items()}
             tested |= {f"{name} dtype": facts.dtype, f"{name} runner": facts.runner}
+            tested[f"{name} parameters"] = f"{facts.parameters:,}"
     # The serving engine that drafted with the candidate, as its last start described itself.
     engine: dict[str, str | None] = {"engine": question.engine, "target runner": question.engine}
     for served in [facts for facts in run.engines if facts.candidate == candidate][-1:]:
@@ -382,8 +396,10 @@ def _timed(
     decoded: defaultdict[str, list[Decode]] = defaultdict(list)
     for row in run.decodes:
         if row.block == str(candidate):
-            turn = "" if row.process in running else f"{row.repeat:03}"
-            decoded[turn if run.served else row.process].append(row)
+            name = row.process
+            if run.served and not run.manifest.question.in_turn:
+                name = f"{row.repeat:03}"
+            decoded["" if row.process in running else name].append(row)
     speeds = {}
     for name, rows in decoded.items():
         alone = replace(run, decodes=tuple(rows))

@@ -20,18 +20,17 @@ from draftbench.gate.pair_requests import (
     same_run,
 )
 from draftbench.gate.result import Check, GateResult
-from draftbench.models.engine_rules import STARTED
+from draftbench.models.engine_rules import STARTED, repeat_flag
 from draftbench.planner.passes import MIN_PROCESSES
 
 TEXTS_NOT_JUDGED = (
     "whether speculation changes what is written was not judged: that needs answers of one server "
     "with it and one without (--baseline-server), one request at a time at temperature 0"
 )
+# Traffic of which a smaller share moved between requests is the same mix.
+SHIFTED = 0.05
 SAME_RUN = "this is the baseline's own run; gate a new sweep"
-SPEED_NOT_JUDGED = (
-    "only acceptance was judged, not speed: that takes `--max-drop speedup:5%`, and both runs "
-    f"swept with `--processes {MIN_PROCESSES} --measure all`"
-)
+SPEED_NOT_JUDGED = "only acceptance was judged, not speed: that takes `--max-drop speedup:5%`"
 
 
 def notes_on(
@@ -50,6 +49,7 @@ def notes_on(
         return
     for message in dict.fromkeys((*result.faults, *(fault.message for fault in new.faults))):
         yield f"suspected fault: {message}"
+    yield from (f"doubt: {text}" for text in result.doubts)
     yield from filter(None, (prompts, target))
     passed, failed = result.verdict is Verdict.PASS, result.verdict is Verdict.FAIL
 
@@ -116,11 +116,19 @@ def notes_on(
         yield (
             f"unanswered requests are inconclusive: {settled}; the server's log says what is wrong"
         )
+    payoff = result.payoff
+    if payoff and (payoff.elsewhere or not (payoff.old and payoff.new)):
+        yield (
+            "another draft has costs of its own: sweep both on one machine, timed "
+            "(--measure best), to see whether it pays as the baseline's did"
+        )
     for check in result.pooled:
         if check.verdict is Verdict.INCONCLUSIVE:
             yield _inconclusive(check, new.tested.get("engine"))
     improved = ", ".join(check.metric for check in result.pooled if check.improved)
-    if improved and passed:
+    if improved and passed and payoff and not payoff.faster:
+        yield f"improved: {improved}, but not the speed-up: the baseline's draft may be the better"
+    elif improved and passed:
         yield f"improved: {improved}; save a new baseline to keep the gain"
     elif improved and not failed and (prompts or target):
         asked = "on different prompts, which" if prompts else "with another target, whose responses"
@@ -130,7 +138,7 @@ def notes_on(
         )
 
     # What the comparison leaves out, or can hardly say.
-    equal = equal_requests(np.array([now.weight * now.tokens for _, now in pairs]))
+    equal = equal_requests(np.array([was.weight * now.tokens for was, now in pairs]))
     if equal < FEW_REQUESTS:
         few = "only one request" if result.requests == 1 else f"only {result.requests} requests"
         if result.requests >= FEW_REQUESTS:
@@ -138,6 +146,15 @@ def notes_on(
         yield f"{few}: with fewer than {FEW_REQUESTS}, intervals are rough"
     if missing := len(old.asked - new.asked):
         yield f"left out, since this run lacks them: {missing} of the baseline's requests"
+    before, after = (
+        np.array(side) for side in zip(*((a.weight, b.weight) for a, b in pairs), strict=True)
+    )
+    shifted = float(abs(before / before.sum() - after / after.sum()).sum() / 2)
+    if shifted > SHIFTED:
+        yield (
+            f"{shifted:.0%} of the traffic's weight moved between requests: judged by the "
+            "baseline's weights; save a new baseline if the mix changed on purpose"
+        )
     definitions = {old.alpha_definition, new.alpha_definition}
     if (None in definitions or len(definitions) > 1) and not one_looks_up(old, new):
         why = "prompt lookup and heads have none"
@@ -160,7 +177,7 @@ def notes_on(
     if result.texts is None and "engine" in new.tested:
         yield TEXTS_NOT_JUDGED
     if passed and not result.timed:
-        yield SPEED_NOT_JUDGED
+        yield f"{SPEED_NOT_JUDGED}; {_swept_repeatedly(new.tested.get('engine'))}"
 
 
 def prompts_changed(pairs: Sequence[Pair]) -> str | None:
@@ -196,15 +213,12 @@ def target_changed(old: Baseline, new: Baseline) -> str | None:
 
 
 def _inconclusive(check: Check, engine: str | None) -> str:
+    if check.obstacle:
+        return f"{check.metric} is inconclusive: {check.obstacle}"
     if check.more_processes:
-        advice = "sweep both with `--processes 3 --measure all`"
-        if engine is not None:
-            advice = "a server that is running counts as one"
-            if engine in STARTED:
-                advice = f"sweep both with `--engine {engine} --restarts 3`; {advice}"
         return (
             f"{check.metric} is inconclusive: a time fails only where three processes or more "
-            f"measured it in both runs, since restarts differ; {advice}"
+            f"measured it in both runs, since restarts differ; {_swept_repeatedly(engine)}"
         )
     unit = "repeats" if check.metric == "draft_cost_ratio" else "requests"
     note = f"{check.metric} is inconclusive over {check.sample} {unit}"
@@ -216,3 +230,16 @@ def _inconclusive(check: Check, engine: str | None) -> str:
             "the drop is close to the limit, or its spread is unknown"
         )
     return f"{note}; about {check.requests_needed} would settle it"
+
+
+def _swept_repeatedly(engine: str | None) -> str:
+    """How to sweep so that times can be judged, on the runner that a run was measured on."""
+    repeated = f"{repeat_flag(engine)} {MIN_PROCESSES}"
+    if engine is None:
+        return f"sweep both with `{repeated} --measure all`"
+    running = "a server that is running counts as one process"
+    return (
+        f"sweep both with `--engine {engine} {repeated}`; {running}"
+        if engine in STARTED
+        else running
+    )

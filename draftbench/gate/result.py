@@ -43,6 +43,7 @@ class Check(Record, frozen=True):
     smallest_detectable_drop: float | None
     holm_p: float | None = None
     more_processes: bool = False
+    obstacle: str | None = None  # why it cannot pass, whatever its figures say
 
     @property
     def detects(self) -> str | None:
@@ -80,6 +81,23 @@ class AnswerCheck(Record, frozen=True):
     verdict: Verdict
 
 
+class PayoffCheck(Record, frozen=True):
+    """Whether another draft than the baseline's still pays: a draft that is accepted more often may
+    cost more than that brings. Speed-ups are the expected ones at the same k and load; None:
+    unknown.
+    """
+
+    old: Estimate | None  # of the baseline's draft
+    new: Estimate | None  # of the judged draft
+    elsewhere: bool  # whether they are of different machines, runners or loads
+    verdict: Verdict
+
+    @property
+    def faster(self) -> bool:
+        """Whether the judged draft is the faster one."""
+        return bool(self.old and self.new and self.new.value > self.old.value)
+
+
 class Change(Record, frozen=True):
     """A fact about what was tested that differs, where both runs record it."""
 
@@ -111,6 +129,8 @@ class GateResult(Record, frozen=True):
     notes: tuple[str, ...]  # what to keep in mind
     texts: TextCheck | None = None  # of a serving engine; None: no texts to compare
     answers: AnswerCheck | None = None  # None: every request was answered
+    payoff: PayoffCheck | None = None  # None: the same draft, or one of the same size
+    doubts: tuple[str, ...] = ()  # why figures of either run cannot be relied on
 
     @property
     def timed(self) -> bool:

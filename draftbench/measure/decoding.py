@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import replace
-from itertools import zip_longest
 
 from draftbench.decoder.runner import DecodeTask, Response
 from draftbench.decoder.speculate import Batch, decode, decode_all
@@ -133,10 +132,7 @@ def _record(
     repeat: int,
 ) -> Decode:
     measurement, trajectory = loaded.measurement, response.trajectory
-    difference = tie = None
-    if trajectory.sampling.temperature == 0:
-        pairs = enumerate(zip_longest(output.tokens, response.tokens))
-        difference = next((position for position, (a, b) in pairs if a != b), None)
+    difference, tie = response.first_difference(output.tokens), None
     if difference is not None:
         margin = trajectory.margins[difference : difference + 1]
         tie = bool(margin) and margin[0] <= NEAR_TIE_MARGIN[measurement.dtype]

@@ -11,6 +11,7 @@ from array import array
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from itertools import zip_longest
 from typing import Any, NamedTuple
 
 import torch
@@ -130,6 +131,13 @@ class ScoredResponse:
     def length(self) -> int:
         """Tokens of prompt and response together."""
         return len(self.prompt.tokens) + len(self.tokens)
+
+    def first_difference(self, tokens: Sequence[int]) -> int | None:
+        """The first position at which another output differs; None: nowhere, or both were drawn."""
+        if self.trajectory.sampling.temperature > 0:
+            return None
+        pairs = enumerate(zip_longest(self.tokens, tokens))
+        return next((position for position, (one, other) in pairs if one != other), None)
 
     @classmethod
     def recorded(cls, prompt: Prompt, text: PrivateText, trajectory: Trajectory) -> ScoredResponse:

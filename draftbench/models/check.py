@@ -18,6 +18,7 @@ from draftbench.decoder.device import device_of
 from draftbench.decoder.linear import IN_16_BITS, IN_ROWS, TWICE, has_fbgemm, layout_on_cpu
 from draftbench.decoder.llama import llama_obstacle
 from draftbench.decoder.mixture import mixture_of
+from draftbench.errors import ModelError
 from draftbench.memory import (
     CGROUP,
     LEVELS,
@@ -110,6 +111,10 @@ def check_models(
     pairs = []
     for source in drafts:
         theirs, obstacles, caveats = _examined(source, dtype)
+        try:
+            source.check_values()
+        except ModelError as error:
+            obstacles.append(error.message)
         lacking = [each.name for each in (target, source) if "tokenizer" in each.lacks]
         facts = None if lacking else pair_facts(target, source, traffic)
         refusal = facts and refusal_of(facts)

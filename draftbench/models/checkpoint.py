@@ -36,7 +36,9 @@ LIMITS = {
 MOST_PARTS = {"layer": 10_000, "block": 10_000, "expert": 100_000, "position": 1 << 24}
 MOST = 1 << 40
 # Numbers of config.json that are at least 1 in every model.
-_AT_LEAST_ONE = ("hidden_size", "max_position_embeddings", "num_hidden_layers", "vocab_size")
+_AT_LEAST_ONE = (
+    *("hidden_size", "max_position_embeddings", "num_hidden_layers", "rope_theta", "vocab_size"),
+)
 
 # A tensor of one of a GGUF file's layers; the names of metadata that say how many of something
 # there are, without the architecture before them. `split.count` is of files.

@@ -32,7 +32,7 @@ from draftbench.models.quantize import (
     check_level_goes_with,
     model_facts,
 )
-from draftbench.models.source import ModelSource
+from draftbench.models.source import ModelSource, not_finite
 from draftbench.records import ModelFacts
 
 # Families whose layers have the shape below.
@@ -89,6 +89,13 @@ def misfits(target: ModelSource, head: ModelSource) -> tuple[list[str], list[str
     for name, size in (wanted | optional).items():
         if name in tensors and (stored := tuple(tensors[name].shape)) != size:
             wrong.append(f"{name} is {list(stored)}, not {list(size)}")
+        elif name in tensors and (why := not_finite(name, tensors[name])):
+            wrong.append(why)
+    if "d2t" in wanted and "d2t" not in tensors:
+        wrong.append(
+            f"it drafts {shape.drafted} of the target's {text.vocab_size} tokens, and has no d2t, "
+            "which says which"
+        )
     # The mapping from its draft tokens to the target's ids.
     if (offsets := tensors.get("d2t")) is not None and offsets.shape == (shape.drafted,):
         ids = torch.arange(shape.drafted) + offsets

@@ -391,3 +391,10 @@ ENGINE_RULES = {
 # The engines that draftbench can start, and the servers that it can measure on.
 STARTED = tuple(name for name, rules in ENGINE_RULES.items() if rules.started)
 DRIVEN = (*STARTED, "openai")
+
+
+def repeat_flag(engine: str | None) -> str:
+    """The flag of a sweep that measures everything several times on this runner (None: the built-in
+    decoder), in other processes or by other starts of the servers.
+    """
+    return "--processes" if engine is None else "--restarts"

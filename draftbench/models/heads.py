@@ -213,6 +213,8 @@ def _obstacles(raw: Mapping[str, Any], method: Method, target: ModelSource) -> I
     width = raw.get("target_hidden_size") or own.get("hidden_size")
     if width not in (None, text.hidden_size):
         yield f"it reads states of width {width}, and the target's have {text.hidden_size}"
+    if len(lists := _lists_of_layers(raw)) > 1:
+        yield f"it names the target's layers twice, differently: {lists[0]} and {lists[1]}"
     layers, ids = text.num_hidden_layers, layer_ids(raw)
     made_for = raw.get("num_target_layers")
     if made_for not in (None, layers):
@@ -232,6 +234,10 @@ def _caveats(raw: Mapping[str, Any], method: Method, target: ModelSource) -> Ite
     trained_for = str(verifier.get("name_or_path") or "").rpartition("/")[2]
     if trained_for and trained_for.lower() != target.name.lower():
         yield f"it was trained for {trained_for}"
+    positions = layer_of(raw).get("max_position_embeddings")
+    longest = getattr(target.config.get_text_config(), "max_position_embeddings", None)
+    if isinstance(positions, int) and longest and positions < longest:
+        yield f"it was made for {positions:,} positions: beyond these it may accept less"
     if method == "dflash":
         yield "it drafts a block at once, which depends on k, so that only an engine measures it"
     if method == "eagle3" and silent_flags(raw, "vllm").keys() - raw.keys():
@@ -248,6 +254,14 @@ def layer_of(raw: Mapping[str, Any]) -> Mapping[str, Any]:
 
 def layer_ids(raw: Mapping[str, Any]) -> list[int]:
     """The target's layers that a head reads; empty if the engine's default applies."""
+    return next(iter(_lists_of_layers(raw)), [])
+
+
+def _lists_of_layers(raw: Mapping[str, Any]) -> list[list[int]]:
+    """The different lists of layers in a config.json, which engines read at different places."""
     parts = [raw, *(raw.get(part) or {} for part in ("eagle_config", "dflash_config"))]
     found = (part[name] for part in parts for name in _LayerIds.__struct_fields__ if part.get(name))
-    return list(next(found, ()))
+    different: list[list[int]] = []
+    for each in map(list, found):
+        different += [each] if each not in different else []
+    return different

@@ -340,6 +340,22 @@ class ModelSource:
             )
             self._refuse_other_weights(model, report)
 
+    def check_values(self) -> None:
+        """Refuse weights that are not all finite numbers, as a failed conversion leaves them; reads
+        all that are here.
+
+        Raises:
+            ModelError: a file is damaged, or holds NaN or an infinite number.
+        """
+        from safetensors import safe_open
+
+        with self._reading("weights") as folder:
+            for file in sorted(folder.glob("*.safetensors")) if folder.is_dir() else ():
+                with safe_open(file, "pt") as tensors:
+                    for name in tensors.keys():  # noqa: SIM118 - it is no mapping
+                        if why := not_finite(name, tensors.get_tensor(name)):
+                            raise ModelError(f"the weights of `{self.spec}`: {why}", hint=_MISSING)
+
     def _refuse_other_weights(self, model: Any, report: Mapping[str, Any]) -> None:
         """Raise a ModelError if transformers' loading report says that the weights do not match the
         model.
@@ -489,6 +505,16 @@ class ModelSource:
         text = backend.to_str() if backend else repr(sorted(tokenizer.get_vocab().items()))
         texts = {"tokenizer": text, "chat template": repr(tokenizer.chat_template)}
         return {name: hashlib.sha256(t.encode()).hexdigest()[:16] for name, t in texts.items()}
+
+
+def not_finite(name: str, weight: torch.Tensor) -> str | None:
+    """That a weight holds what is no number; None if all of it is finite."""
+    if not weight.is_floating_point() or weight.itemsize == 1:  # FP8 has its own codes
+        return None
+    wrong = weight.numel() - int(weight.isfinite().sum())
+    return (
+        f"{wrong:,} of the {weight.numel():,} numbers of {name} are not finite" if wrong else None
+    )
 
 
 def end_tokens(source: ModelSource) -> frozenset[int]:

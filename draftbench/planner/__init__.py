@@ -15,7 +15,8 @@ The answer
     concurrencies    the answer at each concurrency, k by concurrency, the crossover
     latency          how long users wait
     output_check     whether speculation changes the output
-    caveats          what to know beside the figures
+    doubts           what makes a run's figures doubtful, for every answer
+    caveats          what else to know beside the figures of this one
     headroom         what a better draft would bring
     recommend        every configuration with its figures, and why it was not chosen
                      → `Recommendation`, whose records are in recommendation

@@ -208,6 +208,20 @@ class Alternative:
         return float(tokens[0] / tokens[1] - 1)
 
     @cached_property
+    def not_run(self) -> str | None:
+        """Why it cannot be chosen, though its speed may be predicted: a running server drafts at
+        the k that it was started with. None if it can.
+        """
+        run = self.evaluator.run
+        if self.evaluator.foreign or not run.manifest.question.running:
+            return None
+        own = {row.k for row in run.served if row.candidate == self.candidate}
+        if not own or self.k in own:
+            return None
+        ks = ", ".join(map(str, sorted(own)))
+        return f"the server that was measured drafts with k = {ks}: start one with k = {self.k}"
+
+    @cached_property
     def broken_limits(self) -> tuple[str, ...]:
         """Which limits of the user and of the engine it breaks, or may break: sentences."""
         run, limits, own = self.evaluator.run, self.evaluator.options, self.configuration

@@ -13,19 +13,17 @@ import math
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from statistics import median
-from typing import Any
 
 from msgspec.structs import astuple
 
 from draftbench.acceptance.definitions import by_tokens
-from draftbench.acceptance.faults import CONTROL_FAILED, near_tie, suspected_faults
 from draftbench.acceptance.intervals import FEW_REQUESTS, MIN_REQUESTS, Estimate
 from draftbench.planner.alternatives import Alternative
-from draftbench.planner.cells import baseline_drift, beyond_timed
+from draftbench.planner.cells import beyond_timed
 from draftbench.planner.cost_sources import engine_name
 from draftbench.planner.decide import OVER_TOKENS, DecisionAt, decide
+from draftbench.planner.doubts import doubts, of_each
 from draftbench.planner.evaluator import Evaluator
-from draftbench.planner.output_check import audit
 from draftbench.planner.recommendation import (
     FEW_DECODED,
     Caveat,
@@ -33,36 +31,9 @@ from draftbench.planner.recommendation import (
     PredictionError,
     Recommendation,
 )
-from draftbench.records import DRAFTING_SETTINGS, SELF, Candidate, candidate_names
-from draftbench.run_folder.manifest import differing_machine
-from draftbench.run_folder.run import Run
-from draftbench.run_folder.served import (
-    MOST_CACHED,
-    cached_share,
-    clock_contradicts,
-    counts_contradict,
-    not_answered,
-    shared_answers,
-)
+from draftbench.records import DRAFTING_SETTINGS, SELF, Candidate
+from draftbench.run_folder.served import MOST_CACHED, cached_share
 
-# Above this load per core when a run begins, its times are noisy.
-LOAD_AVERAGE = 0.75
-# A machine is busy if other processes use more than this share of its cores for more than this
-# share of the run.
-_BUSY_CORES, _BUSY_TIME = 0.25, 0.1
-# With thirty requests a speed-up's interval reaches about a tenth to either side: a machine that
-# drifts by more moves it.
-_DRIFT = 0.1
-# Shares of positions, and (looping) of output tokens. Rounding activations to 8 bits alone changes
-# the token at 6% of positions, whether replayed or stepped (SmolLM2), which acceptance averages
-# out; it never changed more than a fifth of the 48 positions that are stepped through.
-_DISAGREEMENT, _MORE_THAN_ROUNDING, _LOOPING = 0.05, 0.2, 0.05
-# A decoding run stalled if one of its rounds took this many times the median round, an engine's
-# answer if its rounds took this many times the median of the same server's answers. (Without a
-# stall the slowest took 3.6 times as long: 13 runs on vLLM and llama.cpp, also on a busy machine.)
-_ROUND_STALL, _ANSWER_STALL, _ROUNDS_TO_JUDGE = 20.0, 10.0, 5
-# If a larger share stalled, the speed-up moves by more than its interval.
-_STALLED = 0.02
 # c is uncertain if the upper end of its interval is this many times the lower one, and this many
 # target steps above it.
 _UNCERTAIN_TIMES, _UNCERTAIN_STEPS = 3.0, 0.1
@@ -87,17 +58,17 @@ def caveats(
         *_of_leader(evaluator, decided),
         *_of_engine(evaluator, decided),
         *_of_sample(evaluator, decided),
-        *(Caveat("borrowed-costs", text) for text in evaluator.source.caveats),
-        *(_of_machine(timed) if (timed := evaluator.source.run) else ()),
-        *_of_outputs(run),
+        *doubts(evaluator),
         *_of_candidates(evaluator, decided),
         *(Caveat("model", f"target: {text}") for text in (target.caveats if target else ())),
     ]
-    if error and error.median > _PREDICTION_ERROR:
+    # What sets plain decoding apart from all rounds says more than the errors that it causes.
+    explained = any(each.kind == "baseline-mismatch" for each in found)
+    if error and error.median > _PREDICTION_ERROR and not explained:
         off = f"measured speed-ups differ from predicted ones by {error.median:.0%}"
         text = f"{off} (median of {error.configurations}): the table's may be as far off; see --all"
         found.append(Caveat("prediction-error", text, decisive=True, short=off))
-    else:
+    elif not explained:
         found += _of_contradicted_predictions(decided)
     for failure in run.failures:
         if failure.candidate is not None:
@@ -137,6 +108,13 @@ def _of_leader(evaluator: Evaluator, decided: DecisionAt) -> Iterator[Caveat]:
             decisive=True,
             short=decided.impossible,
         )
+    whole = leader.estimate(leader.log_speedup("end_to_end"))
+    if decided.choice and decided.by == "expected" and whole and whole.high < 1:
+        yield Caveat(
+            "end-to-end",
+            f"counting both prefills, requests get slower: {whole.value:.2f}× ({whole.low:.2f}–"
+            f"{whole.high:.2f}); --objective latency, throughput or cost decides by that",
+        )
     if leader.block and not leader.note and leader.block.target.slow_step:
         tokens, several, one = leader.block.target.slow_step
         times = one / several
@@ -172,7 +150,8 @@ def _of_leader(evaluator: Evaluator, decided: DecisionAt) -> Iterator[Caveat]:
 
 def _no_speed(decided: DecisionAt) -> str:
     """Why no candidate's speed is known, by reason."""
-    known = [a for a in decided.alternatives if a.log_speedup() is not None or a.measured]
+    could = [a for a in decided.alternatives if not a.not_run]
+    known = [a for a in could if a.log_speedup() is not None or a.measured]
     if breaking := [each for each in known if each.configuration in decided.breaks]:
         least = min(breaking, key=lambda each: (each.memory_bytes is None, each.memory_bytes))
         named = f"{least}: {'; '.join(decided.breaks[least.configuration])}"
@@ -195,8 +174,6 @@ def _of_engine(evaluator: Evaluator, decided: DecisionAt) -> Iterator[Caveat]:
     """
     run, shown, concurrency = evaluator.run, decided.alternatives, decided.concurrency
     question, traffic = run.manifest.question, run.manifest.traffic
-    yield from unanswered(run)
-    yield from contradicted_servers(run)
     if concurrency > 1 and not evaluator.on_engine:
         text = f"at concurrency {concurrency}, prefill of other requests is not modelled"
         if any(each.measured for each in shown):
@@ -276,45 +253,8 @@ def _of_engine(evaluator: Evaluator, decided: DecisionAt) -> Iterator[Caveat]:
         )
 
 
-def unanswered(run: Run) -> Iterator[Caveat]:
-    """Requests that servers did not answer, with and without speculation."""
-    for candidate in dict.fromkeys(row.candidate for row in run.unanswered):
-        reasons = {r.request: str(r.error) for r in run.unanswered if r.candidate == candidate}
-        sent = {row.request for row in run.served if row.candidate == candidate}
-        who = "the server without speculation" if candidate is None else str(candidate)
-        short = f"{who}: {not_answered(reasons.values(), len(sent))}"
-        yield Caveat(
-            "unanswered",
-            f"{short}; every figure covers the others: look at the server's log, and repeat the "
-            "command, which asks them again",
-            decisive=True,
-            short=short,
-        )
-
-
-def contradicted_servers(run: Run) -> Iterator[Caveat]:
-    """What servers say that texts, the client's clock or their own counters contradict."""
-    if apart := counts_contradict(run.served or (*run.trajectories, *run.decodes)):
-        answers = f"{apart[0]} of {apart[1]} answers"
-        short = f"equal texts have unequal counts of tokens ({answers})"
-        text = f"{short}: tokens per second of servers that count differently cannot be compared"
-        hint = "sweep again with --tokenizer, by which tokens are counted here"
-        yield Caveat("miscounted", f"{text}; {hint}", decisive=True, short=short)
-    if factor := clock_contradicts(run.served):
-        text = f"a server's own clock shows {factor:.2f} times what the client saw"
-        yield Caveat("other-clock", f"{text}: all times are the client's")
-    if others := shared_answers(run.served):
-        short = f"another user was served during {others[0]} of {others[1]} answers"
-        text = f"{short}, by the server's own counters: speeds were shared, and rounds are unknown"
-        hint = "repeat the sweep on servers that nobody else uses"
-        yield Caveat("shared-server", f"{text}; {hint}", decisive=True, short=short)
-
-
 def _of_sample(evaluator: Evaluator, decided: DecisionAt) -> Iterator[Caveat]:
     run, leader = evaluator.run, decided.leader
-    missing = unfinished(run)
-    if missing:
-        yield Caveat("unfinished", missing, decisive=True, short="the run is not finished")
     replayed = by_tokens(run.trajectories)
     counts: list[tuple[CaveatKind, int, float, str]] = []
     requests = len(replayed.requests)
@@ -336,155 +276,18 @@ def _of_sample(evaluator: Evaluator, decided: DecisionAt) -> Iterator[Caveat]:
             if decoded == count < FEW_DECODED:
                 effect = f"under {FEW_DECODED}, they do not correct the prediction"
             yield Caveat(kind, f"{short}; {effect}", decisive=True, short=short)
-    if any(t.origin == "log" for t in run.trajectories):
-        text = "the responses come from the log, not from this target"
-        yield Caveat("logged-responses", text)
-
-
-def unfinished(run: Run) -> str | None:
-    """A sentence on where the last sweep was cut off, or how many responses are missing; None if
-    the run is finished. Failed candidates, and responses that a server did not write, do not count
-    as missing.
-    """
-    under_way, written = run.manifest.under_way, len(run.trajectories)
-    responses = run.manifest.requests * run.manifest.question.samples
-    known = run.responses.keys() | {row.key for row in run.unanswered}
-    if under_way is None and len(known) >= responses:
-        return None
-    found = f"{written} of {responses} responses"
-    if under_way is not None:
-        tried = {*run.candidates, *(failure.candidate for failure in run.failures)}
-        begun = len(tried.intersection(under_way))
-        where = (
-            f"at candidate {begun} of {len(under_way)}" if begun else "before the first candidate"
-        )
-        found = f"cut off {where}, with {found}"
-    return f"this run is not finished ({found}): the same command resumes it"
-
-
-def _of_machine(run: Run) -> Iterator[Caveat]:
-    load, busy = run.manifest.environment.load, ""
-    crowded = sum(s.seconds for s in run.states if (s.others or 0.0) > _BUSY_CORES)
-    share = crowded / (sum(state.seconds for state in run.states) or 1.0)
-    if share > _BUSY_TIME:
-        most = max(state.others or 0.0 for state in run.states)
-        busy = f"other processes used up to {most:.0%} of the cores during {share:.0%} of the run"
-    # The load is the mean of the minute before; what others used during the run says more.
-    elif load and load > LOAD_AVERAGE and all(state.others is None for state in run.states):
-        busy = f"the machine was busy when the run began (load {load:.1f} per core)"
-    if busy:
-        text = f"{busy}: timings are noisy, but acceptance is not affected"
-        yield Caveat("busy-machine", text, decisive=True, short="the machine was busy")
-    if throttled := sum(state.throttled or 0 for state in run.states):
-        text = f"cores overheated and were slowed ({throttled} times): timings are unsteady"
-        yield Caveat("throttled", text)
-    here = run.manifest.environment
-    elsewhere = [w.environment for w in run.workers if w.environment.machine != here.machine]
-    if elsewhere:
-        differ = dict.fromkeys(
-            name for machine in elsewhere for name in differing_machine(here, machine)
-        )
-        yield Caveat(
-            "other-machines",
-            f"workers on machines that differ in {', '.join(differ)} shared the responses and "
-            "replays, so near ties may fall differently; all times are from one machine",
-        )
-    # On an engine whole answers are judged: a client sees a server's rounds late, several at once.
-    judged = [row for row in run.decodes if len(row.verify_seconds) >= _ROUNDS_TO_JUDGE]
-    word, how = "decoding run", f"a round took over {_ROUND_STALL:g} times as long as usual"
-    stalls = [max(row.verify_seconds) > _ROUND_STALL * median(row.verify_seconds) for row in judged]
-    if run.served:
-        word, how = "answer", f"its rounds took over {_ANSWER_STALL:g} times as long as in other "
-        how += "answers of the same server"
-        servers = defaultdict[Any, dict[Any, float]](dict)
-        for row in judged:
-            pace = row.decode_seconds / len(row.verify_seconds)
-            servers[row.candidate, row.k, row.concurrency][row.key, row.repeat] = pace
-        paces = [list(of_server.values()) for of_server in servers.values()]
-        stalls = [pace > _ANSWER_STALL * median(each) for each in paces for pace in each]
-    if stalled := sum(stalls):
-        short = f"{stalled} {word}{'s' * (stalled > 1)} stalled"
-        yield Caveat(
-            "stalled",
-            f"{short}: {how}, as when the process is suspended or another job runs; measured "
-            "speeds are too low",
-            decisive=stalled > _STALLED * len(stalls),
-            short=short,
-        )
-    decodes = run.decodes
-    if run.served:  # the one baseline is copied into every candidate's block
-        decodes = tuple(row for row in decodes if row.block == decodes[0].block)
-    drift = baseline_drift(decodes, by_start=bool(run.served))
-    if drift is not None and abs(drift.change) > max(_DRIFT, drift.doubt):
-        change = f"{abs(drift.change):.0%} {'longer' if drift.change > 0 else 'less time'}"
-        turns = defaultdict[tuple[Candidate | None, int], set[int]](set)
-        for answer in run.served:
-            turns[answer.candidate, answer.k].add(answer.repeat)
-        # If a server was started only once, its speed-up includes the drift until then.
-        in_turns = bool(turns) and all(len(turns_of) > 1 for turns_of in turns.values())
-        effect = (
-            "; every server was started in several turns, and what changed for all alike is taken "
-            "out of the speed-ups"
-            if in_turns
-            else ", so candidates measured early and late are not compared fairly"
-        )
-        yield Caveat(
-            "drift",
-            f"plain decoding took {change} at the end of the run than at its start{effect}",
-            decisive=not in_turns,
-            short=f"plain decoding took {change} at the end of the run",
-        )
-
-
-def _of_outputs(run: Run) -> Iterator[Caveat]:
-    written = sum(t.output_tokens for t in run.trajectories)
-    looping = sum(t.looping for t in run.trajectories)
-    if looping > _LOOPING * written:
-        yield Caveat(
-            "looping",
-            f"in {looping / written:.0%} of the output the target repeats itself, which inflates "
-            "acceptance, especially for prompt lookup",
-        )
-    checked = audit(run)
-    if checked and (other := checked.faults + checked.unknown):
-        short = f"{other} of {checked.requests} answers differ from those without speculation"
-        yield Caveat(
-            "output-differs",
-            f"at temperature 0, {short} ({checked.faults} with no near tie to explain it, "
-            f"{checked.unknown} for an unknown cause): suspect another model, the decoder, or "
-            "passes that round differently",
-            decisive=other > checked.requests / 2,
-            short=short,
-        )
 
 
 def _of_candidates(evaluator: Evaluator, decided: DecisionAt) -> Iterator[Caveat]:
-    names: defaultdict[Caveat, list[Candidate]] = defaultdict(list)
-    costs = {}
+    found, costs = [], {}
     for candidate in dict.fromkeys(each.candidate for each in decided.alternatives):
         at_every_k = [each for each in decided.alternatives if each.candidate == candidate]
         one = at_every_k[0]
         costs[candidate] = one.block.draft_cost_ratio(one.rounds.context) if one.block else None
-        for caveat in dict.fromkeys(_of_candidate(evaluator, at_every_k, costs[candidate])):
-            names[caveat].append(candidate)
-    for caveat, candidates in names.items():
-        named = candidate_names(candidates)
-        short = caveat.short and f"{named}: {caveat.short}"
-        text = f"{named}: {caveat.text}"
-        yield Caveat(caveat.kind, text, decisive=caveat.decisive, short=short)
-    contradicted = {
-        each.candidate: fault
-        for each in decided.alternatives
-        if (fault := each.rounds.contradiction)
-    }
-    for candidate, fault in contradicted.items():
-        yield Caveat(
-            "contradiction",
-            f"{candidate}: {fault.message}; {fault.advice}",
-            decisive=True,
-            short=f"decoding contradicts the replay of {candidate_names(contradicted)}, so only "
-            "what was decoded counts",
-        )
+        found += [
+            (candidate, caveat) for caveat in _of_candidate(evaluator, at_every_k, costs[candidate])
+        ]
+    yield from of_each(found)
     # A level that is slower by more than timing noise: another sweep would not help it.
     for candidate, c in costs.items():
         unquantized = costs.get(Candidate(draft=candidate.draft))
@@ -493,6 +296,7 @@ def _of_candidates(evaluator: Evaluator, decided: DecisionAt) -> Iterator[Caveat
                 "no-fast-kernel",
                 f"{candidate} is slower than the unquantized draft (c {c.value:.2f} instead of "
                 f"{unquantized.value:.2f}): {candidate.quant} saves no time here",
+                candidates=(str(candidate),),
             )
 
 
@@ -500,29 +304,9 @@ def _of_candidate(
     evaluator: Evaluator, alternatives: Sequence[Alternative], c: Estimate | None
 ) -> Iterator[Caveat]:
     """Caveats of one candidate without its name; `c` is its draft cost ratio, if known."""
-    run, one = evaluator.run, alternatives[0]
-    candidate, rounds = one.candidate, one.rounds
-    facts = run.facts_of(candidate)
-    if facts is not None:
-        for text in facts.caveats:
-            yield Caveat("model", text)
-        if (facts.replay_disagreement or 0.0) > _DISAGREEMENT:
-            share = facts.replay_disagreement or 0.0
-            decisive = candidate.quant == "none" or share > _MORE_THAN_ROUNDING
-            short = f"stepping chose another token than replay at {share:.0%} of positions"
-            yield Caveat(
-                "replay-disagreement",
-                f"{short}, so acceptance may differ while decoding: suspect a position embedding, "
-                "or a quantization that depends on neighbouring tokens",
-                decisive=decisive,
-                short=short if decisive else "",
-            )
-    replayable = sum(t.output_tokens > 1 for t in run.trajectories)
-    replays = rounds.replays
-    if replays and len(replays) < replayable:
-        short = f"replayed on only {len(replays)} of {replayable} responses"
-        text = f"{short}, so its figures do not cover the same requests as the others'"
-        yield Caveat("partly-replayed", text, decisive=True, short=short)
+    one = alternatives[0]
+    if facts := evaluator.run.facts_of(one.candidate):
+        yield from (Caveat("model", text) for text in facts.caveats)
     if c and c.high > _UNCERTAIN_TIMES * c.low and c.high - c.low > _UNCERTAIN_STEPS:
         uncertain = f"c could be anything from {c.low:.2f} to {c.high:.2f}"
         advice = "repeat the sweep on a quiet machine, in another --out"
@@ -532,7 +316,7 @@ def _of_candidate(
             short=f"{uncertain}: {advice}",
         )
     speeds = [each.measured.speedup.value or 0.0 for each in alternatives if each.measured]
-    if candidate.draft == SELF and (most := max(speeds, default=0.0)) > OVER_TOKENS:
+    if one.candidate.draft == SELF and (most := max(speeds, default=0.0)) > OVER_TOKENS:
         short = f"{most:.2f}× is impossible for the target as its own draft"
         yield Caveat(
             "impossible",
@@ -542,17 +326,8 @@ def _of_candidate(
             short=short,
         )
     largest = max(each.k for each in alternatives)
-    for text in beyond_timed(rounds, one.block, largest) if one.block else ():
+    for text in beyond_timed(one.rounds, one.block, largest) if one.block else ():
         yield Caveat("outside-timed-range", text)
-    at_each_k = [rounds.at(each.k) for each in alternatives]
-    for fault in suspected_faults(candidate, replays, at_each_k, near_tie(run)):
-        failed = fault.kind == CONTROL_FAILED
-        yield Caveat(
-            "control-failed" if failed else "suspected-fault",
-            f"suspected fault: {fault.message}; {fault.advice}",
-            decisive=failed,
-            short=fault.message if failed else f"{fault.kind}: {fault.advice}",
-        )
 
 
 def checks(answer: Recommendation) -> tuple[str, ...]:

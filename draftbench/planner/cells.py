@@ -2,12 +2,12 @@
 for every configuration, and how much longer than promised every timed cell took.
 
 A measured speed-up compares a candidate's runs at one k with the baseline runs of the same block
-and concurrency on the same requests: tokens per second over tokens per second, since outputs may
-differ in length. The first token comes from the prefill and is not counted. When requests run
-concurrently, only the steady rounds count, those with every row active: the last responses run
-alone and would be compared with an emptier machine. A round's seconds are those of all its rows
-together. Intervals cover the sampling of requests within the processes that ran; concurrent
-requests share rounds, so for them intervals are approximate.
+and concurrency on the same requests, those of the same process if it has any: tokens per second
+over tokens per second, since outputs may differ in length. The first token comes from the prefill
+and is not counted. When requests run concurrently, only the steady rounds count, those with every
+row active: the last responses run alone and would be compared with an emptier machine. A round's
+seconds are those of all its rows together. Intervals cover the sampling of requests within the
+processes that ran; concurrent requests share rounds, so for them intervals are approximate.
 
 A *cell* holds the timings of one candidate at one k and concurrency in one process, or after one
 start of an engine's server; k = 0 is decoding without a draft. Requests are drawn by the Bayesian
@@ -133,8 +133,10 @@ def measurements(run: Run, concurrency: int = 1) -> dict[tuple[Candidate, int], 
         candidate = next(iter(by_key.values()))[0].row.candidate
         if k == 0 or candidate is None or not both:
             continue
+        # On an engine whose servers took no turns, no baseline shares a process with the draft.
+        beside = {key: _of_same_process(baseline[key], by_key[key]) for key in both}
         sums = []  # means over the steady parts of one response's runs
-        for runs in (by_key[key] if side else baseline[key] for key in both for side in (1, 0)):
+        for runs in (by_key[key] if side else beside[key] for key in both for side in (1, 0)):
             sums.append(
                 (
                     fmean(each.steady.output_tokens - 1 for each in runs),
@@ -151,12 +153,17 @@ def measurements(run: Run, concurrency: int = 1) -> dict[tuple[Candidate, int], 
             for rates in (table[..., :2], with_prefills)
         )
         speculative, plain = (
-            tuple(each for key in both for each in runs[key]) for runs in (by_key, baseline)
+            tuple(each for key in both for each in runs[key]) for runs in (by_key, beside)
         )
         measured[candidate, k] = Measurement(
             speedup, speculative, frozenset(both), end_to_end, plain
         )
     return measured
+
+
+def _of_same_process(plain: list[TimedRun], drafted: Sequence[TimedRun]) -> list[TimedRun]:
+    processes = {each.row.process for each in drafted}
+    return [each for each in plain if each.row.process in processes] or plain
 
 
 def ratio_of_rates(sums: Floats) -> Floats:
@@ -284,10 +291,11 @@ def _seconds(spent: Spent, weights: Floats) -> tuple[Floats, Floats]:
 class Cell(NamedTuple):
     """A timed cell.
 
-    `configuration` has k = 0 for decoding without a draft next to its candidate. `place` is the
-    place of its process among all, in order of time. `step` is a target step over the passes of one
-    of its rounds. `equal` is how many equally long requests would carry as much information. `log`
-    is the logarithm of its seconds over the promised ones [1 + draws].
+    `configuration` has k = 0 for decoding without a draft next to its candidate. Cells of one
+    `process` were timed in turn. `place` is its place among all, in order of time. `step` is a
+    target step over the passes of one of its rounds. `equal` is how many equally long requests
+    would carry as much information. `log` is the logarithm of its seconds over the promised ones [1
+    + draws].
     """
 
     configuration: Configuration
@@ -310,6 +318,7 @@ def cells_of(
     """
     of_engine = run.manifest.question.engine is not None
     running = {facts.process for facts in run.engines if not facts.started}
+    in_turn = not of_engine or run.manifest.question.in_turn
     in_order = dict.fromkeys(row.process for row in (run.served if of_engine else run.decodes))
     places = {name: at for at, name in enumerate(in_order)}
     groups: dict[tuple[str, int], dict[tuple[int, str], list[TimedRun]]]
@@ -317,10 +326,12 @@ def cells_of(
     for each in timed_runs(run):
         if (row := each.row).output_tokens < 2:
             continue
-        # All visits to a server that was already running belong to one start; otherwise each repeat
-        # is a start.
-        name = "running" if row.process in running else f"{row.process} {row.repeat}"
-        groups[row.block, row.concurrency][row.k, name if of_engine else row.process].append(each)
+        # All visits to a server that was already running belong to one start. Servers that took
+        # turns share a process, as decoding with and without a draft does here; otherwise each
+        # repeat is a start.
+        name = row.process if in_turn else f"{row.process} {row.repeat}"
+        name = "running" if row.process in running else name
+        groups[row.block, row.concurrency][row.k, name].append(each)
     columns, plain_known = Columns(drawn), set[tuple[int, str]]()
     found = list[tuple[Cell, int, int]]()  # with the columns of its seconds: spent, and promised
     for candidate in candidates:
@@ -333,8 +344,8 @@ def cells_of(
             drafted = [each for (k, _), runs in by_cell.items() if k for each in runs]
             if of_engine and all(each.steady.verify_seconds for each in drafted):
                 block, promise = ROUND, "rounds"
-            for (k, name), runs in sorted(_joined(by_cell, of_engine).items()):
-                if k == 0 and of_engine:
+            for (k, name), runs in sorted(_joined(by_cell, in_turn=in_turn).items()):
+                if k == 0 and not in_turn:
                     # All candidates share one baseline, which is copied into every block.
                     if (concurrency, name) in plain_known:
                         continue
@@ -400,17 +411,17 @@ def cells_of(
 
 
 def _joined(
-    by_cell: Mapping[tuple[int, str], list[TimedRun]], of_engine: bool
+    by_cell: Mapping[tuple[int, str], list[TimedRun]], *, in_turn: bool
 ) -> dict[tuple[int, str], list[TimedRun]]:
-    """The cells with enough requests. In the built-in decoder, processes with fewer count as one,
-    next to their own baseline.
+    """The cells with enough requests. Where those with and without a draft were timed in turn,
+    processes with fewer count as one, next to their own baseline.
     """
 
     def enough(runs: Sequence[TimedRun]) -> bool:
         return len({each.row.request for each in runs}) >= FEW_DECODED
 
     whole = {at: runs for at, runs in by_cell.items() if enough(runs)}
-    if of_engine:
+    if not in_turn:
         return whole
     few = {name for (k, name), runs in by_cell.items() if not enough(runs)}
     joined: dict[tuple[int, str], list[TimedRun]] = defaultdict(list)

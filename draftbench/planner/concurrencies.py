@@ -48,7 +48,8 @@ def at_concurrency(evaluator: Evaluator, concurrency: int) -> AtConcurrency:
         of_time = leader.value("end_to_end") if leader and plain.token else speedup
         time = plain_time / of_time if of_time else None
     per_dollar = [
-        each * _SECONDS_AN_HOUR / price if each and price else None for each in (plain_rate, rate)
+        concurrency / each * _SECONDS_AN_HOUR / price if plain_rate and each and price else None
+        for each in (plain_time, time)
     ]
     known = any(each.log_speedup() is not None for each in decided.alternatives)
     return AtConcurrency(

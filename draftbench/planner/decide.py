@@ -52,14 +52,17 @@ class DecisionAt:
         self.by, self.min_speedup = evaluator.by, evaluator.options.min_speedup
         # The limits that alternatives break, in words.
         self.breaks: dict[Configuration, tuple[str, ...]] = {}
-        # Those of known speed that keep the limits, without the control, by name.
+        # Those of known speed that keep the limits, by name, without the control and without k's
+        # that a running server does not draft.
         self.competing: list[Alternative] = []
         # The log speed-ups of plain decoding, 0, and of every competing one [draws, 1 + competing].
         logs = [np.zeros(RESAMPLES)]
         for each in sorted(alternatives, key=str):
             if each.broken_limits:
                 self.breaks[each.configuration] = each.broken_limits
-            elif each.candidate.draft != SELF and (log := each.log_speedup(self.by)) is not None:
+            elif each.candidate.draft == SELF or each.not_run:
+                continue
+            elif (log := each.log_speedup(self.by)) is not None:
                 self.competing.append(each)
                 logs.append(log[1:])
         self._drawn: Floats = np.stack(logs, axis=1)
@@ -127,7 +130,9 @@ class DecisionAt:
     @property
     def best_of_draft(self) -> Alternative | None:
         """The leader; the fastest where nothing competes (the control, or limits are broken)."""
-        known = [a for a in self.alternatives if a.log_speedup(self.by) is not None]
+        known = [
+            a for a in self.alternatives if not a.not_run and a.log_speedup(self.by) is not None
+        ]
         return self.leader or max(known, key=lambda a: a.value(self.by) or 0.0, default=None)
 
     @cached_property
@@ -164,7 +169,7 @@ class DecisionAt:
     @cached_property
     def decision(self) -> Decision:
         """Whether to speculate at this concurrency: no, if no configuration keeps the limits."""
-        shown = [a for a in self.alternatives if a.candidate.draft != SELF]
+        shown = [a for a in self.alternatives if not (a.candidate.draft == SELF or a.not_run)]
         if shown and all(a.configuration in self.breaks for a in shown):
             return "do_not_speculate"
         return "inconclusive" if self.impossible else decide(self.deciding, self.min_speedup)

@@ -5,7 +5,7 @@ that is known for configurations that were timed and for others.
 
     built-in  δ = runner + runner at b + draft + draft at b + k + k at b + o at b · step / round
     engine    rounds over k: lines of one level with the same bends at b, a slope for each draft;
-              starts + drift · place
+              starts + drift · place, or a session's, where servers took turns
     tokens    every configuration has its own δ, where neither passes nor rounds are known
 
 All effects are normal around 0 with the standard deviations below. Given the noise of a cell and,
@@ -94,7 +94,7 @@ class Effects:
         # By name, so that no draw depends on the order of candidates or requests.
         self._sds = dict(sorted(self._sds.items(), key=str))
         self.z = self._matrix(rows)
-        y = [c.log - design.offset(c.configuration) for c in cells]
+        y = [cell.log - design.first_guess(cell) for cell in cells]
         self.y = np.stack(y, axis=1) if y else np.zeros((RESAMPLES + 1, 0))
         # How likely each noise of a cell is, and each spread of drafts.
         sds, first = np.array(list(self._sds.values())), self.y[0]
@@ -225,11 +225,15 @@ class BuiltInDesign:
                 self.processes[of].append(cell.process)
 
     def offset(self, configuration: Configuration) -> float:
-        """A first guess of the logarithm of its cells, which keeps the effects small."""
+        """A first guess of what its cells have in common, which keeps the effects small."""
         return self.alone.get(configuration.at(0), 0.0)
 
+    def first_guess(self, cell: Cell) -> float:
+        """A first guess of the logarithm of a cell."""
+        return self.offset(cell.configuration)
+
     def cell(self, cell: Cell) -> Iterator[Part]:
-        """The effects of a cell, without its offset."""
+        """The effects of a cell, without its first guess."""
         own = cell.configuration
         yield Part(("plain", own.candidate, own.concurrency, cell.process), FREE, 1.0)
         if own.k:
@@ -296,7 +300,9 @@ class EngineDesign:
     smoothing spline of Wahba 1978), and what one draft shows of these counts for all. The level is
     not the target step, since the first drafted token costs more than each further one. The drift,
     how much slower the machine gets from one start to the next, is about as large as the noise; it
-    shows if drafts were started in several turns.
+    shows if drafts were started in several turns. Where a server without a draft took turns with
+    each one that drafts, the machine may have had any speed in each session: only the two are
+    compared.
     """
 
     spreads: tuple[float, ...] = (1.0,)
@@ -304,16 +310,18 @@ class EngineDesign:
     scaled: tuple[str, ...] = ()
     noisy: tuple[str, ...] = ("drift",)
 
-    def __init__(self, cells: Sequence[Cell], ks: Sequence[int]) -> None:
+    def __init__(self, cells: Sequence[Cell], ks: Sequence[int], *, in_turn: bool = False) -> None:
         logs: dict[int, dict[Candidate | None, dict[int, list[float]]]]
         logs = defaultdict(lambda: defaultdict(lambda: defaultdict(list)))
         starts = Counter[tuple[Candidate | None, int, int]]()
+        self.paces = _paces(cells) if in_turn else {}
         for cell in cells:
-            own = cell.configuration
+            own, pace = cell.configuration, self.paces.get(_session(cell))
             of = own.candidate if own.k else None
-            starts[of, own.k, own.concurrency] += 1
+            if of or pace is None:  # a server beside another shows no noise: the pace takes it up
+                starts[of, own.k, own.concurrency] += 1
             if cell.promise != "tokens" or of is None:
-                logs[own.concurrency][of][own.k].append(float(cell.log[0]))
+                logs[own.concurrency][of][own.k].append(float(cell.log[0]) - (pace or 0.0))
         self.turns = max((often for (of, *_), often in starts.items() if of), default=1)
         self.repeated = max(starts.values(), default=1) > 1
         most = 0.5 if self.repeated else MOST_BY_DEFAULT
@@ -343,8 +351,15 @@ class EngineDesign:
         lines = self.lines.get(configuration.concurrency)
         return lines.seconds.get(configuration.candidate) if lines else None
 
+    def first_guess(self, cell: Cell) -> float:
+        """A first guess of the logarithm of a cell."""
+        return self.offset(cell.configuration) + self.paces.get(_session(cell), 0.0)
+
     def cell(self, cell: Cell) -> Iterator[Part]:
-        yield Part(("drift",), 1.0 if self.turns > 1 else 0.0, float(cell.place))
+        if _session(cell) in self.paces:
+            yield Part(("session", *_session(cell)), FREE, 1.0)
+        else:
+            yield Part(("drift",), 1.0 if self.turns > 1 else 0.0, float(cell.place))
         own = cell.configuration
         yield from self.rounds(own, 1.0) if own.k else self.plain(own)
 
@@ -397,6 +412,19 @@ class EngineDesign:
 
 
 Design = BuiltInDesign | EngineDesign
+_Session = tuple[Candidate, int, str]
+
+
+def _session(cell: Cell) -> _Session:
+    """The process in which servers took turns at a load."""
+    return cell.configuration.candidate, cell.configuration.concurrency, cell.process
+
+
+def _paces(cells: Sequence[Cell]) -> dict[_Session, float]:
+    """How much slower plain decoding was in a session than in all at its load, as a logarithm."""
+    plain = {_session(cell): float(cell.log[0]) for cell in cells if not cell.configuration.k}
+    usual = {n: fmean(log for (_, at, _), log in plain.items() if at == n) for _, n, _ in plain}
+    return {session: log - usual[session[1]] for session, log in plain.items()}
 
 
 def _first_lines(

@@ -36,7 +36,7 @@ from draftbench.planner.cells import (
 )
 from draftbench.planner.cost_sources import costs_in
 from draftbench.planner.decide import DecisionAt
-from draftbench.planner.effects import BuiltInDesign, Effects, EngineDesign, reshaped
+from draftbench.planner.effects import BuiltInDesign, Design, Effects, EngineDesign, reshaped
 from draftbench.planner.options import DecisionOptions
 from draftbench.planner.passes import PASS_DRAWS, Block, between
 from draftbench.planner.recommendation import (
@@ -61,7 +61,14 @@ class Evaluator:
         self.foreign = options.costs is not None
         self.source = options.costs or costs_in(run)
         self.on_engine = bool(self.source.served)  # whether costs are seconds of an engine's rounds
-        self.by: Kind = "end_to_end" if options.objective == "latency" else "expected"
+        # What users wait for and machines are paid for includes prefills. Without times of them, as
+        # in a file of step times, tokens per dollar are those of decoding.
+        of_blocks = (block for at in self.source.blocks.values() for block in at.values())
+        timed_prefills = self.on_engine or any(block.prefill for block in of_blocks)
+        with_prefills = options.objective == "latency" or (
+            options.objective in ("throughput", "cost") and timed_prefills
+        )
+        self.by: Kind = "end_to_end" if with_prefills else "expected"
         self.ks = ks_of(run)
         timed, blocks, engine = self.source.run, self.source.blocks, self.on_engine
         # With the costs of another run, its requests are resampled too.
@@ -70,7 +77,10 @@ class Evaluator:
         cells = cells_of(timed, run.candidates, blocks, self.drawn) if timed else []
         loads = {*chain(*blocks.values()), *(cell.configuration.concurrency for cell in cells)}
         every = sorted(loads)
-        design = EngineDesign(cells, self.ks) if engine else BuiltInDesign(cells, every)
+        in_turn = timed is not None and timed.manifest.question.in_turn
+        design: Design = BuiltInDesign(cells, every)
+        if engine:
+            design = EngineDesign(cells, self.ks, in_turn=in_turn)
         known = [
             Configuration.of(candidate, k, concurrency)
             for candidate in run.candidates
@@ -219,8 +229,9 @@ class Evaluator:
         """
         found, noises = [], np.array([each.noise for each in self.effects.grid])
         normal, noise = generator_of("cells").standard_normal, noises[self.effects.given]
-        # An engine's server without a draft is not started again for each.
-        beside = 0.0 if self.on_engine else noise * normal(len(noise))
+        # Unless servers take turns, an engine's without a draft is not started again for each.
+        shared = self.on_engine and not self.run.manifest.question.in_turn
+        beside = 0.0 if shared else noise * normal(len(noise))
         for each in timed:
             concurrency = each.configuration.concurrency
             passes = each.timing if each.block else np.zeros(PASS_DRAWS)

@@ -23,8 +23,8 @@ if TYPE_CHECKING:
 RANKS_BY: dict[Objective, str] = {
     "speedup": "tokens per second after the first token, with speculation over without",
     "latency": "time per output token of a request, both prefills included",
-    "throughput": "tokens per second of the machine while it decodes",
-    "cost": "tokens per dollar while it decodes",
+    "throughput": "tokens per second of the machine, both prefills included",
+    "cost": "tokens per dollar, both prefills included",
 }
 
 
@@ -66,8 +66,8 @@ class DecisionOptions:
     )
     objective: Objective = in_decision(
         "speedup",
-        "Rank by speedup (prefill excluded), latency (prefill included), throughput or "
-        "cost; the last two also choose among --concurrency.",
+        "Rank by speedup (prefill excluded), or with prefill by latency, throughput or cost; the "
+        "last two also choose among --concurrency.",
         "NAME",
         among=tuple(RANKS_BY),
     )

@@ -57,11 +57,14 @@ def recommend(run: Run, options: DecisionOptions | None = None) -> Recommendatio
     headline = loads[0]
     if evaluator.options.objective in ("throughput", "cost"):
         # The most tokens per second if the answer at a load is followed; unknown ones come last.
-        followed = [
-            at.tokens_per_second if at.decision == "speculate" else at.tokens_per_second_plain
+        waits = [
+            at.seconds_per_token if at.decision == "speculate" else at.seconds_per_token_plain
             for at in loads
         ]
-        headline = loads[int(np.argmax([-1.0 if rate is None else rate for rate in followed]))]
+        paces = [
+            at.concurrency / wait if wait else -1.0 for at, wait in zip(loads, waits, strict=True)
+        ]
+        headline = loads[int(np.argmax(paces))]
     decided = evaluator.at(headline.concurrency)
     leader, refused = decided.leader, decided.decision == "do_not_speculate"
     # If more than 1× is required, plain decoding may be chosen without being the fastest.
@@ -107,6 +110,7 @@ def recommend(run: Run, options: DecisionOptions | None = None) -> Recommendatio
         drafting_mode=question.mode,
         concurrency=decided.concurrency,
         objective=evaluator.options.objective,
+        prefills_counted=decided.by == "end_to_end",
         by_concurrency=tuple(loads),
         schedule=schedule(evaluator, draft, list(concurrencies)) if draft else (),
         crossover=limit,
@@ -201,6 +205,7 @@ def evaluations(run: Run, decided: DecisionAt) -> tuple[Evaluation, ...]:
                 alpha_without_interval=alone.get("alpha"),
                 tokens_per_round_without_interval=alone.get("tokens_per_round"),
                 replayed=bool(rounds.replays),
+                not_run=each.not_run is not None,
                 **figures,
             )
         )
@@ -241,7 +246,11 @@ def why_not(alternative: Alternative, decided: DecisionAt) -> str:
         return "a control: the target as its own draft is never recommended"
     if broken := decided.breaks.get(alternative.configuration):
         return "; ".join(broken)
-    if speed is None or leader is None or (best := leader.value(decided.by)) is None:
+    if speed is None:
+        return f"its speed is unknown: {alternative.why_unknown}"
+    if alternative.not_run:
+        return f"{speed:.2f}× predicted, but {alternative.not_run}"
+    if leader is None or (best := leader.value(decided.by)) is None:
         return f"its speed is unknown: {alternative.why_unknown}"
     # What it brings, with a third digit if two do not tell the speeds apart.
     digits = 3 if leader is not alternative and f"{speed:.2f}" == f"{best:.2f}" else 2

@@ -19,6 +19,8 @@ CaveatKind = Literal[
     "no-speed",
     "impossible",
     "slow-step",
+    "baseline-mismatch",
+    "end-to-end",
     "interval",
     "too-few",
     "structured-output",
@@ -35,6 +37,7 @@ CaveatKind = Literal[
     "few-requests",
     "few-decoded",
     "logged-responses",
+    "copied-requests",
     "concurrency",
     "stalled",
     "busy-machine",
@@ -53,6 +56,36 @@ CaveatKind = Literal[
     "control-failed",
     "suspected-fault",
 ]
+# What a kind of caveat makes doubtful, for every answer that rests on it: acceptance, or times.
+ACCEPTANCE: frozenset[CaveatKind] = frozenset(
+    {
+        "contradiction",
+        "control-failed",
+        "copied-requests",
+        "replay-disagreement",
+        "partly-replayed",
+        "suspected-fault",
+        "unfinished",
+        "logged-responses",
+        "looping",
+    }
+)
+SPEED: frozenset[CaveatKind] = frozenset(
+    {
+        "baseline-mismatch",
+        "borrowed-costs",
+        "busy-machine",
+        "cached-prompts",
+        "drift",
+        "miscounted",
+        "other-clock",
+        "other-machines",
+        "other-server",
+        "shared-server",
+        "stalled",
+        "throttled",
+    }
+)
 # Fewer decoded requests do not correct a prediction: one noisy request would decide it.
 FEW_DECODED = 5
 Objective = Literal["speedup", "latency", "throughput", "cost"]
@@ -154,11 +187,25 @@ class Evaluation(Configuration, frozen=True, kw_only=True):
     alpha_without_interval: float | None = None  # the value alone, where there is no interval
     tokens_per_round_without_interval: float | None = None  # likewise
     replayed: bool = False  # whether its rounds are from replay; else from what was counted
+    not_run: bool = False  # whether it cannot be chosen: a running server drafts at another k
 
     @property
     def k_is_a_placeholder(self) -> bool:
         """Whether this k stands for all: no speed is known at any k, and this one did not run."""
         return not (self.best or self.requests_served or self.requests_measured)
+
+    @property
+    def measured_apart(self) -> bool:
+        """Whether the measured speed-up and the expected one lie outside each other's interval, or
+        one of them does: other timings contradict this one.
+        """
+        measured, expected = self.speedup_measured, self.speedup_expected
+        if measured is None or expected is None:
+            return False
+        inside = (measured.low <= expected.value <= measured.high) and (
+            expected.low <= measured.value <= expected.high
+        )
+        return not inside
 
     @property
     def corrected(self) -> bool:
@@ -222,8 +269,8 @@ class AtConcurrency(Record, frozen=True):
     tokens_per_second: float | None  # with speculation, all rows
     seconds_per_token_plain: float | None  # of one request, without speculation
     seconds_per_token: float | None  # of one request, with speculation
-    tokens_per_dollar_plain: float | None  # at the given price, without speculation
-    tokens_per_dollar: float | None  # at the given price, with speculation
+    tokens_per_dollar_plain: float | None  # at the given price, prefills included if timed
+    tokens_per_dollar: float | None  # the same with speculation
     costs: str | None  # why costs are unknown, interpolated (between which loads) or uncorrected
     speedup_deciding: Estimate | None  # the one that decides
     plain_range: tuple[float, float] | None = None  # tokens per second without, beside each draft
@@ -331,6 +378,11 @@ class Caveat(Record, frozen=True):
     text: str  # the whole sentence
     decisive: bool = False  # a longer or quieter run could change the decision
     short: str = ""  # the same in few words with the advice; a decisive one gives only the reason
+    candidates: tuple[str, ...] = ()  # whose figures it concerns; none: everybody's
+
+    def concerns(self, candidate: Candidate) -> bool:
+        """Whether figures of this candidate rest on what is doubtful."""
+        return not self.candidates or str(candidate) in self.candidates
 
 
 class LargerSweep(Record, frozen=True):
@@ -350,12 +402,12 @@ class LargerSweep(Record, frozen=True):
 class Recommendation(Record, frozen=True):
     """Whether to speculate and how, at `concurrency`.
 
-    `speedup_deciding` is the expected one, including both prefills if the objective is latency. The
-    best of several drafts looks better than it is, so all are shrunk together as far as their
-    errors reach. The decision is to speculate if the whole interval lies above `min_speedup` plus
-    2%, and not to if it lies below: interleaved runs of one process differ by 2%. `schedule` gives
-    k by concurrency for the leader's draft, since an engine loads one draft: where it leads, the k
-    of `by_concurrency`, elsewhere that of a decision on it alone, but it never speculates where
+    `speedup_deciding` is the expected one, with both prefills if `prefills_counted`. The best of
+    several drafts looks better than it is, so all are shrunk together as far as their errors reach.
+    The decision is to speculate if the whole interval lies above `min_speedup` plus 2%, and not to
+    if it lies below: interleaved runs of one process differ by 2%. `schedule` gives k by
+    concurrency for the leader's draft, since an engine loads one draft: where it leads, the k of
+    `by_concurrency`, elsewhere that of a decision on it alone, but it never speculates where
     `by_concurrency` says not to. At loads neither asked about nor timed it keeps the k before while
     that is as good.
     """
@@ -380,6 +432,7 @@ class Recommendation(Record, frozen=True):
     drafting_mode: DraftingMode  # greedy, sampled or sampled-temperature-only
     concurrency: int
     objective: Objective  # what candidates were ranked by
+    prefills_counted: bool  # whether both prefills are in what ranks and decides
     by_concurrency: tuple[AtConcurrency, ...]  # every concurrency that was asked for
     schedule: tuple[ScheduleEntry, ...]
     crossover: int | None  # largest concurrency that clearly pays; 0: none, None: the largest timed
@@ -441,7 +494,7 @@ class Recommendation(Record, frozen=True):
 
     def ranked_by(self, each: Evaluation) -> Estimate | None:
         """The speed-up that the objective compares: the expected one, else the predicted one."""
-        if self.objective == "latency":
+        if self.prefills_counted:
             return each.speedup_end_to_end_expected or each.speedup_end_to_end
         return each.speedup_expected or each.speedup_predicted
 

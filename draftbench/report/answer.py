@@ -15,6 +15,7 @@ import msgspec
 
 from draftbench.acceptance.intervals import FEW_REQUESTS, MIN_REQUESTS, Estimate
 from draftbench.memory import format_size
+from draftbench.models.engine_rules import repeat_flag
 from draftbench.planner.decide import TIMING_NOISE
 from draftbench.planner.options import RANKS_BY
 from draftbench.planner.recommendation import (
@@ -97,8 +98,11 @@ def named(configuration: Configuration) -> str:
 
 
 def reasons(answer: Recommendation) -> list[str]:
-    """The lines below the headline: what could overturn it, the speed-up, what would settle it."""
-    return [line for line in (provisional(answer), speed_up(answer), to_settle(answer)) if line]
+    """The lines below the headline: what could overturn it, the speed-up with what prefills make
+    of it, what would settle it.
+    """
+    lines = provisional(answer), speed_up(answer), end_to_end(answer), to_settle(answer)
+    return [line for line in lines if line]
 
 
 class _Sweep(NamedTuple):
@@ -138,7 +142,7 @@ def _next_sweep(answer: Recommendation) -> _Sweep | None:
         if answer.engine:  # by default a draft is asked fewer than are replayed
             flags["--measure-requests"] = str(larger.requests)
         if larger.processes > 1:
-            flags["--restarts" if answer.engine else "--processes"] = str(larger.processes)
+            flags[repeat_flag(answer.engine)] = str(larger.processes)
         again, more = f"{_words(flags)} in another --out", ""
         if larger.distinct is not None:
             more = f"more traffic than these {counted(larger.distinct, 'distinct request')}"
@@ -216,6 +220,12 @@ def speed_up(answer: Recommendation) -> str:
     return f"{subject} {deciding.value:.2f}× ({interval}), {basis(answer, leader)}"
 
 
+def end_to_end(answer: Recommendation) -> str | None:
+    """That requests get slower though decoding gets faster; None if not so."""
+    found = next((c.text for c in answer.caveats if c.kind == "end-to-end"), None)
+    return found and sentence(found)
+
+
 def basis(answer: Recommendation, leader: Evaluation) -> str:
     """What the deciding speed-up rests on, the required minimum, and whether another draft may be
     as good.
@@ -237,7 +247,7 @@ def basis(answer: Recommendation, leader: Evaluation) -> str:
         low, high = here.between
         costs = "" if answer.costs_from else "costs "
         rests_on += f", {costs}interpolated between concurrency {low} and {high}"
-    included = "included" if answer.objective == "latency" else "excluded"
+    included = "included" if answer.prefills_counted else "excluded"
     asked = "" if answer.min_speedup == 1 else f"; {answer.min_speedup:g}× is asked for"
     tie = ""
     if answer.toss_up and answer.runner_up:
@@ -335,6 +345,12 @@ def candidates(
     legend = [words for column, words in meanings.items() if column in head]
     legend += ["* predicted" if answer.costs_from else "* not decoded"] if starred else []
     legend += ["without ±: too few requests"] if alone else []
+    legend += [
+        f"{named(each.configuration)} was measured at {with_ends(each.speedup_measured, '×')}: its "
+        "other timings speak against that"
+        for each in evaluations
+        if each.measured_apart and each.speedup_measured and answer.costs_from is None
+    ]
     alphas = [each.alpha.value for each in evaluations if each.draft == SELF and each.alpha]
     if alphas:  # what `self` is and, if known, why its α is not 1
         why = ", α < 1 at near ties" if NEAR_TIES <= alphas[0] < 0.995 else ""
@@ -413,6 +429,7 @@ def every_section(answer: Recommendation) -> list[Section]:
         Section(
             "Where the intervals come from", *known_columns(names, halves), [of_intervals], names=2
         ),
+        other_ks(answer),
         by_load,
         Section(lost, notes=losers(answer)),
         Section("Not measured", notes=failures(answer)),
@@ -422,6 +439,18 @@ def every_section(answer: Recommendation) -> list[Section]:
         Section("Caveats", notes=[caveat.text for caveat in answer.caveats]),
     )
     return filled(sections)
+
+
+def other_ks(answer: Recommendation) -> Section:
+    """What is predicted at the k's at which a running server was not started."""
+    rows: list[list[TableCell]] = [
+        [str(each.candidate), str(each.k), each.tokens_per_round, each.speedup_expected]
+        for each in answer.evaluations
+        if each.not_run and each.speedup_expected
+    ]
+    note = "Predicted from the k that ran: the decision is on that one alone."
+    head = ["draft", "k", "tok/round", "expected ×"]
+    return Section("Other k's, which no server ran", head, rows, [note] if rows else [], names=2)
 
 
 def speed_ups(answer: Recommendation) -> Section:
@@ -533,8 +562,9 @@ def loads(answer: Recommendation) -> Section:
     dollars = any(at.tokens_per_dollar_plain is not None for at in answer.by_concurrency)
     rate = "tokens/$" if dollars else "tokens/s"
     notes = [
-        f"Without → with speculation, by the expected speed-up. {rate}: of all requests together "
-        "while they decode; ms/token: of one request, prefills included where they were timed."
+        f"Without → with speculation, by the expected speed-up. {rate}: of all requests together"
+        f"{'' if dollars else ' while they decode'}; ms/token: of one request, prefills included "
+        "where they were timed."
     ]
     rows: list[list[TableCell]] = []
     for at in answer.by_concurrency:

@@ -91,7 +91,7 @@ def charts_of(run: Run, answer: Recommendation) -> Iterator[Chart]:
         RunFolderError: replays that do not fit their responses.
     """
     over = f"over {counted(answer.requests, 'request')}"
-    label = "end-to-end speed-up (×)" if answer.objective == "latency" else _SPEED_UP
+    label = "end-to-end speed-up (×)" if answer.prefills_counted else _SPEED_UP
     drawn: list[Bar] = []
     for row, each in enumerate(answer.by_candidate):
         if speed := answer.ranked_by(each):

@@ -8,6 +8,7 @@ import csv
 import io
 import re
 import textwrap
+import unicodedata
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -298,7 +299,9 @@ def csv_text(head: Sequence[str], rows: Iterable[Sequence[Any]]) -> str:
     """
 
     def cell(value: Any) -> Any:
-        return f"'{value}" if isinstance(value, str) and value.startswith(_FORMULA) else value
+        # Some programs read over blanks, and wide forms of a sign as the sign.
+        told = unicodedata.normalize("NFKC", value) if isinstance(value, str) else ""
+        return f"'{value}" if told.lstrip(" ").startswith(_FORMULA) else value
 
     stream = io.StringIO()
     csv.writer(stream, lineterminator="\n").writerows([map(cell, row) for row in (head, *rows)])

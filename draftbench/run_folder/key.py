@@ -19,7 +19,7 @@ from pathlib import Path
 from draftbench.errors import UsageError
 
 VARIABLE = "DRAFTBENCH_KEY"
-_FEWEST_BYTES, _FEWEST_CHARACTERS = 32, 16
+_FEWEST_BYTES, _FEWEST_CHARACTERS, _FEWEST_DIFFERENT = 32, 16, 6
 
 
 def request_key() -> bytes:
@@ -62,6 +62,8 @@ def _long_enough(digits: str) -> bytes:
 def _derived(words: str) -> bytes:
     if len(words) < _FEWEST_CHARACTERS:
         raise ValueError(f"{len(words)} characters are too few: they can be guessed")
+    if len(set(words)) < _FEWEST_DIFFERENT:
+        raise ValueError(f"only {len(set(words))} different characters: they can be guessed")
     return hashlib.scrypt(words.encode(), salt=b"draftbench", n=2**14, r=8, p=1, dklen=32)
 
 

@@ -36,7 +36,9 @@ Real = Annotated[float, Meta(ge=0, le=10**9)]
 Dtype = Annotated[str, Meta(pattern="^(bfloat16|float16|float32)$")]
 Responses = Annotated[str, Meta(pattern="^(target|log)$")]
 Measure = Annotated[str, Meta(pattern="^(best|all|none|replay)$")]
-Servers = Annotated[str, Meta(pattern="^(started|given|given with a baseline)$")]
+Servers = Annotated[
+    str, Meta(pattern="^(started|started side by side|given|given with a baseline)$")
+]
 ReplayedBy = Annotated[str, Meta(pattern="^(local|engine)$")]
 # What users call a field that is not the flag of the same name.
 _NAMES = {
@@ -89,7 +91,7 @@ class Question(Record, frozen=True):
     engine_args: str = ""  # what the user added to its start: its form, and a keyed hash
     arrivals: str = "closed"  # closed, log, or poisson:RATE
     # None: without an engine.
-    servers: Servers | None = None  # whose they are: started by the sweep, or given
+    servers: Servers | None = None  # started by the sweep, or given; and whether two took turns
     engine_command: str | None = None  # that starts it, likewise; empty: the engine's usual one
     spec_files: tuple[str, ...] | None = None  # what every spec:FILE.json among the drafts holds
     time_scale: Real | None = None  # times the log's own speed
@@ -97,6 +99,17 @@ class Question(Record, frozen=True):
     tokenizer: str | None = None  # empty: the target's, or the server's
     max_concurrency: Rows | None = None
     replay: ReplayedBy | None = None  # who replays an engine's drafts: local; kept for old runs
+
+    @property
+    def running(self) -> bool:
+        """Whether the user's own servers were measured, which draft as they were started."""
+        return self.servers in ("given", "given with a baseline")
+
+    @property
+    def in_turn(self) -> bool:
+        """Whether an engine's servers with and without a draft were asked in turn."""
+        both = self.servers in ("started side by side", "given with a baseline")
+        return both and self.arrivals == "closed"
 
 
 class Effort(Record, frozen=True):

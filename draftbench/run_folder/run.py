@@ -1,22 +1,17 @@
-"""A run in memory: the observations of a run folder, grouped for the offline half.
-
-If a response, a replay or an engine's answer was recorded again, the last record counts. A failure
-counts until a later attempt succeeds, and a decoding run if it can be compared with a baseline of
-the same process. All other repeated measurements are kept.
-"""
+"""A run in memory: the observations of a run folder that count, grouped for the offline half."""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
 from draftbench.errors import RunFolderError
 from draftbench.records import (
     SELF,
-    AnyObservation,
     Candidate,
     CostPoint,
     Decode,
@@ -26,6 +21,7 @@ from draftbench.records import (
     LookupReplay,
     MachineState,
     ModelFacts,
+    Observation,
     Replay,
     Served,
     StackReplay,
@@ -35,8 +31,8 @@ from draftbench.records import (
 )
 from draftbench.run_folder.folder import RunFolder
 from draftbench.run_folder.manifest import Manifest
+from draftbench.run_folder.observations import Observations
 from draftbench.run_folder.served import (
-    answers_that_count,
     decodes_of,
     open_loop_or_all,
     without_answer,
@@ -130,30 +126,13 @@ class Run:
 
 
 def read_run(folder: RunFolder) -> Run:
-    """Read and group all observations of a run. The built-in decoder's responses and replays are in
-    one order, whichever of several workers came first: the longest prompts first, one candidate
-    after the other.
+    """Read all observations of a run.
 
     Raises:
         RunFolderError: a file cannot be read, is not what it was when the sweep ended, or holds a
             measurement that does not fit its response or what the run asked.
     """
     run = replace(run_of(folder.manifest, folder.observations()), path=folder.path)
-    question = run.manifest.question
-    if question.engine is None:
-        drafts = {name: at for at, name in enumerate(run.manifest.specs)}
-        levels = {level: at for at, level in enumerate(question.quants)}
-        responses = sorted(run.trajectories, key=lambda t: (-t.prompt_tokens, *t.key))
-        place = {response.key: at for at, response in enumerate(responses)}
-
-        def order(row: Replay | LookupReplay | StackReplay) -> tuple[int, ...]:
-            of = row.candidate
-            kind = isinstance(row, LookupReplay) + 2 * isinstance(row, StackReplay)
-            draft, level = drafts.get(of.draft, len(drafts)), levels.get(of.quant, 0)
-            return kind, draft, level, of.draft == SELF, place.get(row.key, 0)
-
-        replays = tuple(sorted(run.replays, key=order))
-        run = replace(run, trajectories=tuple(responses), replays=replays)
     for row in (*run.replays, *run.decodes, *run.served):
         if not isinstance(row, StackReplay):
             check_that_it_fits(row, run.responses.get(row.key), folder)
@@ -199,39 +178,40 @@ def check_that_it_fits(
 
 
 def run_of(
-    manifest: Manifest,
-    records: Sequence[AnyObservation],
-    rounds: dict[Any, Any] | None = None,
+    manifest: Manifest, records: Iterable[Observation], rounds: dict[Any, Any] | None = None
 ) -> Run:
-    """Group records by type, leaving out those that no longer count (see the top of this file).
+    """The run that records make, in the order in which they were made. Responses and replays are in
+    an order of their own, whichever came first: the longest prompts first, one candidate after the
+    other.
 
     Args:
         rounds: of an earlier run with some of these records.
     """
-    trajectories = {r.key: r for r in records if isinstance(r, Trajectory)}
-    replays = {(r.key, r.candidate): r for r in records if isinstance(r, (Replay, LookupReplay))}
-    # An answer is recorded again once it is known whether it differs at a near tie.
-    answers = {
-        (r.server, r.key, r.load, r.asked_concurrency): r for r in records if isinstance(r, Served)
-    }
-    served = tuple(answers_that_count(answers.values(), trajectories.keys()))
-    failures: dict[Candidate | None, Failure] = {}
-    for record in records:
-        if isinstance(record, Failure) and record.resolved:
-            failures.pop(record.candidate, None)
-        elif isinstance(record, Failure):
-            failures[record.candidate] = record
+    index = Observations(records)
+    responses = sorted(index.trajectories.values(), key=lambda t: (-t.prompt_tokens, *t.key))
+    places = {response.key: at for at, response in enumerate(responses)}
+    drafts = {name: at for at, name in enumerate(manifest.specs)}
+    levels = {level: at for at, level in enumerate(manifest.question.quants)}
+
+    def order(row: Replay | LookupReplay | StackReplay) -> tuple[int, ...]:
+        of = row.candidate
+        kind = isinstance(row, LookupReplay) + 2 * isinstance(row, StackReplay)
+        draft, level = drafts.get(of.draft, len(drafts)), levels.get(of.quant, 0)
+        return kind, draft, level, of.draft == SELF, places.get(row.key, 0)
+
+    replays = list(chain.from_iterable(along.values() for along in index.replays.values()))
+    served = tuple(index.served)
     return Run(
         manifest=manifest,
-        trajectories=tuple(trajectories.values()),
-        replays=(*replays.values(), *stacked(replays.values(), manifest.specs)),
-        decodes=(*comparable([r for r in records if isinstance(r, Decode)]), *decodes_of(served)),
-        costs=tuple(r for r in records if isinstance(r, CostPoint)),
-        facts=tuple(r for r in records if isinstance(r, ModelFacts)),
-        failures=tuple(failures.values()),
-        states=tuple(r for r in records if isinstance(r, MachineState)),
-        workers=tuple(r for r in records if isinstance(r, WorkerFacts)),
-        engines=tuple(r for r in records if isinstance(r, EngineFacts)),
+        trajectories=tuple(responses),
+        replays=tuple(sorted((*replays, *stacked(replays, manifest.specs)), key=order)),
+        decodes=(*index.decodes(), *decodes_of(served)),
+        costs=tuple(index.costs.values()),
+        facts=tuple(index.facts.values()),
+        failures=tuple(index.failures.values()),
+        states=tuple(index.states.values()),
+        workers=tuple(index.workers.values()),
+        engines=tuple(index.engines.values()),
         served=served,
         rounds={} if rounds is None else rounds,
     )
@@ -245,30 +225,6 @@ def part_of(run: Run, requests: Collection[str]) -> Run:
         replays=tuple(row for row in run.replays if row.request in requests),
         decodes=tuple(row for row in run.decodes if row.request in requests),
     )
-
-
-def comparable(rows: Sequence[Decode]) -> list[Decode]:
-    """The decoding runs that can be compared with a baseline run of the same process.
-
-    A candidate's k's and the baseline are interleaved: on each response or, at a higher
-    concurrency, where rows share rounds, on all responses together. Of each response (or of all
-    together) only processes that finished it count; if none did, the last one.
-    """
-
-    def unit_of(row: Decode) -> tuple[str, int, Key | None]:
-        return row.block, row.concurrency, row.key if row.concurrency == 1 else None
-
-    # What each process decoded of each unit, in the order of processes.
-    decoded: dict[Any, dict[str, set[tuple[int, Key]]]] = {}
-    for row in rows:
-        by_process = decoded.setdefault(unit_of(row), {})
-        by_process.setdefault(row.process, set()).add((row.k, row.key))
-    counted: dict[Any, set[str]] = {}
-    for unit, by_process in decoded.items():
-        whole = set().union(*by_process.values())
-        complete = {process for process, part in by_process.items() if part == whole}
-        counted[unit] = complete or {list(by_process)[-1]}
-    return [row for row in rows if row.process in counted[unit_of(row)]]
 
 
 def waves(requests: Iterable[str]) -> list[list[str]]:

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter, defaultdict
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from itertools import pairwise
 from statistics import median
 from typing import Any
@@ -21,7 +21,6 @@ from draftbench.records import (
     LOOKUP,
     Candidate,
     Decode,
-    Key,
     Round,
     RoundCounts,
     Served,
@@ -42,24 +41,6 @@ _MISCOUNTED = 0.01
 OTHER_DRAFTING = "other drafting"
 # The error of an answer with token ids outside the target's vocabulary.
 WRONG_IDS = "wrong ids"
-
-
-def answers_that_count(rows: Iterable[Served], responses: Collection[Key]) -> list[Served]:
-    """The answers without those of servers that drafted differently from what was asked.
-
-    If requests were sent at their times of arrival, only the last session that asked for every
-    response counts: after an interruption the load was lower.
-    """
-    drafted_as_asked = [row for row in rows if row.error != OTHER_DRAFTING]
-    sessions = defaultdict[Any, defaultdict[str, set[Key]]](lambda: defaultdict(set))
-    for row in drafted_as_asked:
-        if row.load == "open":
-            sessions[row.candidate, row.k, row.repeat][row.server].add(row.key)
-    whole = set[str]()
-    for by_server in sessions.values():
-        complete = [server for server, keys in by_server.items() if keys.issuperset(responses)]
-        whole.update(complete[-1:])
-    return [row for row in drafted_as_asked if row.load != "open" or row.server in whole]
 
 
 def without_answer(rows: Iterable[Served]) -> tuple[Served, ...]:
@@ -158,7 +139,8 @@ def _longest_explained(row: Served) -> float:
 
 
 def decodes_of(rows: Iterable[Served]) -> list[Decode]:
-    """The decoding runs of every candidate, in a block each that has a copy of the shared baseline.
+    """The decoding runs of every candidate, in a block each with its baseline: the answers of the
+    servers without a draft that took turns with its own, or a copy of all if none did.
 
     Answers that ended in an error are left out. If a server does not report its drafting, its runs
     have no rounds.
@@ -177,7 +159,9 @@ def decodes_of(rows: Iterable[Served]) -> list[Decode]:
                 reporting.add(row.candidate)
     decodes = []
     for candidate, answers in by_candidate.items():
-        for row in (*baseline, *answers):
+        sessions = {row.process for row in answers}
+        beside = [row for row in baseline if row.process in sessions]
+        for row in (*(beside or baseline), *answers):
             rounds, cut = _rounds_within(row) if row.candidate in reporting else ([], ())
             seconds = row.arrivals[-1] - row.arrivals[0]
             if by_server:

@@ -1,7 +1,7 @@
 """Measures on a serving engine: the server without a draft writes the responses, each draft is
 replayed over them, and servers that draft answer the same requests. In each repeat every server
 that drafts is started once, and the one without a draft after every second candidate and at the
-end.
+end, or beside each, when the two take turns.
 
 The path of a request: a session starts or connects servers (`_open`), `_ask` sends what each still
 has to answer at a load, and `_take` records every answer as it arrives. If a server does not start,
@@ -20,7 +20,7 @@ from collections import Counter
 from collections.abc import Generator, Iterator, Sequence
 from contextlib import ExitStack, closing
 from dataclasses import replace
-from itertools import chain, islice, zip_longest
+from itertools import chain, count, islice
 from typing import NamedTuple
 
 import msgspec
@@ -82,7 +82,7 @@ from draftbench.sweep.engine_servers import (
     arrival_times,
 )
 from draftbench.sweep.failures import failure, parts_missing, timed_out
-from draftbench.sweep.options import Watcher
+from draftbench.sweep.options import Watcher, in_turn
 from draftbench.sweep.preparation import Prepared
 from draftbench.sweep.resume import Replaying, SweepState
 from draftbench.sweep.worker import Keep, Private
@@ -121,6 +121,7 @@ class EngineWorker:
         self.state, self.folder, self.keep, self.watcher = state, folder, keep, watcher
         self.repeat = 0
         self.deadline: float | None = None
+        self.lost = Counter[str]()  # requests in a row that a server did not answer, by its id
         self.machine = Watch(uuid.uuid4().hex[:8])
         self.miscounts: set[str] = set()  # servers that count other tokens than their texts have
 
@@ -189,7 +190,7 @@ class EngineWorker:
             except (EngineError, ModelError) as error:
                 self._keep([self._failure([config], error)])
                 return
-        if None in self.state.failures and not self.state.plain_left():
+        if None in self.state.observations.failures and not self.state.plain_left():
             gone = Failure(candidate=None, stage="serve", reason="", hint="", resolved=True)
             self._keep([gone])
 
@@ -205,12 +206,15 @@ class EngineWorker:
         process = uuid.uuid4().hex[:8]
         with ExitStack() as stack:
             self.deadline = None
+            if self.servers.given is None:
+                beside = ", beside one without a draft" if len(configs) > 1 else ""
+                self.watcher.note(f"starting {self.servers.engine}: {configs[-1]}{beside}")
             sessions = [self._open(stack, config, process) for config in configs]
             wrong = {config: Counter[str]() for config in configs}
             sent = Counter[ServerConfig]()
             loads = chain.from_iterable(map(self.servers.loads, configs))
             for load in dict.fromkeys(loads):
-                left = [self.state.unserved(config).get(load, []) for config in configs]
+                left = self.state.unserved_by(configs, load)
                 what = f"{configs[-1].drafting}, {load}"
                 self.watcher.stage(what, sum(map(len, left)), configs[-1].candidate)
                 for session, samples in _in_turns(sessions, left, load):
@@ -218,14 +222,16 @@ class EngineWorker:
                     wrong[session.config] += self._ask(session, load, samples)
                 for session in sessions:
                     config, facts = session.config, session.facts
-                    answers = self.state.answers.get((config, load), {}).values()
+                    answers = self.state.observations.answers((*config, load.concurrency))
                     its_own = [row for row in answers if row.server == facts.server]
                     if config.candidate is not None and drafted_nothing(
                         its_own,
                         self.state.along(config.candidate),
                         session.server.counters().drafted,
                     ):
-                        raise self._invalidate(session, "it drafted nothing")
+                        # One answer that says so is enough: none of this server's counts.
+                        self._keep([msgspec.structs.replace(its_own[-1], error=OTHER_DRAFTING)])
+                        raise other_drafting(config, "it drafted nothing")
             plain = next((s.server for s in sessions if s.config.k == 0), None)
             if plain is not None:
                 self._judge(plain)
@@ -245,11 +251,12 @@ class EngineWorker:
         running, files, speculation = None, dict[str, str](), None
         if servers.given is None:
             # The version that earlier servers named says which flags the engine knows.
-            versions = (facts.version for facts in self.state.engines if facts.started)
+            versions = (
+                facts.version for facts in self.state.observations.engines.values() if facts.started
+            )
             start = replace(servers.start(config), version=next(versions, None))
             speculation = start.speculation
-            refuse_other_files(self.state.engines, servers)
-            self.watcher.note(f"starting {start.engine}: {config}")
+            refuse_other_files(self.state.observations.engines.values(), servers)
             files = files_of(start.target, speculation)
             logs = self.folder.path / PRIVATE / "servers" / name
             logs.mkdir(parents=True)
@@ -264,7 +271,7 @@ class EngineWorker:
             server.tokens_in = self.prepared.target.tokens_in
         described = server.facts()
         facts = engine_facts(described, config, name, process, running, files)
-        refuse_another(self.state.engines, facts)
+        refuse_another(self.state.observations.engines.values(), facts)
         check_drafting(described, config, speculation)
         self._keep([facts])
         if self.deadline is None and self.options.candidate_timeout is not None:
@@ -336,35 +343,22 @@ class EngineWorker:
                 )
             )
         by_key = {each.key: each for each in samples}
-        fillers = asks if (load.concurrency or 1) > 1 else []
-        lost = 0
+        fillers, of_server = asks if (load.concurrency or 1) > 1 else [], session.facts.server
         for answer in self._driven(server, asks, load.concurrency, fillers):
             error = self._take(session, load, by_key[answer.ask.key], answer)
             self.watcher.advance()
             if error == OTHER_DRAFTING:
-                raise self._invalidate(session, contradiction(answer, config.k) or "")
+                raise other_drafting(config, contradiction(answer, config.k) or "")
             wrong.update([error] if error else [])
-            lost = lost + 1 if answer.error in (Fault.UNREACHABLE, Fault.TIMEOUT) else 0
-            if lost >= MOST_LOST:
+            gone = answer.error in (Fault.UNREACHABLE, Fault.TIMEOUT)
+            self.lost[of_server] = self.lost[of_server] + 1 if gone else 0
+            if self.lost[of_server] >= MOST_LOST:
                 raise EngineError(
                     f"the server stopped answering ({answer.error}: {answer.reason})",
                     hint="what it answered is kept; the same command asks for the rest",
                     safe_message=f"the server stopped answering ({answer.error})",
                 )
         return wrong
-
-    def _invalidate(self, session: Session, what: str) -> EngineError:
-        """Mark a server's answers as invalid, and return the error: it drafts differently."""
-        self._keep(
-            [
-                msgspec.structs.replace(row, error=OTHER_DRAFTING)
-                for (config, _), answers in self.state.answers.items()
-                if config == session.config
-                for row in answers.values()
-                if row.server == session.facts.server
-            ]
-        )
-        return other_drafting(session.config, what)
 
     def _take(
         self, session: Session, load: Load, sample: PromptSample, answer: Answer
@@ -386,9 +380,8 @@ class EngineWorker:
         if writes and error is None:
             response = response_of(answer, sample, digest)
         first_difference = None
-        if response is not None and answer.tokens and answer.ask.sampling.temperature == 0:
-            pairs = enumerate(zip_longest(response.tokens, answer.tokens))
-            first_difference = next((at for at, (one, other) in pairs if one != other), None)
+        if response is not None and answer.tokens:
+            first_difference = response.first_difference(answer.tokens)
         served = answer.served(
             candidate=config.candidate,
             k=config.k,
@@ -409,11 +402,11 @@ class EngineWorker:
                 f"{config}: the server counts {answer.stated} tokens in an answer whose text has "
                 f"{answer.output_tokens}; tokens are counted here"
             )
-        if writes and response is not None:
-            self._keep([response.trajectory, served], [response.private()])
-            self.state.responses[sample.key] = response
-        else:
-            self._keep([served])
+        written = response if writes else None
+        self._keep(
+            [written.trajectory, served] if written else [served],
+            [written.private()] if written else [],
+        )
         return error
 
     def _replay(self, candidate: Candidate) -> None:
@@ -440,7 +433,9 @@ class EngineWorker:
         if name == LOOKUP:
             # An engine may look up by another rule on a CPU, and in its older model runner.
             runners = [
-                facts.settings.get(MODEL_RUNNER) for facts in self.state.engines if facts.started
+                facts.settings.get(MODEL_RUNNER)
+                for facts in self.state.observations.engines.values()
+                if facts.started
             ]
             older = runners and ("0" in runners or not torch.cuda.is_available())
             rule = lookup_rule(servers.engine, older=bool(older))
@@ -474,7 +469,7 @@ class EngineWorker:
         facts = msgspec.structs.replace(
             facts, weight_bytes=weights, kv_bytes_per_token=cached, caveats=caveats
         )
-        if facts not in self.state.facts.get(candidate, []):
+        if facts != self.state.observations.facts.get(candidate):
             yield [facts]
         for group in groups:
             if isinstance(draft, Head):
@@ -490,9 +485,8 @@ class EngineWorker:
         """
         left = [
             (row, (row.key, row.first_difference))
-            for (_, load), answers in self.state.answers.items()
-            if load == ALONE
-            for row in answers.values()
+            for row in self.state.observations.served
+            if (row.load, row.concurrency, row.error) == ("closed", 1, None)
             if row.first_difference is not None and row.tie is None
         ]
         margins: dict[tuple[Key, int], float] = {}
@@ -510,7 +504,7 @@ class EngineWorker:
 
     def _dtype(self) -> str:
         """The type that servers compute in, as they or else the user say; empty: unknown."""
-        for facts in reversed(self.state.engines):
+        for facts in reversed(self.state.observations.engines.values()):
             if stated := facts.settings.get("dtype", ""):
                 return stated.removeprefix("torch.")
         rules = ENGINE_RULES.get(self.servers.engine)
@@ -529,14 +523,14 @@ class EngineWorker:
         """
         others = self.machine.look() if self.servers.given is None else None
         self.keep(records if others is None else [*records, others], private)
-        self.state.add(records)
 
 
 def _in_turns(
     sessions: Sequence[Session], left: Sequence[Sequence[PromptSample]], load: Load
 ) -> Iterator[tuple[Session, Sequence[PromptSample]]]:
     """Which server is asked which requests next. A single server is asked all of them; several take
-    turns with the same requests, one by one or as many as keep the load full.
+    turns with the same requests, one by one or as many as keep the load full, and who begins
+    changes from turn to turn.
     """
     if len(sessions) == 1 or load.concurrency is None:
         yield from (
@@ -545,8 +539,11 @@ def _in_turns(
         return
     size = 1 if load == ALONE else _TURN * load.concurrency
     rest = [(each, iter(samples)) for each, samples in zip(sessions, left, strict=True)]
-    while parts := [(each, part) for each, it in rest if (part := list(islice(it, size)))]:
-        yield from parts
+    for turn in count():
+        parts = [(each, part) for each, it in rest if (part := list(islice(it, size)))]
+        if not parts:
+            return
+        yield from in_turn(parts, turn)
 
 
 def response_of(answer: Answer, sample: PromptSample, digest: str) -> ScoredResponse:

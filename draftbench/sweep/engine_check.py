@@ -6,7 +6,7 @@ answers.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 
 from draftbench.acceptance.rounds import AnyReplay
@@ -15,6 +15,7 @@ from draftbench.engines.drive import drive
 from draftbench.engines.engine import Answer, Ask, Server, ServerFacts
 from draftbench.engines.start import Running
 from draftbench.errors import EngineError, RunFolderError
+from draftbench.flags import LARGEST_K
 from draftbench.hub import short_name
 from draftbench.measure.prompts import Prompt
 from draftbench.models.drafting import DRAFT_KINDS, Speculation, draft_name, methods_called
@@ -76,7 +77,7 @@ def files_of(target: str, speculation: Speculation | None) -> dict[str, str]:
     return {role: source.fingerprint() for role, source in sources.items() if source.local}
 
 
-def refuse_changes(recorded: Sequence[EngineFacts], servers: Servers, threads_here: int) -> None:
+def refuse_changes(recorded: Collection[EngineFacts], servers: Servers, threads_here: int) -> None:
     """Raise a RunFolderError if the user's server, the models' files or the servers' threads are
     not those that the run was measured with; `threads_here` are this process's threads, which
     --threads sets together with the servers'.
@@ -154,20 +155,20 @@ def find_drafting(
     server: Server,
     candidates: dict[Candidate, None],
     prompts: Sequence[Prompt],
-    given_k: int | None,
     watcher: Watcher,
 ) -> tuple[Servers, dict[Candidate, None], dict[str, str]]:
-    """Find out how the user's server drafts: from its description, from its answers to the first
-    requests, or else from the k that the user gave. Returns the engine with its `drafting`, the
+    """Find out how the user's server drafts: from its description, from what the user said by --k,
+    or else from its answers to the first requests. Returns the engine with its `drafting`, the
     candidates with the server's draft, and what `--drafts` would call this by its name in the run,
     if the server's description does not leave that open.
 
     Raises:
-        EngineError: it drafts, but its k remains unknown; or it does not draft, though there is a
-            baseline.
+        EngineError: it drafts, but its k remains unknown, is not the one that the user gave, or is
+            beyond what is measured; or it does not draft, though there is a baseline.
     """
-    facts = servers.facts
+    facts, asked = servers.facts, servers.options
     assert facts is not None
+    given_k = asked.ks[0] if len(asked.ks) == 1 else None
     # What it states, the most tokens that its answers show in a round, and whether it drafts. The
     # answers go beyond the requests' limits, near which some servers draft less.
     stated, most = facts.k or 0, 0
@@ -198,8 +199,8 @@ def find_drafting(
         return servers, candidates, {}
     method, drafted = facts.method or "draft", server.counters().drafted
     if drafts:
-        k, how = stated or most, f"({method})"
-        if not k and drafted == 0:
+        k, how = stated or max(most, given_k or 0), f"({method})"
+        if not (stated or most) and drafted == 0:
             hint = "its log says why; most often the draft's vocabulary is not the target's"
             if "ngram" in method:
                 hint = "prompt lookup found nothing to repeat in the first requests: take others"
@@ -209,9 +210,11 @@ def find_drafting(
         if not k:
             raise EngineError(
                 "the server drafts, but does not say how many tokens per round",
-                hint="switch its metrics on (llama-server: --metrics)",
+                hint="say so with --k N, or switch its metrics on (llama-server: --metrics)",
             )
-        if not stated:
+        if not stated and k == given_k:
+            how += ", by --k: it does not say how many"
+        elif not stated:
             how += "; it does not say how many, this is the most it was seen to draft"
     elif facts.method is not None or drafted is not None:
         raise EngineError(
@@ -226,6 +229,17 @@ def find_drafting(
         )
     else:
         k, how = given_k, f"({method}), by --k: it does not say"
+    if given_k not in (None, k) and not asked.drafts:
+        raise EngineError(
+            f"the server at {server.url} drafts {k} tokens a round, and --k says {given_k}",
+            hint=f"leave --k out, or start the server with k = {given_k}: a running one drafts as "
+            "it was started",
+        )
+    if k > LARGEST_K:
+        raise EngineError(
+            f"the server at {server.url} drafts {k} tokens a round",
+            hint=f"start it with at most {LARGEST_K}, which is as many as are measured",
+        )
     watcher.note(f"the server drafts {k} tokens a round {how}")
     model, spec = facts.settings.get("speculative_model"), None
     meant = methods_called(method)

@@ -29,7 +29,7 @@ from draftbench.errors import (
     RefusedError,
     UsageError,
 )
-from draftbench.flags import LARGEST_CONCURRENCY, LARGEST_K
+from draftbench.flags import LARGEST_CONCURRENCY
 from draftbench.hub import or_beside, short_name
 from draftbench.measure.prompts import LostAnswerError, Prompt, TargetText, fitted
 from draftbench.measure.replay import ServedTarget
@@ -79,6 +79,7 @@ from draftbench.sweep.preparation import (
     specs_of,
     traffic_facts,
 )
+from draftbench.sweep.work import check_side_by_side
 from draftbench.traffic import TrafficQuery, load
 
 _CONTEXT_STEP, _CONTEXT_SLACK = 256, 64
@@ -230,17 +231,15 @@ def prepare_serving(
     if Candidate(draft=LOOKUP) in levels and server is None and min(options.ks) < fewest:
         watcher.note(f"ngram is not started below k = {fewest}: {too_short(engine, fewest)}")
     if server is not None:
-        k = options.ks[0] if len(options.ks) == 1 else None
-        servers, candidates, stated = find_drafting(
-            servers, server, candidates, prompts, k, watcher
-        )
+        servers, candidates, stated = find_drafting(servers, server, candidates, prompts, watcher)
         if not candidates:
             raise UsageError(
                 f"the server at {server.url} does not draft, and no draft is given",
                 hint="give a server that speculates; a sweep can replay --drafts over this one",
             )
         specs = stated | specs
-    if servers.drafting is not None and servers.drafting.k <= LARGEST_K:
+    if servers.drafting is not None:
+        # Drafts are replayed at the k's asked for; the server's own is the one that is decided on.
         options = replace(options, ks=tuple(sorted({*options.ks, servers.drafting.k})))
         servers = replace(servers, options=options)
     # How many requests the server answers at once with --arrivals; None: the engine's default, or
@@ -251,7 +250,9 @@ def prepare_serving(
     elif serving.arrivals != "closed":
         needed = SLOTS if ENGINE_RULES[engine].shares_context else None
         at_once = serving.max_concurrency or needed
-    given = "given" if serving.baseline is None else "given with a baseline"
+    whose = "started side by side" if serving.side_by_side else "started"
+    if server is not None:
+        whose = "given" if serving.baseline is None else "given with a baseline"
     raw = (speculation.raw for speculation in speculations.values() if speculation.raw is not None)
     question = msgspec.structs.replace(
         question_of(options, traffic, build),
@@ -260,7 +261,7 @@ def prepare_serving(
         engine_args=_without_values(serving.args, options.traffic.key),
         arrivals=serving.arrivals,
         arrivals_digest=arrivals,
-        servers="started" if server is None else given,
+        servers=whose,
         engine_command=_without_values(serving.command or "", options.traffic.key),
         spec_files=tuple(hidden_in(portable(json.dumps(each, sort_keys=True))) for each in raw),
         time_scale=serving.time_scale,
@@ -268,7 +269,7 @@ def prepare_serving(
         max_concurrency=at_once,
         replay="local",
     )
-    return Prepared(
+    prepared = Prepared(
         options,
         target.source,
         drafts=checked.sources,
@@ -283,6 +284,8 @@ def prepare_serving(
         build=build,
         servers=servers,
     )
+    check_side_by_side(prepared, servers)
+    return prepared
 
 
 def _without_values(text: str, key: bytes) -> str:

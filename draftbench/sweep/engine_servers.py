@@ -89,6 +89,24 @@ class Servers:
         return ServerConfig(None, 0)
 
     @property
+    def side_by_side(self) -> bool:
+        """Whether a server without a draft is up beside each one that drafts."""
+        return self.baseline is not None or self.serving.side_by_side
+
+    def session(self, config: ServerConfig) -> list[ServerConfig]:
+        """The servers that are up together and take turns, of which `config` drafts. The one beside
+        it has a `repeat` that no other has.
+        """
+        if not self.side_by_side:
+            return [config]
+        number = config.repeat
+        if self.given is None:
+            assert config.candidate is not None
+            number = number * len(self.levels) + list(self.levels).index(config.candidate)
+            number = number * len(self.options.ks) + self.options.ks.index(config.k)
+        return [ServerConfig(None, 0, number + 1), config]
+
+    @property
     def dtype(self) -> str:
         """The type that servers compute in, as the user names it; empty: the checkpoint's."""
         words = self.serving.args.replace("=", " ").split()
@@ -145,16 +163,17 @@ class Servers:
         loads = [Load(many) for many in self.options.concurrency] if closed else [Load(None)]
         if config != self.writer:
             return loads
-        if self.baseline is not None or self.options.measure == "replay":
+        if self.side_by_side or self.options.measure == "replay":
             return [ALONE]
         return [ALONE, *(load for load in loads if load != ALONE)]
 
     def plain_starts(self, repeat: int) -> list[ServerConfig]:
         """The servers without a draft that one repeat starts: one after every second candidate and
         one at the end. Every server that drafts runs between two of these, which show how the
-        machine changed; each is compared with the mean of all of them.
+        machine changed; each is compared with the mean of all of them. None where one runs beside
+        each.
         """
-        if self.given is not None or self.options.measure == "replay":
+        if self.given is not None or self.side_by_side or self.options.measure == "replay":
             return []
         count = max(1, math.ceil(len(self.levels) / CANDIDATES_BETWEEN))
         return [ServerConfig(None, 0, repeat * count + at + 1) for at in range(count)]

@@ -15,7 +15,7 @@ from typing import Protocol
 from draftbench.decoder.self_check import distribution_fault
 from draftbench.errors import AuditError, RunFolderError
 from draftbench.records import Candidate, Failure, Observation
-from draftbench.run_folder.folder import RunFolder
+from draftbench.run_folder.folder import PrivateText, RunFolder
 from draftbench.sweep.engine_ask import EngineWorker
 from draftbench.sweep.engine_check import refuse_changes
 from draftbench.sweep.failures import changed_model
@@ -66,12 +66,13 @@ def measure_sweep(prepared: Prepared, out: Path, watcher: Watcher) -> RunFolder:
             if private:
                 writer.append(private)
             writer.append(records)
+            state.add(records, [text for text in private if isinstance(text, PrivateText)])
             watcher.recorded(records)
 
         if prepared.settings:
             folder.keep_settings(prepared.settings)
         state = SweepState.read(prepared, folder)
-        watcher.recorded(state.records())
+        watcher.recorded(list(state.observations))
         left = state.left()
         # With `--until settled` what is due grows wave by wave.
         while not left and state.next_wave():
@@ -84,7 +85,7 @@ def measure_sweep(prepared: Prepared, out: Path, watcher: Watcher) -> RunFolder:
                 f"{candidates - len(left)} of {candidates} candidates are done"
             )
         folder.note_sweep(prepared.manifest, prepared.candidates)
-        known = list(state.failures.values())
+        known = list(state.observations.failures.values())
         keep([failed for failed in prepared.failures if failed not in known])
         if not left and not state.plain_left():
             watcher.note("everything is measured already; no model is loaded")
@@ -134,8 +135,7 @@ def _measure(
                 keep([failure], ())
                 failed.add(candidate)
             # Failures of earlier runs no longer hold.
-            elif last and candidate in state.failures and candidate not in failed:
-                del state.failures[candidate]
+            elif last and candidate in state.observations.failures and candidate not in failed:
                 gone = Failure(
                     candidate=candidate, stage="measure", reason="", hint="", resolved=True
                 )
@@ -149,8 +149,8 @@ def _refuse_changes(prepared: Prepared, state: SweepState, left: Sequence[Candid
     """
     if prepared.servers is not None:
         threads = prepared.manifest.environment.threads
-        refuse_changes(state.engines, prepared.servers, threads)
-    latest = {candidate: facts[-1] for candidate, facts in state.facts.items()}
+        refuse_changes(state.observations.engines.values(), prepared.servers, threads)
+    latest = state.observations.facts
     prints = {
         candidate and candidate.draft: facts.fingerprint for candidate, facts in latest.items()
     }

@@ -208,6 +208,13 @@ class ServingOptions:
         needs=START,
         min=1,
     )
+    side_by_side: bool = in_serving(
+        False,
+        "Keep a server without a draft up beside each one that drafts and ask the two in turn, "
+        "request by request, so that what slows the machine slows both; both must fit in memory.",
+        needs=START,
+        hint="give --engine; a --server and its --baseline-server are asked in turn anyway",
+    )
     max_concurrency: int | None = None  # requests run at once with --arrivals; None: the default
     dtype: str | None = None  # assumed for the user's server if it does not report one
 
@@ -478,6 +485,11 @@ def check_options(options: SweepOptions, serving: ServingOptions) -> None:
         raise UsageError(
             "--until settled with --measure replay, which times nothing and so answers nothing",
             hint="leave --measure out: the best k's are decoded, on the first requests",
+        )
+    if serving.side_by_side and serving.arrivals != "closed":
+        raise UsageError(
+            "--side-by-side with --arrivals: requests that come at their own times take no turns",
+            hint="leave one of the two out; --restarts 3 shows how much starts differ",
         )
     # One k states how many tokens a server drafts that does not report it.
     several = len(options.ks) > 1 and options.ks != SweepOptions.ks

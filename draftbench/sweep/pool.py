@@ -21,7 +21,6 @@ from draftbench.errors import DraftbenchError, ModelError, RunFolderError, Traff
 from draftbench.measure.decoding import repeats_of
 from draftbench.measure.trajectories import ScoredResponse, refuse_foreign_log
 from draftbench.records import Candidate, Failure, ModelFacts, Observation, WorkerFacts
-from draftbench.run_folder.folder import PrivateText
 from draftbench.run_folder.manifest import difference_lines, differing_machine
 from draftbench.sweep.failures import failure, parts_missing, timed_out
 from draftbench.sweep.options import Watcher
@@ -277,9 +276,8 @@ class Pool:
 
     def _loaded_as(self, candidate: Candidate | None) -> ModelFacts | None:
         """The facts of a model that this sweep has loaded, or that something was measured with."""
-        facts = self.state.facts.get(candidate)
-        known = facts and (candidate in self._loaded or self.state.used(candidate))
-        return facts[-1] if facts and known else None
+        known = candidate in self._loaded or self.state.used(candidate)
+        return self.state.observations.facts.get(candidate) if known else None
 
     def _seconds_left(self, candidate: Candidate | None) -> float | None:
         """The seconds of --candidate-timeout that all workers together may still spend on a
@@ -436,11 +434,10 @@ class Pool:
             record
             for record in records
             if not isinstance(record, ModelFacts)
-            or self.state.facts.get(record.candidate, [])[-1:] != [record]
+            or self.state.observations.facts.get(record.candidate) != record
         ]
         if new:
             self.keep(new, private)
-        self.state.add(new, [text for text in private if isinstance(text, PrivateText)])
 
 
 def _at(concurrency: int) -> str:

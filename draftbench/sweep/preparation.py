@@ -467,6 +467,7 @@ def check_drafts(
                 continue
             if method == "draft-model":
                 source.check_weights()
+                source.check_values()
                 if stored := stored_level(source):
                     quants = (stored,)
         # A checkpoint's own code may raise anything; the other drafts are still measured.

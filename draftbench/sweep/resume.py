@@ -26,21 +26,19 @@ from draftbench.records import (
     Candidate,
     CostPoint,
     Decode,
-    EngineFacts,
-    Failure,
     Key,
     LookupReplay,
     ModelFacts,
     Observation,
     Replay,
-    Served,
     StackReplay,
     Trajectory,
     stacked,
 )
 from draftbench.run_folder.folder import PrivateText, RunFolder
 from draftbench.run_folder.manifest import Manifest
-from draftbench.run_folder.run import Run, check_that_it_fits, comparable, run_of, to_decode
+from draftbench.run_folder.observations import Observations
+from draftbench.run_folder.run import Run, check_that_it_fits, run_of, to_decode
 from draftbench.sweep.engine_servers import ALONE, Load, ServerConfig, Servers
 from draftbench.sweep.options import in_turn
 from draftbench.sweep.preparation import Prepared
@@ -78,26 +76,18 @@ class Decoding(NamedTuple):
 
 @dataclass
 class SweepState:
-    """Everything that a sweep has measured; `add` takes in what was just written. Costs and decodes
-    are by block.
+    """What a sweep has measured, and the texts with which it measures on; `add` takes in what was
+    just written.
     """
 
     prepared: Prepared
     waves: list[list[list[PromptSample]]]  # all responses to write, by wave and group
     due: int  # waves to measure; with --until settled one more at a time
     settled: bool = False  # whether these waves settle the answer
+    observations: Observations = field(default_factory=Observations)
+    responses: dict[Key, ScoredResponse] = field(default_factory=dict)
     # By candidate: computed along replays when k's were chosen, and not again for the next.
     rounds: dict[Any, Any] = field(default_factory=dict)
-    responses: dict[Key, ScoredResponse] = field(default_factory=dict)
-    facts: dict[Candidate | None, list[ModelFacts]] = field(default_factory=dict)
-    failures: dict[Candidate | None, Failure] = field(default_factory=dict)
-    replays: dict[Candidate, dict[Key, Replay | LookupReplay]] = field(default_factory=dict)
-    costs: dict[str, list[CostPoint]] = field(default_factory=dict)
-    decodes: dict[str, list[Decode]] = field(default_factory=dict)
-    timed_models: set[Candidate | None] = field(default_factory=set)
-    engines: list[EngineFacts] = field(default_factory=list)
-    answers: dict[tuple[ServerConfig, Load], dict[Key, Served]] = field(default_factory=dict)
-    faults: list[Served] = field(default_factory=list)
 
     @classmethod
     def read(cls, prepared: Prepared, folder: RunFolder) -> SweepState:
@@ -114,7 +104,7 @@ class SweepState:
                 {sample.key for sample in chain(*wave)} & state.responses.keys() for wave in waves
             )
             state.due = max((at for at, keys in enumerate(begun, start=1) if keys), default=1)
-        for along in state.replays.values():
+        for along in state.observations.replays.values():
             for key in along.keys() & state.responses.keys():
                 check_that_it_fits(along[key], state.responses[key].trajectory, folder)
         return state
@@ -134,7 +124,7 @@ class SweepState:
         if self.due == len(self.waves):
             return False
         weights = {request: prompt.request.weight for request, prompt in self.prompts.items()}
-        self.settled = settled(self._measured(), weights)
+        self.settled = settled(self.run(), weights)
         self.due += not self.settled
         return not self.settled
 
@@ -148,40 +138,28 @@ class SweepState:
 
     def along(self, candidate: Candidate) -> Mapping[Key, Replay | LookupReplay | StackReplay]:
         """The replays of a candidate; for a stack, put together from those of its parts."""
+        replays = self.observations.replays
         if candidate.fallback is None:
-            return self.replays.get(candidate, {})
-        parts = (
-            self.replays.get(part, {}) for part in (Candidate(draft=LOOKUP), candidate.fallback)
-        )
-        replays = chain.from_iterable(part.values() for part in parts)
-        return {each.key: each for each in stacked(replays, [candidate.draft])}
+            return replays.get(candidate, {})
+        parts = (Candidate(draft=LOOKUP), candidate.fallback)
+        rows = chain.from_iterable(replays.get(part, {}).values() for part in parts)
+        return {each.key: each for each in stacked(rows, [candidate.draft])}
 
     def used(self, candidate: Candidate | None) -> bool:
         """Whether anything was measured with a draft at its level, or with the target (None)."""
-        if candidate is None:
-            return bool(self.responses) or None in self.timed_models
-        return candidate in self.timed_models or bool(self.along(candidate))
+        timed = any(point.candidate == candidate for point in self.observations.costs.values())
+        return timed or bool(self.along(candidate) if candidate else self.responses)
 
     def least_rows(self, candidate: Candidate | None) -> int | None:
         """The number of rows to which its matrix products were padded when it was first loaded: a
         second timing could choose another number, with which sums round differently.
         """
-        facts = self.facts.get(candidate)
-        return facts[-1].least_rows if facts else None
+        facts = self.observations.facts.get(candidate)
+        return facts.least_rows if facts else None
 
-    def records(self) -> list[AnyObservation]:
-        """The responses, then what was replayed, decoded and served on them."""
-        return [
-            *self.trajectories(),
-            *(row for each in self.prepared.candidates for row in self.replayed(each)),
-            *(row for rows in self.decodes.values() for row in rows),
-            *(row for rows in self.answers.values() for row in rows.values()),
-            *self.faults,
-        ]
-
-    def _measured(self) -> Run:
-        """All that was measured so far."""
-        records = [*self.records(), *chain(*self.costs.values()), *chain(*self.facts.values())]
+    def run(self, part: Callable[[AnyObservation], bool] = lambda record: True) -> Run:
+        """What was measured so far, or a part of it."""
+        records = (record for record in self.observations if part(record))
         return run_of(self.prepared.manifest, records, self.rounds)
 
     def trajectories(self) -> list[Trajectory]:
@@ -189,53 +167,17 @@ class SweepState:
         samples = (sample.key for group in self.groups for sample in group)
         return [self.responses[key].trajectory for key in samples if key in self.responses]
 
-    def replayed(self, candidate: Candidate) -> list[Replay | LookupReplay]:
-        """The records of a candidate's replays, in the order of the plan."""
-        along = self.replays.get(candidate, {})
-        return [along[t.key] for t in self.trajectories() if t.key in along] if along else []
-
     def add(self, records: Iterable[Observation], texts: Iterable[PrivateText] = ()) -> None:
         """Take in observations; a response counts only together with its text."""
         known = {text.key: text for text in texts}
         for record in records:
-            match record:
-                case Trajectory(request=request, key=key):
-                    if request in self.prompts and key in known:
-                        self.responses[key] = ScoredResponse.recorded(
-                            self.prompts[request], known[key], record
-                        )
-                case Replay() | LookupReplay():
-                    along = self.replays.setdefault(record.candidate, {})
-                    along[record.key] = record
-                case CostPoint():
-                    self.costs.setdefault(record.block, []).append(record)
-                    self.timed_models.add(record.candidate)
-                case Decode():
-                    self.decodes.setdefault(record.block, []).append(record)
-                case EngineFacts():
-                    self.engines.append(record)
-                case Served(candidate=candidate, k=k, repeat=repeat, key=key):
-                    load = Load(record.concurrency if record.load == "closed" else None)
-                    where = ServerConfig(candidate, k, repeat), load
-                    answers = self.answers.get(where, {})
-                    # With --arrivals only one session's answers count: a session that asks for the
-                    # rest has less load.
-                    if load.concurrency is None and any(
-                        other.server != record.server for other in answers.values()
-                    ):
-                        answers.clear()
-                    if record.error is None:
-                        self.answers.setdefault(where, {})[key] = record
-                        continue
-                    self.faults.append(record)
-                    if key in answers and answers[key].server == record.server:
-                        del answers[key]  # it was not a measurement
-                case ModelFacts():
-                    self.facts.setdefault(record.candidate, []).append(record)
-                case Failure(resolved=True):
-                    self.failures.pop(record.candidate, None)
-                case Failure():
-                    self.failures[record.candidate] = record
+            if isinstance(record, Trajectory):
+                if record.request not in self.prompts or record.key not in known:
+                    continue
+                self.responses[record.key] = ScoredResponse.recorded(
+                    self.prompts[record.request], known[record.key], record
+                )
+            self.observations.add([record])
 
     @cached_property
     def prompts(self) -> dict[str, Prompt]:
@@ -266,7 +208,7 @@ class SweepState:
         def whole(candidate: Candidate) -> bool:
             models: list[Candidate | None] = [] if servers else [None]
             models += [candidate] * (candidate.draft in self.prepared.drafts)
-            loaded = all(model in self.facts for model in models)
+            loaded = all(model in self.observations.facts for model in models)
             return (
                 loaded
                 and next(self.steps(candidate), None) is None
@@ -278,7 +220,8 @@ class SweepState:
                 )
             )
 
-        return tuple(c for c in candidates if c in self.failures or not whole(c))
+        failures = self.observations.failures
+        return tuple(c for c in candidates if c in failures or not whole(c))
 
     def unreplayed(self, candidate: Candidate) -> list[list[ScoredResponse]]:
         """The groups with a response that is not replayed yet; none if the candidate has no weights
@@ -301,15 +244,17 @@ class SweepState:
             yield Replaying(missing)
         if self.prepared.servers is not None:  # its servers are in `sessions`
             return
-        loaded = [self.facts[model][-1] for model in (None, candidate) if model in self.facts]
+        facts = self.observations.facts
+        loaded = [facts[model] for model in (None, candidate) if model in facts]
         # The speed of a simulated level says nothing about the level.
         if not self.prepared.options.times(candidate) or not all(f.has_kernel for f in loaded):
             return
         chosen = to_decode(self.trajectories(), self.prepared.options.measure_requests)
         responses = [self.responses[t.key] for t in chosen]
         for concurrency in self.prepared.options.concurrency:
-            points = self.costs.get(str(candidate), ())
-            timed = {point.process for point in points if point.concurrency == concurrency}
+            block = str(candidate), concurrency
+            points = self.observations.costs.values()
+            timed = {point.process for point in points if (point.block, point.concurrency) == block}
             if len(timed) < self.prepared.options.processes:
                 room = context_length_of(self.prepared.target)
                 assert room is not None  # otherwise the sweep was refused
@@ -322,35 +267,37 @@ class SweepState:
                 yield Decoding(concurrency, ks, responses, done)
 
     def sessions(self, candidate: Candidate, repeat: int) -> Iterator[list[ServerConfig]]:
-        """The servers that measure a candidate in one repeat; those of one session share its
-        requests. Hold each session before asking for the next: the k's at which a server is started
-        depend on what was served before.
+        """The servers that measure a candidate in one repeat; those of one session take turns. Hold
+        each session before asking for the next: the k's at which a server is started depend on what
+        was served before.
         """
         servers, measure = self.prepared.servers, self.prepared.options.measure
         if servers is None or measure in ("none", "replay"):
             return
         if servers.drafting is not None and candidate == servers.drafting.candidate:
             if servers.baseline is not None:
-                yield [ServerConfig(None, 0, repeat + 1), servers.drafting._replace(repeat=repeat)]
+                yield servers.session(servers.drafting._replace(repeat=repeat))
         elif servers.given is None and candidate in servers.levels:
             for k in self._ks_to_start(servers, candidate, repeat):
-                yield [ServerConfig(candidate, k, repeat)]
+                yield servers.session(ServerConfig(candidate, k, repeat))
 
     def _ks_to_start(self, servers: Servers, candidate: Candidate, repeat: int) -> Iterator[int]:
         """All k's with `--measure all`; otherwise those started so far and then, one after the
-        other, those worth a start. After a repeat's last server without a draft, no new k is
-        started, except in the last repeat.
+        other, those worth a start. Once a repeat has ended, with its last server without a draft or
+        where the next one has begun, no new k is started in it, except in the last repeat.
         """
         options, ks = self.prepared.options, servers.ks(candidate)
         if options.measure == "all":
             yield from in_turn(sorted(ks), repeat)
             return
-        asked = {config for config, _ in self.answers}
-        started = {c.k for c in asked if c.candidate == candidate and c.repeat <= repeat}
+        asked = {config[:3] for config in self.observations.answered()}
+        started = {k for drafts, k, at in asked if drafts == candidate and at <= repeat}
         yield from in_turn(sorted(started), repeat)
-        ended, last = servers.plain_starts(repeat)[-1] in asked, repeat + 1 == options.repeats
+        ended = any(drafts and at > repeat for drafts, _, at in asked)
+        ended = ended or not asked.isdisjoint(servers.plain_starts(repeat)[-1:])
+        last = repeat + 1 == options.repeats
         while ks and (last or not ended):
-            run = self._measured()
+            run = self.run()
             wanted = (
                 next_start(run, candidate, concurrency, ks) for concurrency in options.concurrency
             )
@@ -362,7 +309,7 @@ class SweepState:
 
     def answered(self, candidate: Candidate) -> bool:
         """Whether any server that drafts with the candidate has answered."""
-        return any(config.candidate == candidate for config, _ in self.answers)
+        return any(asked[0] == candidate for asked in self.observations.answered())
 
     def plain_left(self) -> bool:
         """Whether servers without a draft still have to be asked."""
@@ -381,7 +328,8 @@ class SweepState:
         known = self.trajectories()
         missing = {}
         for load in servers.loads(config):
-            done = self.answers.get((config, load), {}).keys()
+            answers = self.observations.answers((*config, load.concurrency))
+            done = {row.key for row in answers if row.error is None}
             if config == servers.writer and load == ALONE:  # its answers are the responses
                 due = {sample.key for sample in samples} - (done & self.responses.keys())
             elif load.concurrency is None:  # all or none: fewer requests would be less load
@@ -393,6 +341,16 @@ class SweepState:
                 missing[load] = [sample for sample in samples if sample.key in due]
         return missing
 
+    def unserved_by(self, session: Sequence[ServerConfig], load: Load) -> list[list[PromptSample]]:
+        """What each server of a session still has to answer at a load. Those that take turns answer
+        a request one after the other or not at all: one that misses an answer has all asked again.
+        """
+        left = [self.unserved(config).get(load, []) for config in session]
+        if load.concurrency is None:
+            return left
+        due = {sample.key for sample in chain(*left)}
+        return [[each for each in chain(*self.groups) if each.key in due]] * len(session)
+
     def _ks(self, candidate: Candidate, concurrency: int) -> list[int]:
         """The k's to decode at: those decoded so far; if there are none, the best ones by what was
         measured of this candidate and of those before it, and no more, so that a resumed sweep
@@ -403,26 +361,27 @@ class SweepState:
             return []
         if options.measure == "all":
             return list(options.ks)
-        rows = self.decodes.get(str(candidate), ())
-        if decoded := {row.k for row in rows if row.concurrency == concurrency and row.k}:
+        if decoded := {row.k for row in self._decodes(candidate, concurrency) if row.k}:
             return sorted(decoded)
         every, loads = self.prepared.candidates, options.concurrency
         seen, until = every[: every.index(candidate) + 1], loads[: loads.index(concurrency) + 1]
-        points = [
-            point
-            for each in seen
-            for point in self.costs.get(str(each), ())
-            if each != candidate or point.concurrency in until
-        ]
-        first = {(point.block, point.concurrency): point.process for point in reversed(points)}
-        records = [
-            *self.trajectories(),
-            *(facts for loaded in self.facts.values() for facts in loaded),
-            *(point for point in points if point.process == first[point.block, point.concurrency]),
-            *(row for each in seen for row in self.replayed(each)),
-            *(row for each in seen for row in self.decodes.get(str(each), ())),
-        ]
-        run = run_of(self.prepared.manifest, records, self.rounds)
+        blocks = {str(each) for each in seen}
+        first = dict[tuple[str, int], str]()  # process that timed
+        for point in self.observations.costs.values():
+            first.setdefault((point.block, point.concurrency), point.process)
+
+        def before(record: AnyObservation) -> bool:
+            match record:
+                case Replay() | LookupReplay():
+                    return record.candidate in seen
+                case Decode(block=block):
+                    return block in blocks
+                case CostPoint(block=block, concurrency=load):
+                    later = block == str(candidate) and load not in until
+                    return block in blocks and not later and record.process == first[block, load]
+            return isinstance(record, (Trajectory, ModelFacts))
+
+        run = self.run(before)
         return ks_to_decode(run, candidate, concurrency, options.most_ks)
 
     def _timed_enough(
@@ -435,18 +394,18 @@ class SweepState:
         if not options.most_ks:
             decoded = trajectories  # besides timing, the sweep only writes these
         parts = (candidate, candidate.fallback, Candidate(draft=LOOKUP))
-        replays = (self.replayed(part) for part in parts if part)
-        records = [*trajectories, *chain.from_iterable(replays)]
-        run = run_of(self.prepared.manifest, records)
+        run = self.run(
+            lambda record: (
+                isinstance(record, Trajectory)
+                or (isinstance(record, (Replay, LookupReplay)) and record.candidate in parts)
+            )
+        )
         return partial(timed_enough, run, candidate, concurrency, decoded, 1 + options.most_ks)
 
     def decoded(self, candidate: Candidate, ks: Sequence[int], concurrency: int) -> set[Key]:
         """The responses that enough processes decoded, both without a draft and at every k."""
-        rows = [
-            row for row in self.decodes.get(str(candidate), ()) if row.concurrency == concurrency
-        ]
         seen = defaultdict[Key, dict[str, set[int]]](dict)
-        for row in comparable(rows):
+        for row in self._decodes(candidate, concurrency):
             seen[row.key].setdefault(row.process, set()).add(row.k)
         return {
             key
@@ -454,3 +413,7 @@ class SweepState:
             if sum(decoded >= {0, *ks} for decoded in by_process.values())
             >= self.prepared.options.processes
         }
+
+    def _decodes(self, candidate: Candidate, concurrency: int) -> list[Decode]:
+        rows = self.observations.decodes(str(candidate))
+        return [row for row in rows if row.concurrency == concurrency]

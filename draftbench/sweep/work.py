@@ -18,11 +18,12 @@ from typing import NamedTuple
 
 import torch
 
-from draftbench.errors import ModelError
+from draftbench.errors import ModelError, UsageError
 from draftbench.measure.decoding import WARM_TOKENS, repeats_of
 from draftbench.measure.step_costs import LEAST_TURNS, PREFILL_TURNS, CostGrid
 from draftbench.measure.trajectories import RESPONSE_ROWS, PromptSample
-from draftbench.models.check import check_models, engine_sheet, memory_here
+from draftbench.memory import format_size
+from draftbench.models.check import check_models, engine_sheet, memory_free, memory_here
 from draftbench.models.check_result import ModelSheet
 from draftbench.models.drafting import parsed
 from draftbench.models.source import ModelSource
@@ -279,17 +280,19 @@ def step_on_engine(target: ModelSheet | None, speed: DeviceSpeed) -> float | Non
     return target.bytes_at("none") / speed.reading if target else None
 
 
-def configs_of(prepared: Prepared, servers: Servers, *, every_k: bool) -> Iterator[ServerConfig]:
-    """The servers that a sweep asks, in order; the first writes every response. Each draft is
-    started at least at the smallest and the largest k, from which the others are predicted.
+def sessions_of(
+    prepared: Prepared, servers: Servers, *, every_k: bool
+) -> Iterator[list[ServerConfig]]:
+    """The servers that a sweep asks, in order, those together that take turns; the first writes
+    every response. Each draft is started at least at the smallest and the largest k, from which the
+    others are predicted.
     """
     options, speculates = prepared.options, prepared.options.measure in ("best", "all")
-    yield servers.writer
+    yield [servers.writer]
     for repeat in range(options.repeats):
         if servers.given is not None:
             if servers.baseline is not None and servers.drafting and speculates:
-                yield ServerConfig(None, 0, repeat + 1)
-                yield servers.drafting._replace(repeat=repeat)
+                yield servers.session(servers.drafting._replace(repeat=repeat))
             continue
         plain = 0  # servers without a draft so far
         for candidate in in_turn(servers.levels, repeat):
@@ -297,23 +300,25 @@ def configs_of(prepared: Prepared, servers: Servers, *, every_k: bool) -> Iterat
             if options.measure == "best" and not every_k:
                 ks = tuple(sorted({*ks[:1], *ks[-1:]}))
             for k in in_turn(ks, repeat):
-                yield ServerConfig(candidate, k, repeat)
-            yield from (due := servers.plain_until(candidate, repeat))[plain:]
+                yield servers.session(ServerConfig(candidate, k, repeat))
+            due = servers.plain_until(candidate, repeat)
+            yield from ([config] for config in due[plain:])
             plain = len(due)
-        yield from servers.plain_starts(repeat)[plain:]
+        yield from ([config] for config in servers.plain_starts(repeat)[plain:])
 
 
 def stages_on_engine(
     prepared: Prepared, servers: Servers, step: float, *, every_k: bool = False
 ) -> Iterator[Stage]:
-    """The stages of a sweep on an engine; the first stage of each server includes its start. Every
-    server but the first answers the measured requests at every load.
+    """The stages of a sweep on an engine; the first stage of each session includes its servers'
+    starts. Every server but the first answers the measured requests at every load.
     """
     options, prompts = prepared.options, prepared.prompt_tokens
     limit = mean(limit for _, limit in prompts)
     responses, span = len(prompts) * options.samples, arriving_seconds(prepared)
-    for config in configs_of(prepared, servers, every_k=every_k):
-        start = step + start_seconds(prepared) if servers.given is None else 0.0
+    for session in sessions_of(prepared, servers, every_k=every_k):
+        config, together = session[-1], len(session)
+        start = together * (step + start_seconds(prepared)) if servers.given is None else 0.0
         for load in servers.loads(config):
             writes = config == servers.writer and load == ALONE
             requests = min(options.measure_requests, len(prompts))
@@ -322,8 +327,64 @@ def stages_on_engine(
             seconds = requests * limit / (load.concurrency or options.max_concurrency) * step
             if load.concurrency is None:  # the last request still has to be answered when it comes
                 seconds = max(seconds, span + limit * step)
-            yield Stage(config.candidate, f"{config.drafting}, {load}", start, seconds)
+            what = f"{config.drafting}, {load}"
+            yield Stage(config.candidate, what, start, together * seconds)
             start = 0.0
+
+
+def check_side_by_side(prepared: Prepared, servers: Servers) -> None:
+    """Raise a UsageError if two servers do not fit in this machine's memory, as far as their models
+    can be counted and are not started elsewhere.
+    """
+    if not servers.serving.side_by_side or servers.serving.command is not None:
+        return
+    target, drafts = sheets_of(prepared)
+    if target is None:
+        return
+    free = memory_free("cpu")
+    if torch.cuda.is_available():
+        free = max(free, memory_free("auto"))
+    for candidate in servers.levels:
+        needed = memory_on_engine(prepared, servers, candidate, target, drafts)
+        if needed > free:
+            raise UsageError(
+                f"--side-by-side: {candidate} and a server without a draft take "
+                f"{format_size(needed)} or more together, and {format_size(free)} are free",
+                hint="leave it out: then one server runs at a time",
+            )
+
+
+def memory_on_engine(
+    prepared: Prepared,
+    servers: Servers,
+    candidate: Candidate,
+    target: ModelSheet,
+    drafts: Mapping[str, ModelSheet],
+) -> int:
+    """Bytes of the servers that are up together, with caches for the longest requests."""
+    tokens = max(map(sum, prepared.prompt_tokens)) * prepared.options.max_concurrency
+    up = [None, candidate] if servers.side_by_side else [candidate]
+    return sum(memory_of(each, target, drafts, tokens) for each in up)
+
+
+def memory_of(
+    candidate: Candidate | None,
+    target: ModelSheet,
+    drafts: Mapping[str, ModelSheet],
+    tokens: int,
+    level: str = "none",
+) -> int:
+    """Bytes of the target, and of a candidate if there is one, with a cache for `tokens`, not
+    counting a draft that only an engine knows; the target, at `level`, needs a second cache as its
+    own draft.
+    """
+    models = [(target, level)]
+    if candidate and candidate.draft in drafts:
+        models.append((drafts[candidate.draft], candidate.quant))
+    weights = sum(model.bytes_at(quant) for model, quant in models)
+    own_draft = candidate is not None and candidate.draft == SELF
+    caches = [model for model, _ in models] + [target] * own_draft
+    return weights + tokens * sum(model.kv_bytes_per_token for model in caches)
 
 
 def start_seconds(prepared: Prepared) -> float:

@@ -20,6 +20,7 @@ from draftbench.acceptance.breakdown import Breakdown, GroupRounds
 from draftbench.acceptance.intervals import Estimate
 from draftbench.acceptance.summary import AcceptanceReport, CandidateAcceptance, acceptance_report
 from draftbench.cli.acceptance import csv_of, every_section, one_screen
+from draftbench.planner.doubts import about_acceptance
 from draftbench.records import Sampling
 from draftbench.report.text import render_sections
 from draftbench.run_folder.folder import RunFolder
@@ -34,7 +35,9 @@ def made(*, everything: bool = True) -> AcceptanceReport:
         scene.request(f"r{at}", segment="chat\x1b[31m", sampling=heat)
         scene.replay(f"r{at}", (1.0, 1.0, 0.0, 1.0, 1.0, 0.0, 1.0, 1.0), INT4)
         scene.replay(f"r{at}", (0.0,) * 8, BIG)
-    return acceptance_report(scene.observed(1, 2), [INT4, BIG], (1, 2), 0.02, everything=everything)
+    run = scene.observed(1, 2)
+    doubts = tuple(doubt.text for doubt in about_acceptance(run))
+    return acceptance_report(run, [INT4, BIG], (1, 2), 0.02, everything=everything, doubts=doubts)
 
 
 REPORT = made()
@@ -63,7 +66,7 @@ def test_the_table_says() -> None:
     for line in (
         "small:int4: greedy drafting, 40 requests, 40 responses",
         "α 0.75 ±0.00, mean of requests 0.75 ±0.00 (acceptance rate (emitted tokens), greedy",
-        "suspected fault: not one token in 320 positions was accepted; compare the tokenizers",
+        "big: suspected fault: not one token in 320 positions was accepted; compare the tokenizers",
         # 5 of 5, 8 / 3, 1 + 5 / 3, 5 / 3 and 1 + 1 + 1; equal requests do not say how many are
         # needed.
         "2        1.00 ±0.00  2.67 ±0.00  2.67 ±0.00  1.67 ±0.00  3.00 ±0.00          –",

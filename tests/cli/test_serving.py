@@ -6,6 +6,7 @@ import json
 import re
 import shlex
 import shutil
+from dataclasses import replace as dataclass_replace
 
 import hand
 import pytest
@@ -24,7 +25,7 @@ from draftbench.report.answer import next_sweep
 from draftbench.run_folder.folder import RunFolder
 from draftbench.run_folder.run import read_run
 from draftbench.run_folder.served import counts_contradict
-from draftbench.sweep import engine_ask, engine_check, engine_prepare
+from draftbench.sweep import engine_ask, engine_check, engine_prepare, work
 
 TRAFFIC = ["--traffic", "suite:completion", "--sample", 2, "--max-new-tokens", 10]
 ENGINE = ["--engine", "vllm"]
@@ -45,6 +46,13 @@ START = "needs an engine that draftbench starts"
         (["--time-scale", 2], "--time-scale needs --arrivals log", "leave it out"),
         (["--engine", "tensorrt-llm"], "--engine cannot be `tensorrt-llm`", "llama.cpp, openai"),
         ([*ENGINE, "--processes", 2], "--processes needs the built-in", "--restarts"),
+        (["--side-by-side"], f"--side-by-side {START}", "give --engine"),
+        ([*SERVER, "--side-by-side"], f"--side-by-side {START}", "asked in turn anyway"),
+        (
+            [*ENGINE, "--side-by-side", "--arrivals", "poisson:2"],
+            "--side-by-side with --arrivals",
+            "leave one of the two out",
+        ),
         ([*ENGINE, "--one-layout"], "--one-layout needs the built-in", "leave it out"),
         ([*ENGINE, "--until", "settled"], "--until settled needs the built-in", "all the requests"),
         ([*ENGINE, "--audit"], "--audit needs the built-in decoder", "measured anyway"),
@@ -274,6 +282,8 @@ def test_a_server_that_is_down_leaves_what_was_measured_and_the_command_to_resum
         # Between plain servers three times.
         (("ngram",), ("--restarts", 3), (4 + 3 * 2, 4 + 3 * 8)),
         (("ngram",), ("--measure", "replay"), (1, 1)),
+        # The one that writes the responses, then two at each k.
+        (("draft", "ngram"), ("--side-by-side",), (1 + 2 * 2 * 2, 1 + 2 * 2 * 8)),
     ],
 )
 def test_a_dry_run_counts_starts_at_least_and_at_most(
@@ -286,6 +296,31 @@ def test_a_dry_run_counts_starts_at_least_and_at_most(
     plan = json.loads(outcome.out)
     assert (plan["least_starts"], plan["most_starts"]) == starts
     assert engine.starts == []
+
+
+def test_two_servers_side_by_side_have_to_fit_in_memory(
+    command, failing, engine, embedded, monkeypatch
+):
+    """The second server holds the target's weights and its cache once more."""
+    monkeypatch.chdir(embedded)
+    words = ["sweep", "--target", "target", "--drafts", "draft", *TRAFFIC, *ENGINE, "--dry-run"]
+
+    def memory(*more):
+        return json.loads(command(*words, *more, "--format", "json").out)["memory"]
+
+    alone, both = memory(), memory("--side-by-side")
+    target = (embedded / "target" / "model.safetensors").stat().st_size
+    assert target < both - alone < 1.5 * target
+    for free in (both, both - 1):
+        monkeypatch.setattr(work, "memory_free", lambda device, free=free: free)
+        if free == both:
+            assert command(*words, "--side-by-side").code == 0
+    told = failing(2, *words, "--side-by-side")
+    assert "draft and a server without a draft take" in told
+    assert "hint: leave it out" in told
+    # A command may start them on another machine.
+    assert command(*words, "--side-by-side", "--engine-command", DOCKER).code == 0
+    assert command(*words).code == 0
 
 
 @pytest.mark.parametrize(
@@ -413,6 +448,68 @@ def test_two_servers_over_http(command, tmp_path, kind):
     # 10 tokens: one from the prompt, then three rounds of 2 accepted and one more.
     assert {row.counts.accepted for row in drafting} == {6}
     assert {t.output_tokens for t in run.trajectories} == {10}
+
+
+def slower(server, answer, n):
+    """At half the speed."""
+    return dataclass_replace(answer, arrivals=[2 * at for at in answer.arrivals])
+
+
+@pytest.mark.parametrize(
+    "words",
+    ["", "--k 4", "--k 2 --drafts ngram", "--k 1-8 --drafts ngram"],
+)
+def test_the_decision_on_a_running_server_is_on_the_k_that_it_drafts(
+    command, running, embedded, tmp_path, words
+):
+    """It takes twice as long. At k = 1 it would take less, which --all says and nothing else."""
+    servers = running(FakeServer(k=4, change=slower), FakeServer())
+    words = [*shlex.split(words), "--tokenizer", embedded / "target", *TRAFFIC, "--sample", 8]
+    out, saved = tmp_path / "run", tmp_path / "baseline.json"
+    outcome = command("sweep", *servers, *words, "--out", out, "-o", "-")
+    assert outcome.code == 0, outcome.err
+    assert re.search(r"draft-model +4 +0\.50", outcome.out)
+    answer = json.loads(command("recommend", out, "--format", "json").out)
+    assert (answer["decision"], answer["leader"]["k"]) == ("do_not_speculate", 4)
+    of_server = [each for each in answer["evaluations"] if each["draft"] == "draft-model"]
+    assert [each["k"] for each in of_server if each["best"]] == [4]
+    others = {each["k"]: each for each in of_server if each["k"] < 4}
+    assert others.keys() == {k for k in RunFolder(out).manifest.question.ks if k < 4}
+    for k, each in others.items():
+        assert each["not_run"]
+        assert each["speedup_expected"]["value"] > 0.55
+        assert f"start one with k = {k}" in each["reason"]
+    assert ("no server ran" in command("recommend", out, "--all").out) == bool(others)
+    assert command("gate", "--save", saved, out).code == 0
+    assert json.loads(saved.read_text())["question"]["k"] == 4
+    exported = command("export", out, "--engine", "vllm", "--anyway", "--draft", "org/draft").out
+    assert re.search(r'"num_speculative_tokens": ?4\b', exported)
+
+
+@pytest.mark.parametrize(
+    ("spec", "k", "complaint"),
+    [
+        (FakeServer(k=4), 3, "drafts 4 tokens a round, and --k says 3"),
+        (FakeServer(k=65), 65, "--k 65"),
+        (FakeServer(k=65), None, "hint: start it with at most 64"),
+        # It does not say how many, and drafts more than that.
+        (FakeServer(k=4, says={"k": None}), 3, "drafts 4 tokens a round, and --k says 3"),
+    ],
+)
+def test_a_k_that_a_running_server_cannot_be_measured_at_is_refused(
+    failing, running, embedded, spec, k, complaint
+):
+    words = [*running(spec), "--tokenizer", embedded / "target", *(["--k", k] if k else [])]
+    assert complaint in failing(2, "sweep", *words, *TRAFFIC)
+
+
+def test_a_k_is_taken_from_the_user_where_a_server_was_only_seen_to_draft_fewer(
+    command, running, embedded, tmp_path
+):
+    words = [*running(FakeServer(k=3, says={"k": None})), "--tokenizer", embedded / "target"]
+    outcome = command("sweep", *words, "--k", 5, *TRAFFIC, "--out", tmp_path / "run")
+    assert "the server drafts 5 tokens a round (draft-model), by --k" in outcome.err
+    assert {row.k for row in read_run(RunFolder(tmp_path / "run")).served} == {5}
 
 
 def test_a_server_alone_has_acceptance_and_a_hint_how_to_measure_its_speed(command, tmp_path):

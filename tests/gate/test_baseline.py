@@ -67,7 +67,7 @@ ROW |= {"accepted": 15, "positions": 40, "alpha_sum": 15}
 @pytest.mark.parametrize(
     ("fields", "message"),
     [
-        ({"schema_version": 10}, "schema 10, newer than"),
+        ({"schema_version": 11}, "schema 11, newer than"),
         ({"schema_version": 7}, "schema 7, older than"),
         ({"extra": 1}, "unknown field `extra`"),
         ({"requests": [{"id": "r"}]}, r"missing required field .* at `\$.requests\[0\]`"),

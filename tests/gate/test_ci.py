@@ -36,7 +36,7 @@ def failed(baseline, counts):
         return baseline(rows, **changes)
 
     new = arm(1.0, candidate=HOSTILE, tested={"draft": HOSTILE})
-    return judge(arm(0.0), new, [parse_limit("mean_accepted_length:3%")])
+    return judge(arm(0.0, candidate=HOSTILE), new, [parse_limit("mean_accepted_length:3%")])
 
 
 def rendered(outcome):

@@ -7,12 +7,14 @@ import numpy as np
 import pytest
 
 from draftbench.acceptance.faults import SuspectedFault
+from draftbench.acceptance.intervals import Estimate
 from draftbench.errors import IncomparableError, UsageError
 from draftbench.gate.baseline import DecodingTimes, ProcessTimes
 from draftbench.gate.judge import judge
 from draftbench.gate.limits import parse_limit
 from draftbench.gate.noninferiority import Verdict
 from draftbench.gate.result import Change
+from draftbench.planner.recommendation import Caveat
 
 PASS, FAIL, OPEN = Verdict.PASS, Verdict.FAIL, Verdict.INCONCLUSIVE
 # Spread of the change per request; its mean is exactly zero.
@@ -60,8 +62,126 @@ def test_of_the_run_that_the_baseline_was_made_from_every_check_is_open(segmente
     assert result.notes == ("this is the baseline's own run; gate a new sweep",)
 
 
-def test_another_draft_of_the_baselines_run_is_judged(run):
-    assert judge(run(run="a"), run(run="a", candidate="other draft")).verdict is PASS
+def paying(value):
+    """A speed-up known to a tenth to either side."""
+    return Estimate(value, value - 0.1, value + 0.1)
+
+
+@pytest.mark.parametrize(
+    ("was", "now", "verdict"),
+    [
+        (1.4, 1.3, PASS),
+        (1.4, 0.8, FAIL),
+        (1.4, 1.05, OPEN),
+        (0.8, 0.7, PASS),  # neither pays: nothing is lost
+        (1.4, None, OPEN),
+        (None, 1.4, OPEN),
+    ],
+)
+def test_another_draft_passes_only_if_it_pays_as_the_baselines_did(run, was, now, verdict):
+    sides = [
+        run(accepted, candidate=name, speedup=speed and paying(speed))
+        for name, accepted, speed in (("small", 15.0, was), ("other", 18.0, now))
+    ]
+    result = judge(*sides)
+    assert (result.verdict, result.payoff.verdict) == (verdict, verdict)
+    assert all(each.improved for each in result.pooled)
+    assert not noted(result, "keep the gain")  # none is faster
+
+
+@pytest.mark.parametrize(("now", "kept"), [(1.6, True), (1.3, False)])
+def test_a_gain_of_acceptance_is_to_be_kept_only_if_speed_gained(run, now, kept):
+    result = judge(
+        run(15.0, speedup=paying(1.4)), run(18.0, candidate="other", speedup=paying(now))
+    )
+    assert result.verdict is PASS
+    assert noted(result, "save a new baseline to keep the gain") is kept
+    assert noted(result, "but not the speed-up") is not kept
+
+
+def test_speed_ups_of_two_machines_do_not_say_whether_another_draft_pays(run):
+    other = {"draft": "other", "machine": "there", "target runner": "lean"}
+    sides = run(speedup=paying(1.4)), run(candidate="other", speedup=paying(1.6), tested=other)
+    result = judge(*sides)
+    assert (result.verdict, result.payoff.elsewhere) == (OPEN, True)
+
+
+@pytest.mark.parametrize(("parameters", "verdict"), [("15", PASS), ("600", OPEN), (None, OPEN)])
+def test_other_weights_of_one_size_cost_the_same_without_being_timed(run, parameters, verdict):
+    def side(fingerprint, parameters):
+        size = {"draft dtype": "float32", "draft runner": "lean", "draft parameters": parameters}
+        size = {name: value for name, value in size.items() if value is not None}
+        return run(tested={"draft fingerprint": fingerprint, **size})
+
+    result = judge(side("a", "15"), side("b", parameters))
+    assert (result.verdict, result.payoff is None) == (verdict, verdict is PASS)
+
+
+def test_where_speed_is_limited_another_draft_is_judged_by_that_limit_alone(run):
+    speeds = timed(1.0), timed(1.5, 0.001)
+    sides = [
+        run(rows=lambda at, took=took: {"speed": took[at]}, candidate=name,
+            processes=processes(2.0, 2.0, 2.0))
+        for name, took in zip(("small", "other"), speeds, strict=True)
+    ]  # fmt: skip
+    result = judge(*sides, [parse_limit("speedup:5%")])
+    assert (result.verdict, result.payoff) == (FAIL, None)
+
+
+def doubt(kind, *candidates):
+    return Caveat(kind, f"{kind} it is", decisive=True, candidates=candidates)
+
+
+@pytest.mark.parametrize("side", [0, 1])
+@pytest.mark.parametrize("kind", ["control-failed", "replay-disagreement", "unfinished"])
+def test_acceptance_that_cannot_be_relied_on_never_passes(run, side, kind):
+    doubts = [(), ()]
+    doubts[side] = (doubt(kind),)
+    result = judge(*(run(doubts=each) for each in doubts))
+    assert (result.verdict, result.exit_code) == (OPEN, 3)
+    assert noted(result, f"doubt: {('the baseline', 'this run')[side]}: {kind} it is")
+    assert noted(result, f"{LENGTH} is inconclusive: its figures cannot be relied on")
+
+
+def test_a_rise_that_cannot_be_relied_on_is_no_improvement(run):
+    result = judge(run(), run(18.0, doubts=(doubt("control-failed"),)))
+    assert (result.verdict, [each.improved for each in result.pooled]) == (OPEN, [False] * 3)
+
+
+def test_a_drop_fails_even_where_acceptance_cannot_be_relied_on(arm):
+    result = judge(arm(), arm(2.0, 0.1, doubts=(doubt("unfinished"),)))
+    assert result.verdict is FAIL
+
+
+def test_a_doubt_about_times_leaves_acceptance_alone_and_stops_a_time_from_passing(run):
+    speeds = timed(1.0)
+    old, new = (
+        run(rows=lambda at: {"speed": speeds[at]}, processes=processes(2.0, 2.0, 2.0),
+            doubts=doubts)
+        for doubts in ((), (doubt("drift"),))
+    )  # fmt: skip
+    assert (judge(old, new).verdict, judge(old, new).doubts) == (PASS, ())
+    limited = judge(old, new, [parse_limit("speedup:5%")])
+    assert (limited.verdict, limited.doubts) == (OPEN, ("this run: drift it is",))
+
+
+@pytest.mark.parametrize(
+    ("missing", "verdict"),
+    # A request without any acceptance needs 25 rounds for its 25 tokens instead of 10, so of
+    # forty without m: tokens per round fall from 2.5 to 1000 / (400 + 15 m), by 3.6% for m = 1.
+    [(0, PASS), (1, PASS), (2, OPEN), (8, OPEN)],
+)
+def test_requests_that_vanished_could_hide_a_drop(run, missing, verdict):
+    limit = [parse_limit("tokens_per_round:5%")]
+    result = judge(run(), run(requests=40 - missing), limit)
+    assert result.verdict is verdict
+    assert noted(result, "could hide a drop of") is (verdict is OPEN)
+
+
+def test_traffic_that_is_weighted_otherwise_is_said(run):
+    heavy = run(rows=lambda at: {"weight": 9.0 if at < 4 else 1.0})
+    assert noted(judge(run(), heavy), "40% of the traffic's weight moved between requests")
+    assert not noted(judge(run(), run()), "weight moved")
 
 
 def test_a_clear_drop_fails(arm):

@@ -89,8 +89,23 @@ def test_what_is_the_same_or_unknown_is_not_noted(run, words, old, new):
 
 def test_a_plain_pass_says_only_that_speed_was_not_judged(run):
     for fields in ({}, written("a")):
-        assert judge(run(**fields), run(**fields)).notes == (SPEED_NOT_JUDGED,)
+        (note,) = judge(run(**fields), run(**fields)).notes
+        assert note == f"{SPEED_NOT_JUDGED}; sweep both with `--processes 3 --measure all`"
     assert "`--max-drop speedup:5%`" in SPEED_NOT_JUDGED
+
+
+@pytest.mark.parametrize(
+    ("engine", "advised"),
+    [
+        ("llama.cpp", "sweep both with `--engine llama.cpp --restarts 3`"),
+        ("openai", "; a server that is running counts as one process"),
+    ],
+)
+def test_how_speed_would_be_judged_on_an_engine_is_a_sweep_that_it_takes(run, engine, advised):
+    fields = {"tested": {"engine": engine, "machine": "here"}}
+    notes = judge(run(**fields), run(**fields)).notes
+    assert any(note.startswith(SPEED_NOT_JUDGED) and advised in note for note in notes)
+    assert not any("--processes" in note for note in notes)
 
 
 def test_prompts_of_another_length_alone_pass(run):

@@ -1,9 +1,12 @@
 """Sizes and verdicts from configurations, against the models themselves."""
 
+import math
+import shutil
 from pathlib import Path
 
 import pytest
 import torch
+from safetensors.torch import load_file, save_file
 from transformers import MambaConfig, ViTConfig
 
 from draftbench.decoder import linear, quantized_linear
@@ -32,6 +35,19 @@ def test_sizes_are_those_of_the_loaded_model(embedded, monkeypatch):
     head = config.hidden_size // config.num_attention_heads
     one_layer = 2 * 2 * config.num_key_value_heads * head
     assert sheet.kv_bytes_per_token == config.num_hidden_layers * one_layer
+
+
+@pytest.mark.parametrize("value", [math.nan, math.inf])
+def test_a_draft_with_a_number_that_is_none_cannot_draft(embedded, tmp_path, value):
+    """Known fault: the sweep found it only after the target had written every response."""
+    folder = shutil.copytree(embedded / "draft", tmp_path / "draft")
+    weights = load_file(folder / "model.safetensors")
+    weights["model.norm.weight"][3] = value
+    save_file(weights, folder / "model.safetensors", {"format": "pt"})
+    pair = pair_of(ModelSource(str(embedded / "target")), ModelSource(str(folder)))
+    assert pair.works == "no"
+    (obstacle,) = pair.obstacles
+    assert "1 of the 128 numbers of model.norm.weight are not finite" in obstacle
 
 
 def test_what_a_folder_does_not_hold_is_not_looked_into_and_that_is_said(workshop):

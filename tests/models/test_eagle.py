@@ -1,5 +1,6 @@
 """Checkpoints of heads: both formats, and what does not fit, found before anything runs."""
 
+import math
 from pathlib import Path
 
 import numpy as np
@@ -165,6 +166,12 @@ def without(weights, name):
     return {n: w for n, w in weights.items() if n != name}
 
 
+def spoiled(weights, name, value):
+    """One number of a tensor is replaced."""
+    weights[name].view(-1)[-1] = value
+    return weights
+
+
 def layer(**fields):
     return {"layer": fields}
 
@@ -173,7 +180,7 @@ def layer(**fields):
     ("fields", "change", "words"),
     [
         ({}, lambda w: without(w, "norm.weight"), "it has no tensor norm.weight"),
-        ({}, lambda w: without(w, "d2t"), "it has no tensor d2t"),
+        ({}, lambda w: without(w, "d2t"), "200 of the target's 300 tokens, and has no d2t, which"),
         ({"fc_norm": True}, lambda w: without(w, "fc_norm.1.weight"), "no tensor fc_norm.1.weight"),
         ({}, lambda w: w | {"fc.weight": torch.zeros(32, 64)}, "is [32, 64], not [32, 96]"),
         (
@@ -190,6 +197,9 @@ def layer(**fields):
         ({}, lambda w: without(w, "t2d") | {"d2t": -torch.arange(200)}, "to the same token twice"),
         ({}, lambda w: w | {"d2t": w["d2t"].roll(1)}, "d2t and t2d name different tokens"),
         ({}, next_ids, "or the same in another order"),
+        # What a failed conversion leaves.
+        ({}, lambda w: spoiled(w, "norm.weight", math.inf), "1 of the 32 numbers of norm.weight"),
+        ({}, lambda w: spoiled(w, "fc.weight", math.nan), "fc.weight are not finite"),
         ({"model_type": "gemma"}, dict, "its layer's family is not supported here: gemma"),
         (
             {"eagle_aux_hidden_state_layer_ids": [1, 3, 6]},

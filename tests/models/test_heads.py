@@ -79,6 +79,10 @@ def test_a_head_for_this_target_can_work_on_the_engines_that_know_it(
             {"transformer_layer_config": {**LAYER, "vocab_size": 400}},
             "its vocabulary has 400 rows, and the target's 300",
         ),
+        (
+            {"eagle_config": {"eagle_aux_hidden_state_layer_ids": [0, 1, 2]}},
+            "it names the target's layers twice, differently: [2, 4, 5] and [0, 1, 2]",
+        ),
         ({"speculators_model_type": "dflash", "architectures": ["Other"]}, "not that of a head"),
     ],
 )
@@ -105,11 +109,14 @@ def test_a_field_of_another_type_is_refused(head_of, changed, field):
 def test_what_a_head_lacks_or_leaves_open_is_said(head_of):
     verifier = {"verifier": {"name_or_path": "org/Another-8B"}}
     open_ = {k: v for k, v in SPECULATORS.items() if k != "norm_before_residual"}
+    short = {**LAYER, "max_position_embeddings": 8}
     changed = {"draft_vocab_size": 200, "speculators_config": verifier}
+    changed |= {"transformer_layer_config": short}
     caveats = head_of(open_ | changed).caveats
     assert [text.split(",")[0] for text in caveats] == [
         "its draft vocabulary covers 200 of the target's 300 tokens",
         "it was trained for Another-8B",
+        "it was made for 8 positions: beyond these it may accept less",
         "it does not say norm_before_residual",
     ]
 

@@ -23,9 +23,11 @@ from scenes import (
     served,
 )
 
+from draftbench.acceptance.intervals import Estimate
 from draftbench.cli.recommend import render
-from draftbench.planner.caveats import checks, predictions_off, unfinished
+from draftbench.planner.caveats import checks, predictions_off
 from draftbench.planner.cost_sources import read_engine_costs
+from draftbench.planner.doubts import unfinished
 from draftbench.planner.options import DecisionOptions
 from draftbench.planner.recommend import recommend
 from draftbench.planner.recommendation import Audit, PredictionError
@@ -470,6 +472,28 @@ def test_a_machine_that_became_slower_decides_where_a_server_was_started_once(tu
     assert ("taken out" in found.text) is not decisive
 
 
+def test_a_machine_that_became_slower_decides_nothing_where_servers_took_turns():
+    """Each of two sessions asks both servers; a tenth longer in the second, and in the third."""
+    rows = [
+        structs.replace(
+            row,
+            arrivals=tuple(0.1 * 1.1**place * (n + 1) for n in range(9)),
+            process=f"p{place}",
+            server=f"s{place} {k}",
+            repeat=0 if k else place + 1,
+        )
+        for place, candidate in enumerate((SMALL, BIG, NGRAM))
+        for k in (0, 1)
+        for row in [
+            structs.replace(each, candidate=candidate if k else None) for each in answers(k)
+        ]
+    ]
+    found = caveat_of(run(*rows, servers="started side by side"), "drift")
+    assert "plain decoding took 21% longer" in found.text
+    assert "plain decoding that took turns with it" in found.text
+    assert not found.decisive
+
+
 @pytest.mark.parametrize(
     ("seconds", "late", "said"),
     [
@@ -610,6 +634,29 @@ def test_a_draft_that_only_an_engine_runs_has_no_requests_but_the_decoded_ones()
         (run(*answers(1)), ["few-requests"]),  # without a plain server no speed is known
     ):
         assert [each.kind for each in recommend(made).caveats if each.kind in few] == told
+
+
+@pytest.mark.parametrize(
+    ("measured", "expected", "apart"),
+    [
+        ((0.90, 0.83, 0.97), (1.07, 0.83, 1.38), True),  # 1.07 lies above 0.97
+        ((1.30, 1.00, 1.60), (1.10, 1.05, 1.15), True),  # 1.30 lies above 1.15
+        ((1.05, 0.95, 1.15), (1.10, 1.00, 1.20), False),
+        (None, (1.10, 1.00, 1.20), False),
+    ],
+)
+def test_a_measured_speed_up_that_other_timings_contradict_stands_beside_the_expected_one(
+    scene, measured, expected, apart
+):
+    scene.timed(30)
+    scene.decodes(30, 2, 4.1)
+    answer = recommend(scene.observed(2))
+    (one,) = answer.evaluations
+    figures = {"speedup_measured": measured and Estimate(*measured)}
+    one = structs.replace(one, speedup_expected=Estimate(*expected), **figures)
+    text = render(structs.replace(answer, evaluations=(one,)), "table", 88)
+    said = "small, k = 2 was measured at" in " ".join(text.split())
+    assert (said, one.measured_apart) == (apart, apart)
 
 
 @pytest.mark.parametrize(

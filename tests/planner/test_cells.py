@@ -7,7 +7,7 @@ import math
 import numpy as np
 import pytest
 from msgspec import structs
-from planner.engine_run import answers, run
+from planner.engine_run import answers, in_rounds, run
 from scenes import ALL, BIG, CHEAP, INT4, NGRAM, NONE, SMALL, TARGET, engine_facts
 
 from draftbench.planner.cells import (
@@ -21,6 +21,7 @@ from draftbench.planner.cells import (
 )
 from draftbench.planner.evaluator import Evaluator
 from draftbench.planner.options import DecisionOptions
+from draftbench.planner.recommend import recommend
 from draftbench.records import Decode
 
 TWO, DRAFT_TWO = {1: 1.0, 2: 1.2, 3: 1.5}, {1: 0.1, 2: 0.16}
@@ -80,15 +81,15 @@ def test_the_long_request_weighs_by_its_seconds_and_a_heavy_one_by_its_weight(sc
 
 
 def test_each_request_pays_at_its_own_context(scene):
-    # prompt + L/2 is 10 + 2 / 2 = 11 and 90 + 2 / 2 = 91; a step takes a second per 100 tokens.
-    for name, prompt in (("near", 10), ("far", 90)):
+    # prompt + L/2 is 90 + 2 / 2 = 91 and 10 + 2 / 2 = 11; a step takes a second per 100 tokens.
+    for name, prompt in (("far", 90), ("near", 10)):
         scene.request(name, 2, prompt_tokens=prompt, limit=9)
         scene.replay(name, [0.0])
     for context in (0, 100):
         scene.times(dict.fromkeys((1, 2, 3), context / 100), {1: 0.1, 2: 0.1}, contexts=(context,))
     plain, rounds, *_ = alternative(scene, 1).promised_by_response
-    assert plain == pytest.approx([0.11, 0.91])
-    assert rounds == pytest.approx([0.21, 1.01])
+    assert plain == pytest.approx([0.91, 0.11])
+    assert rounds == pytest.approx([1.01, 0.21])
 
 
 def test_prompt_lookup_pays_one_proposal_a_round_whatever_it_finds(scene):
@@ -290,6 +291,46 @@ def test_a_server_that_was_running_was_started_once_and_its_baseline_serves_ever
     # Nor does what is asked twice of one start drift from itself.
     plain = [row for row in made.decodes if not row.k and row.block == "small"]
     assert baseline_drift(plain, by_start=True) is None
+
+
+def in_turn(process, k, step, seconds, number):
+    """Five requests, answered in one session without a draft and with one at k."""
+    of_session = [(in_rounds(0, step), number), (in_rounds(k, seconds), 0)]
+    return [
+        structs.replace(row, process=process, server=f"{process} {row.k}", repeat=repeat)
+        for rows, repeat in of_session
+        for row in rows
+    ]
+
+
+def test_servers_that_took_turns_are_compared_with_each_other_alone():
+    """Eight steps against four rounds at k = 1 and, in a session in which the machine was slower,
+    two at k = 4. The server that wrote the responses had the machine to itself.
+    """
+    ends = []
+    for slower in (1.0, 5.0):
+        made = run(
+            *(structs.replace(row, process="w", server="w") for row in in_rounds(0, 0.03)),
+            *in_turn("p1", 1, 0.1, 0.12, 1),
+            *in_turn("p2", 4, 0.1 * slower, 0.25 * slower, 2),
+            ks=(1, 4),
+            servers="started side by side",
+        )
+        found = {each.k: each for each in recommend(made).evaluations}
+        for k, speedup in ((1, 0.8 / 0.48), (4, 0.8 / 0.5)):
+            assert found[k].speedup_measured.value == pytest.approx(speedup)
+            assert found[k].speedup_expected.value == pytest.approx(speedup, rel=2e-3)
+        ends.append(
+            [x for e in found.values() for x in (e.speedup_expected.low, e.speedup_expected.high)]
+        )
+    assert ends[0] == pytest.approx(ends[1], rel=1e-2)
+
+
+def test_an_answer_of_another_session_is_no_baseline():
+    """A session was cut after "a" was asked without a draft; the next asked all of both."""
+    cut = [structs.replace(row, process="p0", repeat=1) for row in in_rounds(0, 0.5)[:1]]
+    made = run(*cut, *in_turn("p1", 1, 0.1, 0.1, 1), servers="started side by side")
+    assert measurements(made)[SMALL, 1].speedup.value == pytest.approx(2.0)
 
 
 def drift(scene, *paces):

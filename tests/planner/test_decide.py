@@ -30,6 +30,7 @@ from draftbench.planner.latency import tail_ratio
 from draftbench.planner.options import DecisionOptions
 from draftbench.planner.recommend import recommend
 from draftbench.planner.recommendation import Configuration
+from draftbench.report.answer import reasons
 
 pytestmark = pytest.mark.usefixtures("requests_alone")
 
@@ -75,6 +76,43 @@ def test_throughput_and_cost_choose_the_concurrency_too(loaded):
     found = recommend(run, DecisionOptions(objective="throughput", concurrency=(1, 8)))
     small = Configuration("small", "none", 1, 8)
     assert (found.concurrency, found.choice) == (8, small)
+
+
+@pytest.mark.parametrize(
+    ("asked", "best"),
+    [
+        ({}, "small"),
+        ({"objective": "latency"}, "big"),
+        ({"objective": "throughput"}, "big"),
+        ({"objective": "cost", "price_per_hour": 2.0}, "big"),
+    ],
+)
+def test_whoever_waits_or_pays_for_prefills_gets_them_counted(scene, asked, best):
+    # k = 2, decoding: small 4.1 s, big 4.6 s; big reads the prompt in 0.1 s, small in 3 s.
+    scene.requests(5, ALL, SMALL, BIG)
+    scene.times(TARGET, {1: 0.1, 2: 0.15})
+    scene.times(TARGET, {1: 0.2, 2: 0.25}, BIG)
+    scene.prefills(2.0, 3.0)
+    scene.prefills(2.0, 0.1, BIG)
+    found = recommend(scene.observed(2), DecisionOptions(**asked))
+    assert (found.choice.draft, found.prefills_counted) == (best, bool(asked))
+
+
+@pytest.mark.parametrize(
+    ("prefill", "told"),
+    [(0.1, None), (3.8, None), (5.0, "0.90"), (9.0, "0.66")],  # 10 / 6.2, / 9.9, / 11.1 and / 15.1
+)
+def test_a_draft_whose_prefill_makes_requests_slower_is_said(scene, prefill, told):
+    scene.requests(5, ALL)
+    scene.times(TARGET, {1: 0.1, 2: 0.15})
+    scene.prefills(2.0, prefill)
+    found = recommend(scene.observed(2))
+    assert found.decision == "speculate"
+    line = next((each for each in reasons(found) if "prefills" in each), None)
+    assert (line is not None) is (told is not None)
+    assert not told or line.startswith(f"Counting both prefills, requests get slower: {told}×")
+    by_latency = recommend(scene.observed(2), DecisionOptions(objective="latency"))
+    assert not any("requests get slower" in each for each in reasons(by_latency))
 
 
 def test_latency_counts_what_the_drafts_prefill_takes(scene):

@@ -149,6 +149,38 @@ def test_two_starts_of_the_plain_server_tell_the_noise_by_students_t_of_two_degr
     assert spread(effects, 0) == pytest.approx(1.321 * scale, rel=0.15)
 
 
+def in_turn(*sessions):
+    """The log speed-up's estimate and draws, of sessions with steps of so many seconds and rounds
+    that took 1.5 of these and so much more (a logarithm).
+    """
+    cells = []
+    for at, (pace, more) in enumerate(sessions):
+        session = {"process": f"p{at}", "place": at}
+        cells += [cell(0, pace, **session), cell(2, pace * 1.5 * math.exp(more), **session)]
+    effects = Effects(cells, EngineDesign(cells, KS, in_turn=True), KNOWN)
+    (rounds, drawn), (plain, drawn_plain) = logs(effects, 2), logs(effects, 0)
+    return rounds - plain, drawn - drawn_plain
+
+
+def test_servers_that_took_turns_differ_by_the_noise_of_both():
+    """Of four sessions the mean of ±.1 has a standard error of .1155 / √4, by Student's t of about
+    three degrees.
+    """
+    estimate, draws = in_turn((1.0, 0.1), (3.0, -0.1), (0.2, 0.1), (1.5, -0.1))
+    assert math.exp(estimate) == pytest.approx(1.5, rel=5e-3)
+    half = np.ptp(np.quantile(draws, (0.16, 0.84))) / 2
+    assert half == pytest.approx(1.1 * 0.1155 / 2, rel=0.12)
+
+
+def test_sessions_that_agree_tell_no_more_of_the_noise_than_as_many_starts_that_agree():
+    """That plain servers agree once their sessions' paces are taken out tells nothing."""
+    _, of_sessions = in_turn((1.0, 0.0), (1.0, 0.0))
+    effects = started({0: (1.0, 1.0), 2: (1.5, 1.5)})
+    of_starts = logs(effects, 2)[1] - logs(effects, 0)[1]
+    one, other = (np.ptp(np.quantile(each, (0.025, 0.975))) for each in (of_sessions, of_starts))
+    assert one > 0.85 * other
+
+
 def test_a_k_that_was_not_started_may_also_bend_off_the_line():
     # Halfway between k = 2 and 6 of slope .2: (.28 · .2)² · 2² · 2² / (3 · 4) of 1.8.
     bend = 0.056 * (16 / 12) ** 0.5 / 1.8

@@ -113,7 +113,9 @@ def test_more_than_a_screen_says_how_much_is_left_out_and_where_it_is():
     assert render_sections([Section("a", notes=["b"])], "table", 200, "--all") == "a\n  b"
 
 
-@pytest.mark.parametrize("name", ["=1+1", "+1", "-1+1", "@SUM(A1)", "\t=1", "\r=1"])
+@pytest.mark.parametrize(
+    "name", ["=1+1", "+1", "-1+1", "@SUM(A1)", "\t=1", "\r=1", " =1+1", "＝1+1"]
+)
 def test_no_cell_of_csv_is_a_formula_to_a_spreadsheet(name):
     assert csv_text([name], [[-1.5], [name]]) in (
         f"'{name}\n-1.5\n'{name}",

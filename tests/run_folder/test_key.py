@@ -41,6 +41,8 @@ def test_a_key_file_that_lost_its_key_is_refused(own, digits):
         ("hex:no digits", "not hexadecimal digits"),
         ("ab", "2 characters are too few: they can be guessed"),
         ("fifteen letters", "15 characters are too few: they can be guessed"),
+        (" " * 16, "only 1 different characters: they can be guessed"),
+        ("1234512345123451", "only 5 different characters: they can be guessed"),
     ],
 )
 def test_a_key_that_could_be_guessed_is_refused(monkeypatch, secret, why):
@@ -52,7 +54,7 @@ def test_a_key_that_could_be_guessed_is_refused(monkeypatch, secret, why):
 
 def test_any_other_secret_is_a_key_of_its_own(monkeypatch):
     ids = set()
-    for secret in ("sixteen letters!", "sixteen letters?", "ab" * 32, "hex:" + "ab" * 32):
+    for secret in ("sixteen letters!", "sixteen letters?", "0123456789abcdef", "hex:" + "ab" * 32):
         monkeypatch.setenv("DRAFTBENCH_KEY", secret)
         ids.add(key_id(request_key()))
     assert len(ids) == 4

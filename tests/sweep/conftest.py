@@ -3,6 +3,7 @@ are the slow part, and nothing here depends on them."""
 
 import os
 import shutil
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -16,6 +17,7 @@ from draftbench.run_folder.run import read_run
 from draftbench.sweep import SweepOptions, engine_ask, engine_check, engine_prepare, prepare, worker
 from draftbench.sweep.measure import measure_sweep
 from draftbench.sweep.options import ServingOptions
+from draftbench.sweep.resume import SweepState
 from draftbench.traffic import TrafficQuery
 
 
@@ -66,9 +68,21 @@ def made_up_costs(loaded, sizes, enough):
     ]
 
 
+def of_one_kind(run):
+    """With lists that were read, where a reader of the folder has not asked for them yet."""
+    replays = [
+        {name: getattr(replay, name) for name in type(replay).__struct_fields__}
+        for replay in run.replays
+        if not isinstance(replay, StackReplay)
+    ]
+    return replays, replace(run, replays=())
+
+
 @pytest.fixture
 def small(monkeypatch, tmp_path):
-    """What the tests of a sweep start from; `sweep` ends one in a folder, `found` reads it."""
+    """What the tests of a sweep start from; `sweep` ends one in a folder, `found` reads it. What a
+    sweep knows of its run at the end is what everybody reads.
+    """
     monkeypatch.setattr(worker, "time_steps", made_up_costs)
     os.environ["TOKENIZERS_PARALLELISM"] = "false"
     notes = Notes()
@@ -76,8 +90,19 @@ def small(monkeypatch, tmp_path):
     def prepared(*drafts, **changes):
         return prepare(options(*drafts, **changes), "draftbench sweep", notes)
 
+    states, read = [], SweepState.read
+
+    def read_state(prepared, folder):
+        states.append(read(prepared, folder))
+        return states[-1]
+
+    monkeypatch.setattr(SweepState, "read", read_state)
+
     def sweep(*drafts, out="run", **changes):
-        return measure_sweep(prepared(*drafts, **changes), tmp_path / out, notes)
+        folder = measure_sweep(prepared(*drafts, **changes), tmp_path / out, notes)
+        seen, kept = states[-1].run(), read_run(folder)
+        assert of_one_kind(seen) == of_one_kind(replace(kept, manifest=seen.manifest, path=None))
+        return folder
 
     return SimpleNamespace(
         prepared=prepared,

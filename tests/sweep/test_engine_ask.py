@@ -12,7 +12,7 @@ from sweep.engine import FakeEngine, FakeServer, rows_of, unreachable, writes
 
 from draftbench.engines.client import Fault
 from draftbench.errors import EngineError, RunFolderError
-from draftbench.planner.caveats import unfinished
+from draftbench.planner.doubts import unfinished
 from draftbench.planner.recommend import recommend
 from draftbench.records import Candidate, DraftingMode, Failure, MachineState, Served
 from draftbench.run_folder.folder import PrivateStart, PrivateText, RunFolder
@@ -346,11 +346,89 @@ def test_two_servers_of_the_users_take_turns_request_by_request(served):
     found = served("ngram", on=[spec, plain])
     assert {facts.started for facts in found.run.engines} == {False}
     turns = [each for each in order if each[1]][-4:]
-    assert [k for k, _ in turns] == [0, 4, 0, 4]
+    assert [k for k, _ in turns] == [0, 4, 4, 0]  # each begins as often as the other
     assert turns[0][1] == turns[1][1]
     assert len(rows_of(found.run, 4)) == len(rows_of(found.run, 0, repeat=1)) == 2
     assert len({row.process for row in rows_of(found.run, 4) + rows_of(found.run, 0, 1)}) == 1
     assert rows_of(found.run, 4)[0].candidate == LOOKUP
+
+
+SIDE_BY_SIDE = {"controls": False, "serving": {"side_by_side": True}}
+
+
+def in_order(found):
+    """Which servers answered what, by k."""
+    return [(row.k, row.request) for row in found.run.served]
+
+
+def test_a_server_without_a_draft_is_up_beside_each_and_they_take_turns(served):
+    found = served("ngram", **TWO, **SIDE_BY_SIDE)
+    assert found.engine.ks == [0, 0, 2, 0, 4]
+    first, second = (request for _, request in in_order(found)[:2])
+    for at, k in ((2, 2), (6, 4)):
+        turns = in_order(found)[at : at + 4]
+        assert turns == [(0, first), (k, first), (k, second), (0, second)]
+    of_session = {}
+    for row in found.run.served:
+        of_session.setdefault(row.process, set()).add((row.k, row.repeat))
+    # Each has its own number, whatever else was started.
+    assert list(of_session.values()) == [{(0, 0)}, {(0, 1), (2, 0)}, {(0, 2), (4, 0)}]
+    assert served("ngram", **TWO, **SIDE_BY_SIDE).engine.ks == []
+
+
+def test_servers_side_by_side_are_restarted_together(served, small):
+    """In the second repeat in the opposite order; the responses are written once."""
+    sweep = TWO | SIDE_BY_SIDE | {"serving": {"side_by_side": True, "restarts": 2}}
+    found = served(small.models / "draft", "ngram", **sweep)
+    pairs = [("draft", 2), ("draft", 4), ("ngram", 2), ("ngram", 4)]
+    assert [(f.candidate.draft, f.k) for f in found.run.engines if f.candidate] == [
+        *pairs,
+        *pairs[::-1],
+    ]
+    assert found.engine.ks == [0, *(k for _, each in pairs + pairs[::-1] for k in (0, each))]
+    plain = [(row.server, row.repeat) for row in found.run.served if row.k == 0]
+    assert len(set(plain)) == len({repeat for _, repeat in plain}) == 9
+    assert len(found.run.decodes) == 2 * 8 * 2  # each once with its draft and once beside it
+
+
+def test_a_load_is_kept_by_one_of_two_servers_at_a_time(served):
+    """As many requests in a turn as keep it full, four times as many as are in flight."""
+    sweep = ONE | SIDE_BY_SIDE | {"concurrency": (2,), "requests": 12, "measure_requests": 12}
+    run = served("ngram", **sweep).run
+    turns = [row.k for row in run.served if row.concurrency == 2]
+    assert turns == [0] * 8 + [2] * 8 + [2] * 4 + [0] * 4
+
+
+def test_what_one_of_two_servers_missed_is_asked_of_both_again(served):
+    """The one that drafts is gone after a request, the third that it is asked in a row ends the
+    session.
+    """
+
+    def make(start, number):
+        return FakeServer(lives=3 if start.speculation else 10**6)  # two of the warm-up
+
+    sweep = ONE | SIDE_BY_SIDE | {"requests": 6, "measure_requests": 6}
+    begun = served("ngram", on=FakeEngine(make), **sweep)
+    assert len([row for row in rows_of(begun.run, 2) if row.error]) == engine_ask.MOST_LOST
+    assert "stopped answering" in begun.run.failures[0].reason
+    again = served("ngram", **sweep)
+    assert (again.engine.ks, again.run.failures) == ([0, 2], ())
+    rows = [row for row in again.run.decodes if row.block == "ngram"]
+    by_request = {}
+    for row in rows:
+        by_request.setdefault(row.request, {}).setdefault(row.k, set()).add(row.process)
+    assert len(by_request) == 6
+    # A draft's answer and a plain one of the same session: every request has both.
+    assert all(each[2] <= each[0] for each in by_request.values())
+
+
+def test_two_servers_side_by_side_that_were_killed_amid_their_turns_go_on(served):
+    sweep = TWO | SIDE_BY_SIDE
+    with pytest.raises(Killed):
+        served("ngram", on=killed_at(5), **sweep)  # the one that drafts at k = 4
+    found = served("ngram", **sweep)
+    assert found.engine.ks == [0, 4]
+    assert [len(rows_of(found.run, k)) for k in (2, 4)] == [2, 2]
 
 
 @pytest.mark.parametrize("theirs", [True, False])

@@ -13,7 +13,7 @@ from draftbench.decoder.llama import LlamaRunner
 from draftbench.errors import ModelError, RunFolderError
 from draftbench.models import quantize
 from draftbench.models.source import ModelSource
-from draftbench.planner.caveats import unfinished
+from draftbench.planner.doubts import unfinished
 from draftbench.planner.recommend import recommend
 from draftbench.records import Candidate, Failure, ModelFacts
 from draftbench.run_folder import run as run_folder

@@ -1,12 +1,14 @@
 """Trainings as a user runs them, and where one that is under way keeps what it has."""
 
 import json
+import shutil
 import sys
 from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 from safetensors.torch import load_file
+from scenes import with_fields
 from training.conftest import write_log
 
 from draftbench.acceptance.intervals import Estimate
@@ -60,6 +62,14 @@ def test_too_few_requests_are_refused_before_anything_that_trains_is_loaded(
     monkeypatch.setattr("draftbench.training.examples.MIN_REQUESTS", 1000)
     said = failing(2, "train", swept, "--draft", "spoiled", "--out", tmp_path / "out")
     assert said.startswith("error: too few requests to train and prove the draft on: the run has")
+
+
+def test_a_run_whose_acceptance_is_doubtful_proves_nothing(failing, swept, tmp_path):
+    doubtful = shutil.copytree(swept, tmp_path / "run")
+    with_fields(doubtful / "run.json", under_way=[{"draft": "spoiled", "quant": "none"}])
+    said = failing(2, "train", doubtful, "--draft", "spoiled", "--out", tmp_path / "out")
+    assert said.startswith("error: acceptance, which forecast and proof rest on, is doubtful: this")
+    assert "hint: sweep again, or train all the same with --anyway" in said
 
 
 @slow
