@@ -1,5 +1,6 @@
 """Any server with OpenAI's `/v1/completions`, as a black box: it takes text and returns no token
-ids, so only its speed can be measured. `usage` says how many tokens it wrote.
+ids, so only its speed can be measured. The tokens of its texts are counted here; its own count, in
+`usage`, is believed only where no tokenizer is at hand.
 
 vLLM shares the route, so its answers are decoded here too.
 """

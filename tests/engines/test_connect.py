@@ -184,3 +184,25 @@ def test_an_event_that_stands_for_no_record_is_garbage_and_nothing_else(play):
     (told,) = drive(server, [Ask(("r", 0), [1, 2], 3, Sampling())], concurrency=1)
     server.close()
     assert (told.error, told.output_tokens) == (Fault.GARBAGE, 0)
+
+
+@pytest.mark.parametrize("engine", ["vllm", "llama.cpp", "sglang"])
+@pytest.mark.parametrize("fault", ["busy", "busy 429", "plain", "half"])
+def test_what_is_not_timed_is_asked_again_where_a_server_is_busy_or_breaks_off(
+    connected, monkeypatch, engine, fault
+):
+    monkeypatch.setattr(client, "_PAUSES", (0.0, 0.0))
+    server = connected(play := ScriptedServer(engine, faults={0: fault, 1: fault}))
+    server.echo([[7, 8, 9]])
+    assert len(play.bodies) == 3
+
+
+@pytest.mark.parametrize(("fault", "sent"), [("refuse", 1), ("busy", 3)])
+def test_a_refusal_is_not_asked_again_and_a_busy_server_not_for_ever(
+    connected, monkeypatch, fault, sent
+):
+    monkeypatch.setattr(client, "_PAUSES", (0.0, 0.0))
+    server = connected(play := ScriptedServer("vllm", faults=dict.fromkeys(range(9), fault)))
+    with pytest.raises(AnswerError):
+        server.echo([[7, 8, 9]])
+    assert len(play.bodies) == sent

@@ -156,19 +156,18 @@ def test_nothing_that_may_be_shared_holds_the_marker(shared):
 
 
 def test_nothing_that_may_be_shared_of_a_run_on_servers_holds_the_marker(tmp_path, shared):
-    """What a sweep shows of a server's refusals may quote a prompt; no file and no later command
-    does.
-    """
+    """Nor does the sweep itself print it, though its servers quote prompts."""
     _, folder = shared
     log = tmp_path / "prod.jsonl"
     prompts = [f"def f{i}():  # {MARKER}" for i in range(6)]
     log.write_text("".join(json.dumps({"prompt": text, "id": MARKER}) + "\n" for text in prompts))
     run, base, page = (str(tmp_path / name) for name in ("run", "base.json", "page.html"))
-    how = {"k": 4, "accepts": (2,), "faults": {9: "refuse", 11: "failed"}}
+    how = {"k": 4, "accepts": (2,), "faults": {9: "422", 10: "event", 11: "html"}}
     with ScriptedServer("vllm") as plain, ScriptedServer("vllm", **how) as server:
         words = ["--server", server.url, "--baseline-server", plain.url]
         words += ["--traffic", str(log), "--max-new-tokens", "20"]
-        printed(["sweep", *words, "--drafts", "ngram", "--out", run])  # ids are the server's
+        swept = printed(["sweep", *words, "--drafts", "ngram", "--out", run])  # the server's ids
+    assert b"/v1/completions answers 422: (" in swept
     offline = [
         ["recommend", run, "--all"],
         ["acceptance", run, "--all"],
@@ -177,7 +176,7 @@ def test_nothing_that_may_be_shared_of_a_run_on_servers_holds_the_marker(tmp_pat
         ["gate", "--save", base, run, "--candidate", "draft", "--k", "4"],
         ["gate", "--baseline", base, run],
     ]
-    found = {" ".join(words): printed(words) for words in offline}
+    found = {" ".join(words): printed(words) for words in offline} | {"sweep": swept}
     files = [path for path in tmp_path.rglob("*") if path.is_file() and path != log]
     found |= {str(path): path.read_bytes() for path in files if "private" not in path.parts}
     assert any(name.endswith("served.jsonl") for name in found)
