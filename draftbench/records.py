@@ -584,6 +584,7 @@ class RoundCounts(Record, frozen=True):
     accepted: Count | None = None  # of those
     by_position: tuple[Count, ...] | None = None  # tokens accepted at each draft position
     by_round: tuple[Round, ...] | None = None  # tokens proposed and accepted in each
+    written: Count | None = None  # tokens of all answers since the start
 
     def impossible_in(self, tokens: int) -> str | None:
         """Why an answer of `tokens` cannot have these rounds; None if it can."""
@@ -640,6 +641,7 @@ class Served(OfResponse, Observation, frozen=True):
     tie: bool | None = None
     error: str | None = None
     decode_seconds: Amount | None = None  # after the first token, by the server's own clock
+    shared: bool | None = None  # whether the server wrote other answers meanwhile, by its counters
 
     @property
     def asked_concurrency(self) -> int:

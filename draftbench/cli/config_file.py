@@ -17,7 +17,7 @@ from draftbench.errors import UsageError, did_you_mean
 from draftbench.safe_files import UnreadableError, read_yaml
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Collection, Iterator
 
 PRINT = "print_config"
 
@@ -74,14 +74,16 @@ ConfigArgument = Annotated[
 ]
 
 
-def config_text(context: typer.Context) -> str:
-    """Every flag's value as a file that gives the same values; unset flags are left out."""
+def config_text(context: typer.Context, without: Collection[str] = ()) -> str:
+    """Every flag's value as a file that gives the same values; unset flags are left out, and those
+    `without` which it is wanted.
+    """
     import yaml
 
     shown = {}
     for flag, parameter in _flags(context):
         value = context.params[parameter.name]
-        if value is not None:
+        if value is not None and flag not in without:
             shown[flag] = str(value) if isinstance(value, Path) else value
     text: str = yaml.safe_dump(shown, sort_keys=False, allow_unicode=True)
     return text.rstrip("\n")

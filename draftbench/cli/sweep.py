@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import gc
 import time
-from contextlib import suppress
+from contextlib import nullcontext, suppress
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -16,6 +17,7 @@ from draftbench.cli.flags import require_measured, traffic_flag, traffic_query
 from draftbench.cli.invocation import as_called, command
 from draftbench.cli.output import QUIET, TEXT_FORMATS, Output, width, write_result
 from draftbench.cli.signals import how_to_resume, resumable
+from draftbench.engines.secrets import kept_in
 from draftbench.errors import AuditError, ModelError
 from draftbench.flags import (
     drafts_flag,
@@ -27,7 +29,7 @@ from draftbench.flags import (
     target_flag,
 )
 from draftbench.hub import Trust, refuse_missing
-from draftbench.run_folder.folder import MANIFEST, RunFolder
+from draftbench.run_folder.folder import MANIFEST, PRIVATE, RunFolder, hides_values
 from draftbench.sweep.options import ServingOptions, SweepOptions, check_options
 from draftbench.traffic import TrafficQuery
 
@@ -123,7 +125,8 @@ def sweep(
         plan = dry_run_of(prepared)
         output.show(plan, sections(plan))
         return 0
-    code, answer = run_sweep(options, out, as_called(), watcher, output)
+    settings = config_text(context, ("out", "output"))
+    code, answer = run_sweep(options, out, as_called(), watcher, output, settings)
     again = next_sweep(answer, RunFolder(out).manifest, str(out))
     page = command("report", str(out), "--html", str(out / "report.html"))
     following = [f"{command()} {again}"] if again else []
@@ -132,10 +135,15 @@ def sweep(
 
 
 def run_sweep(
-    options: SweepOptions, out: Path, called: str, watcher: TerminalWatcher, output: Output
+    options: SweepOptions,
+    out: Path,
+    called: str,
+    watcher: TerminalWatcher,
+    output: Output,
+    settings: str = "",
 ) -> tuple[int, Recommendation]:
     """Measure, then print the recommendation and what could not be measured completely. Returns the
-    exit code and the recommendation.
+    exit code and the recommendation. `settings` are kept where the run's command hides some.
     """
     from draftbench.cli.recommend import render
     from draftbench.planner.recommend import recommend
@@ -145,9 +153,13 @@ def run_sweep(
     from draftbench.sweep.measure import measure_sweep
     from draftbench.sweep.work import stages_to_come
 
-    with resumable(out / MANIFEST):
+    redacted = (out / MANIFEST).exists() and not (out / PRIVATE).exists()
+    said = nullcontext() if redacted else kept_in(out / PRIVATE / "servers" / "said.log")
+    with resumable(out / MANIFEST), said:
         with watcher:
             prepared = prepare(options, called, watcher)
+            if hides_values(prepared.manifest.command):
+                prepared = replace(prepared, settings=settings)
             describe(prepared, watcher)
             # How fast an engine reads its weights is unknown here.
             watcher.expect(

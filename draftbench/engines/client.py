@@ -13,16 +13,16 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
-import re
 import threading
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Coroutine, Iterator, Mapping
+import time
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Coroutine, Iterator
 from enum import StrEnum
 from typing import Any, TypeVar
 
 import httpx2
 import msgspec
 
-from draftbench.engines.secrets import on_one_line
+from draftbench.engines.secrets import known_phrases, on_one_line, shown
 from draftbench.errors import EngineError
 
 TOKEN_VARIABLE = "DRAFTBENCH_API_KEY"
@@ -30,13 +30,9 @@ MOST_BYTES = 8 << 20  # of an answer that is one document
 SECONDS = 60.0  # for it
 STREAM_SECONDS, IDLE_SECONDS = 600.0, 120.0  # for a stream of events, and without any byte of it
 NO_ENTRY = (401, 403)  # statuses that ask for a token
-# Phrases in error messages that no prompt is quoted in, so that they may be recorded.
-_KNOWN = re.compile(
-    r"(?i)maximum context length(?: is \d+ tokens)?|exceeds? the available context size"
-    r"|out of memory|loading model|not supported|too many requests|unauthorized|invalid api key"
-    r"|engine ?(?:core|process)? (?:is dead|encountered an issue)|connection refused"
-    r"|connection reset|disconnected without sending a response|name or service not known"
-)
+# Statuses of a server that is busy or failed once, and the seconds after which it is asked again
+# for what is not timed.
+_PASSING, _PAUSES = (429, 500, 502, 503, 504), (0.3, 1.5)
 
 T = TypeVar("T")
 
@@ -56,8 +52,8 @@ class Fault(StrEnum):
 
 
 class AnswerError(EngineError):
-    """A request that was not answered as it should be. The message shows what the server `said`;
-    of that only known phrases are recorded, since it may quote a prompt.
+    """A request that was not answered as it should be. What the server `said` may quote a prompt:
+    of that the message has what may be printed.
     """
 
     unanswered = True
@@ -66,12 +62,11 @@ class AnswerError(EngineError):
         self, fault: Fault, reason: str, *, hint: str, said: str = "", status: int | None = None
     ) -> None:
         token = os.environ.get(TOKEN_VARIABLE)  # which some quote
-        said = on_one_line(" ".join(said.split()), [token] if token else [])
-        known = ", ".join(dict.fromkeys(match.group() for match in _KNOWN.finditer(said)))
+        message, recorded = shown(said, [token] if token else []), known_phrases(said)
         super().__init__(
-            f"{reason}: {said}" if said else reason,
+            f"{reason}: {message}" if message else reason,
             hint=hint,
-            safe_message=f"{reason}: {known}" if known else reason,
+            safe_message=f"{reason}: {recorded}" if recorded else reason,
         )
         self.fault = fault
         self.status = status  # of HTTP, where that says no
@@ -127,11 +122,19 @@ class Http:
             raise
 
     def json(self, path: str, body: Any = None, *, type: type[T]) -> T:
-        """Send a GET, or a POST where there is a body, and decode the answer.
+        """Send a GET, or a POST where there is a body, and decode the answer; a server that is busy
+        or breaks off is asked again.
 
         Raises:
             AnswerError: there is no answer, or not one of this type.
         """
+        for pause in _PAUSES:
+            try:
+                return self.run(self.fetch(path, body, type=type))
+            except AnswerError as error:
+                if error.status not in _PASSING and error.fault is not Fault.CUT:
+                    raise
+            time.sleep(pause)
         return self.run(self.fetch(path, body, type=type))
 
     async def fetch(self, path: str, body: Any = None, *, type: type[T]) -> T:
@@ -233,6 +236,8 @@ class Http:
             raw += piece
             if len(raw) > 64 << 10:
                 break
+        # Not every server has every route; what it says of one that it lacks is not worth keeping.
+        lacks = status == 404 and response.request.method == "GET"
         token = f"put the server's token into the environment variable {TOKEN_VARIABLE}"
         hint = dict.fromkeys(NO_ENTRY, token) | {
             429: "the server has no room for more requests: lower the concurrency",
@@ -242,7 +247,7 @@ class Http:
             Fault.FAILED if status in (500, 502, 504) else Fault.REFUSED,
             f"{path} answers {status}",
             hint=hint.get(status, "see the server's log"),
-            said=_message(bytes(raw)),
+            said="" if lacks else raw.decode(errors="replace"),
             status=status,
         )
 
@@ -262,18 +267,14 @@ def from_json(raw: bytes, type: type[T]) -> T:
     try:
         return msgspec.json.decode(raw, type=type)
     except (msgspec.DecodeError, RecursionError, UnicodeDecodeError) as error:
-        reason = "the server answers something that no such server does"
-        raise garbage(reason, str(error)) from error
+        # Types and places, none of its values.
+        raise garbage(f"the server answers something that no such server does: {error}") from error
 
 
-def garbage(what: str, said: str = "") -> AnswerError:
+def garbage(what: str) -> AnswerError:
     """An answer that no server of this kind gives."""
-    return AnswerError(
-        Fault.GARBAGE,
-        what,
-        hint="see what runs at this address, and which version of it",
-        said=said,
-    )
+    hint = "see what runs at this address, and which version of it"
+    return AnswerError(Fault.GARBAGE, what, hint=hint)
 
 
 def other_ids() -> AnswerError:
@@ -288,20 +289,8 @@ def other_ids() -> AnswerError:
 def failure(message: object) -> AnswerError:
     """An error that a server reports within an answer."""
     return AnswerError(
-        Fault.FAILED, "the server says", hint="see the server's log", said=str(message)
+        Fault.FAILED, "the server reports an error", hint="see the server's log", said=str(message)
     )
-
-
-def _message(raw: bytes) -> str:
-    """The message in the body of a refusal, which every server wraps differently."""
-    try:
-        body = msgspec.json.decode(raw)
-    except (msgspec.DecodeError, RecursionError):
-        return raw.decode(errors="replace")
-    for key in ("error", "message", "detail"):
-        if isinstance(body, Mapping) and body.get(key):
-            body = body[key]
-    return body if isinstance(body, str) else raw.decode(errors="replace")
 
 
 def _checked(url: str) -> str:

@@ -16,12 +16,14 @@ from draftbench.records import MOST, RoundCounts
 
 _SAMPLE = re.compile(r"^\w+:(\w+?)(?:\{([^\n]*)\})? (\S+)", re.MULTILINE)
 _POSITION = re.compile(r'\bposition="(\d{1,4})"')
+_ROUNDED = re.compile(r"^\w+:tokens_predicted_total(?:\{[^\n]*\})? [\d.]+e", re.MULTILINE)
 _BY_POSITION = "spec_decode_num_accepted_tokens_per_pos_total"
 # Of several names the first that the page has.
 _NAMES = {
     "rounds": ("spec_decode_num_drafts_total", "spec_verify_calls_total"),
     "drafted": ("spec_decode_num_draft_tokens_total",),
     "accepted": ("spec_decode_num_accepted_tokens_total",),
+    "written": ("generation_tokens_total", "tokens_predicted_total"),
 }
 
 
@@ -44,6 +46,7 @@ def since(before: RoundCounts, now: RoundCounts) -> RoundCounts:
         drafted=difference("drafted"),
         accepted=difference("accepted"),
         by_position=positions,
+        written=difference("written"),
     )
 
 
@@ -68,6 +71,8 @@ def read_counters(page: str) -> RoundCounts:
         by_position=tuple(positions.get(i, 0) for i in range(max(positions) + 1))
         if positions
         else None,
+        # Six digits of a larger number are no exact count (llama-server).
+        written=None if _ROUNDED.search(page) else first["written"],
     )
 
 

@@ -3,6 +3,9 @@
 Closed loop: a fixed number of requests is in flight until the last measured one ends; fillers keep
 the load up while the last ones end. Open loop: each request is sent at its time of arrival, however
 many are in flight. Nothing is retried: an error is an answer too.
+
+Tokens are counted here: by the ids that come back, else by the text where its tokenizer is at hand.
+Only without both a server's own count is believed.
 """
 
 from __future__ import annotations
@@ -10,15 +13,23 @@ from __future__ import annotations
 import asyncio
 import queue
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import aclosing
-from itertools import cycle, pairwise
+from itertools import cycle
 from typing import Any
 
+import msgspec
+
+from draftbench.engines import client
 from draftbench.engines.client import AnswerError, Fault, garbage
 from draftbench.engines.counters import since
 from draftbench.engines.engine import Answer, Ask, Server
 from draftbench.records import RoundCounts
+
+# After so many seconds without a token a wait is worth a line, and another one a minute.
+SILENT_SECONDS, SECONDS_BETWEEN_LINES = 20.0, 60.0
+# How a server may say that an answer ended; other words may be a prompt's.
+_ENDS = {"", "stop", "length", "abort", "error", "cancelled", "content_filter", "tool_calls"}
 
 
 def drive(
@@ -28,11 +39,13 @@ def drive(
     concurrency: int | None = None,
     fillers: Sequence[Ask] = (),
     seconds: float | None = None,
+    note: Callable[[str], None] = lambda _: None,
 ) -> Iterator[Answer]:
     """Send requests and yield their answers, in the order in which they end.
 
     With `concurrency` that many are in flight; without, each is sent at its `arrival`. Answers to
-    fillers are not yielded. Leaving the iteration cancels the requests in flight.
+    fillers are not yielded. Leaving the iteration cancels the requests in flight. `note` takes a
+    line on a server that sends nothing.
 
     Raises:
         TimeoutError: it took longer than `seconds`; the requests in flight were cancelled.
@@ -52,10 +65,21 @@ def drive(
             stopped.set()
 
     future = asyncio.run_coroutine_threadsafe(to_the_end(), server.http.loop)
+    patience = SILENT_SECONDS
     try:
-        while (answer := answers.get()) is not None:
+        while True:
+            try:
+                answer = answers.get(timeout=patience)
+            except queue.Empty:
+                if waiting := work.waiting():
+                    note(waiting)
+                    patience = SECONDS_BETWEEN_LINES
+                continue
+            if answer is None:
+                return
             if isinstance(answer, BaseException):
                 raise answer
+            patience = SILENT_SECONDS
             yield answer
     finally:
         future.cancel()
@@ -70,6 +94,21 @@ class _Drive:
         self._clock = server.http.loop.time
         self._begun = self._clock()
         self._flying: set[Answer] = set()  # answers of the requests in flight
+
+    def waiting(self) -> str:
+        """A line on the requests for which no token came for long; empty if there are none."""
+        silent = [
+            seconds
+            for answer in tuple(self._flying)
+            if (seconds := self._since(answer) - max(answer.arrivals, default=0)) >= SILENT_SECONDS
+        ]
+        if not silent:
+            return ""
+        requests = f"{len(silent)} request{'s' * (len(silent) > 1)} in flight"
+        return (
+            f"no token for {max(silent):.0f} s ({requests}): each is given up after "
+            f"{client.STREAM_SECONDS:.0f} s"
+        )
 
     async def closed(self, asks: Sequence[Ask], concurrency: int, fillers: Sequence[Ask]) -> None:
         waiting, left, all_ended = iter(asks), len(asks), asyncio.Event()
@@ -102,15 +141,20 @@ class _Drive:
                 flying.create_task(self._measure(ask, alone=False))
 
     async def _measure(self, ask: Ask, *, alone: bool) -> None:
-        around = alone and self._server.counts_around
-        before = await self._count() if around else None
+        before = await self._count() if alone and self._server.counts_around else None
         answer = await self._answer(ask)
         if answer.counts and (what := answer.counts.impossible_in(answer.output_tokens)):
             answer.counts = None
             answer.reason = answer.reason or f"the server counts {what}"
             answer.error = answer.error or Fault.GARBAGE
         if before is not None:
-            answer.counts = self._server.rounds_of(answer, since(before, await self._count()))
+            around = since(before, await self._count())
+            if around.written is not None and answer.error is None:
+                # Rounds may go past the end of an answer.
+                past_end = 2 * (len(around.by_position or ()) + 1)
+                answer.shared = around.written > answer.count + past_end
+            its_own = msgspec.structs.replace(around, written=None)
+            answer.counts = self._server.rounds_of(answer, its_own)
         self._answers.put(answer)
 
     async def _count(self) -> RoundCounts:
@@ -120,30 +164,48 @@ class _Drive:
             return RoundCounts()
 
     async def _answer(self, ask: Ask) -> Answer:
-        server, answer = self._server, Answer(ask, sent=self._clock() - self._begun)
+        answer = Answer(ask, sent=self._clock() - self._begun)
         self._flying.add(answer)
         for other in self._flying:
             other.in_flight = max(other.in_flight, len(self._flying))
         try:
-            await self._receive(answer)
+            try:
+                await self._receive(answer)
+            finally:
+                self._flying.remove(answer)
+            await self._count_tokens(answer)
         except AnswerError as error:
             answer.error, answer.status, answer.reason = error.fault, error.status, error.message
-        self._flying.remove(answer)
-        if answer.error is None:
-            if not answer.arrivals:  # it ended without a token
-                answer.arrivals, answer.chunks = [self._since(answer)], [0]
-            if answer.stated not in (None, answer.count):  # it wrote tokens without their ids
-                answer.count, answer.tokens = answer.stated, None
-                pieces = len(answer.chunks)  # evenly, as the server gives only their sum
-                ends = [answer.count * at // pieces for at in range(pieces + 1)]
-                answer.chunks = [end - begin for begin, end in pairwise(ends)]
-            try:
-                await server.settle(answer)
-            except AnswerError:
-                answer.tokens = None
+        answer.finish = answer.finish if answer.finish in _ENDS else "other"
         if not ask.log_p or len(answer.log_p or ()) != answer.count:
             answer.log_p = None
         return answer
+
+    async def _count_tokens(self, answer: Answer) -> None:
+        """Complete an answer that came in whole with its number of tokens. Raises: AnswerError."""
+        server = self._server
+        if not answer.arrivals:  # it ended without a token
+            answer.arrivals, answer.chunks = [self._since(answer)], [0]
+        if answer.stated not in (None, answer.count):  # it wrote tokens without their ids
+            answer.count, answer.tokens = answer.stated, None
+        try:
+            await server.settle(answer)
+        except AnswerError:
+            answer.tokens = None
+        if answer.tokens is None and server.tokens_in is not None:
+            written = await asyncio.to_thread(server.tokens_in, answer.text)
+            # The token that ended it counts, and has no text.
+            count = written + bool(answer.finish == "stop" and (written or answer.stated))
+            limit = answer.ask.limit
+            if count > limit + limit // 10 + 2:
+                raise garbage(
+                    f"its text has {count} tokens by the tokenizer here, and its limit is {limit}"
+                )
+            answer.count = min(count, limit)  # a text may be split into tokens in several ways
+        elif answer.count > answer.ask.limit:
+            raise _too_many()
+        if answer.output_tokens != answer.count:
+            answer.spread()
 
     async def _receive(self, answer: Answer) -> None:
         """Send the request and read the stream of its answer. Raises: AnswerError."""
@@ -160,8 +222,8 @@ class _Drive:
                 if new or (not server.returns_ids and len(answer.text) > length):
                     answer.arrivals.append(arrival)
                     answer.chunks.append(new)
-                if max(answer.count, answer.stated or 0) > ask.limit:
-                    raise garbage("the server wrote more tokens than its limit")
+                if answer.count > ask.limit:
+                    raise _too_many()
                 if answer.ended:
                     break
         if not answer.ended and (server.returns_ids or not answer.finish):
@@ -172,3 +234,7 @@ class _Drive:
     def _since(self, answer: Answer) -> float:
         """Seconds since a request was sent."""
         return self._clock() - self._begun - answer.sent
+
+
+def _too_many() -> AnswerError:
+    return garbage("the server wrote more tokens than its limit")

@@ -7,9 +7,9 @@ and is the last of its ids. Rounds are recorded as the engine counts them.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
-from itertools import accumulate
+from itertools import accumulate, pairwise
 from typing import Annotated, Any, ClassVar, TypeVar
 
 import msgspec
@@ -68,6 +68,7 @@ class Answer:
     counts: RoundCounts | None = None
     log_p: list[float] | None = field(default_factory=list)
     decode_seconds: float | None = None  # after the first token, by the server's own clock
+    shared: bool | None = None  # whether the server wrote other answers meanwhile
     error: Fault | None = None
     status: int | None = None  # of HTTP, where that says no
     reason: str = ""  # of the error, in one line that may be printed
@@ -81,6 +82,18 @@ class Answer:
     @property
     def output_tokens(self) -> int:
         return sum(self.chunks)
+
+    @property
+    def miscounted(self) -> bool:
+        """Whether the server counts others than there are; how the end counts may differ."""
+        stated = self.output_tokens if self.stated is None else self.stated
+        return abs(stated - self.output_tokens) > 2 + self.output_tokens // 10
+
+    def spread(self) -> None:
+        """Share the tokens out evenly over the pieces, where only their number is known."""
+        pieces = len(self.chunks)
+        ends = [self.count * at // pieces for at in range(pieces + 1)]
+        self.chunks = [end - begin for begin, end in pairwise(ends)]
 
     def served(self, *, concurrency: int | None, **of: Any) -> Served:
         """Its record; `of` says which server answered what. A `concurrency` of None: the request
@@ -162,6 +175,8 @@ class Server(ABC):
     bytes_per_token: ClassVar[int] = 16 << 10  # more is no answer
     # Whether rounds come from the server's counters, read around each request that is alone.
     counts_around: bool = False
+    # How many of its target's tokens a text has, where the tokenizer is at hand.
+    tokens_in: Callable[[str], int] | None = None
     constraints: ClassVar[frozenset[str]] = frozenset()  # the kinds that it holds answers to
     owner: ClassVar[str] = ""  # of its models, as its own list of them says
 

@@ -3,14 +3,21 @@
 Of what a user adds to the start of a server only the form is recorded outside the private part,
 whatever it says: no list of names knows every secret. What is only printed is searched for what
 looks like one.
+
+A server that was sent a prompt may quote it, in any form. Of its messages only known phrases and
+the length are shown, by `shown`; the whole goes into the private part of the run.
 """
 
 from __future__ import annotations
 
+import contextlib
+import os
 import re
 import shlex
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextvars import ContextVar
 from itertools import pairwise
+from pathlib import Path
 
 from draftbench.safe_files import without_controls
 
@@ -36,6 +43,23 @@ _IN_TEXT = (
     re.compile(r"(://)([^\s/@]+)(?=@)"),  # a user and a password in an address
     re.compile(r"()(\b(?:hf_|sk-|gh[pousr]_|github_pat_|nvapi-|AKIA)[\w-]{12,})"),
 )
+# Phrases of servers and of the network in which no prompt is quoted.
+_KNOWN = re.compile(
+    r"(?i)maximum context length(?: is \d+ tokens)?|exceeds? the available context size"
+    r"|out of memory|loading model|not supported|too many requests|rate limit|unauthorized"
+    r"|invalid api key|internal server error|service unavailable|bad gateway|not found"
+    r"|engine ?(?:core|process)? (?:is dead|encountered an issue)|out of pages"
+    r"|(?:unknown|unexpected|unrecognized) (?:field|argument|parameter)|not permitted"
+    r"|\b(?:top_k|min_p|repetition_penalty|stream_options|max_tokens|logprobs|response_format"
+    r"|structured_outputs|cache_salt|return_token_ids|n_predict|json_schema|sampling_seed)\b"
+    r"|all connection attempts failed|connection refused|connection reset"
+    r"|disconnected without sending a response"
+    r"|name or service not known|name resolution|no route to host|network is unreachable"
+    r"|certificate verify failed|hostname mismatch"
+)
+_SAID = 64 << 10  # characters of a message that are kept
+# The file of the run under way that keeps what servers say.
+_said: ContextVar[Path | None] = ContextVar("said", default=None)
 LONGEST = 300  # characters of somebody else's words that are repeated
 # A shorter value is hidden only where its name stands beside it: it may be part of any word.
 _SHORTEST = 6
@@ -113,3 +137,44 @@ def hidden_in(text: str) -> str:
     for pattern in _IN_TEXT:
         text = pattern.sub(rf"\1{HIDDEN}", text)
     return text
+
+
+@contextlib.contextmanager
+def kept_in(file: Path) -> Iterator[None]:
+    """Meanwhile, append what servers say to this file of a run's private part."""
+    before = _said.set(file)
+    try:
+        yield
+    finally:
+        _said.reset(before)
+
+
+def known_phrases(said: str) -> str:
+    """What may be recorded of a server's message; empty if it has no known phrase."""
+    return ", ".join(dict.fromkeys(match.group() for match in _KNOWN.finditer(said[:_SAID])))
+
+
+def shown(said: str, known: Iterable[str] = ()) -> str:
+    """What may be printed of a server's message: known phrases, how long it is, and where it is
+    kept, with `known` secrets hidden; empty if it says nothing.
+    """
+    if not (said := " ".join(said.split())):
+        return ""
+    if (phrases := known_phrases(said)).lower() == said.lower():
+        return phrases
+    file = _said.get()
+    kept = file is not None and _kept(file, on_one_line(said, known, _SAID))
+    where = f"kept in {file}" if kept else "not shown, since they may quote a prompt"
+    return f"{phrases} ({len(said)} characters, {where})".lstrip()
+
+
+def _kept(file: Path, line: str) -> bool:
+    """Append a line to a file that only its owner can read; whether that worked."""
+    flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
+    try:
+        file.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        with os.fdopen(os.open(file, flags, 0o600), "a", errors="replace") as stream:
+            stream.write(f"{line}\n")
+    except OSError:
+        return False
+    return True

@@ -167,7 +167,8 @@ class Vllm(TokenServer, OpenAi):
                 if speculation[2]:
                     settings["speculative_model"] = speculation[2]
         version, card = self.http.json("/version", type=Version).version, self._card()
-        self.counts_around = counters.by_position is not None and not _tells_rounds(version)
+        # Rounds that answers do not tell, and what other clients were answered.
+        self.counts_around = counters.by_position is not None or counters.written is not None
         if card.root:
             settings["weights"] = PurePath(card.root).name
         return ServerFacts(

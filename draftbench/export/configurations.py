@@ -99,6 +99,16 @@ def configure(plan: ServePlan, engine: str, version: str | None = None) -> Engin
             f"{form} checkpoint of the draft (llm-compressor, GPTQ or AWQ; --draft names it) and "
             "measure it; an unquantized draft is not the one recommended"
         )
+    files = [name for name in (plan.target, plan.draft) if name and name.endswith(".gguf")]
+    if files and not rules.reads_gguf and engine != plan.engine:
+        head = how.model in files and how.method != "draft-model"
+        differences.insert(
+            0,
+            f"{rules.name} {'takes no .gguf head' if head else 'was not tried with .gguf files'}: "
+            f"give it what {' and '.join(f'`{name}`' for name in files)} "
+            f"{'was' if len(files) == 1 else 'were'} made from, with --target and --draft, and "
+            "measure there: other weights may be accepted otherwise",
+        )
     # The most urgent first: what breaks requests, why not to trust the answer, what is not as
     # measured, what has to be set.
     to_do = [*plan.doubts, *differences]

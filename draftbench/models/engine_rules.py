@@ -70,6 +70,7 @@ class EngineRules(msgspec.Struct, frozen=True):
     sampling: str | None = None
     started: bool = False  # whether draftbench can start it (its adapter knows how)
     converts: bool = False  # whether it loads only files that were converted and quantized before
+    reads_gguf: bool = False  # whether it is known to load .gguf files
     stacks: bool = False  # whether it can try prompt lookup before another draft
     lookup: LookupRule = BUILT_IN_LOOKUP  # how its prompt lookup works
     older_lookup: LookupRule | None = None  # of an older runner, which it uses on a CPU
@@ -317,6 +318,7 @@ ENGINE_RULES = {
         pins=(),
         form="flags of builds from May 2026 on (pull requests 22397 and 22964)",
         converts=True,
+        reads_gguf=True,
         # Begin and end tokens count only where the target adds them.
         rules=(
             ("other_kind", "refuses", "the vocabularies are {}"),
@@ -366,6 +368,7 @@ ENGINE_RULES = {
     ),
     "transformers": EngineRules(
         name="transformers",
+        reads_gguf=True,
         methods=("draft-model", "ngram", "mtp"),
         form="written for transformers 5.x; one request at a time, batches are not supported",
         # Equal vocab_size counts as the same tokenizer, and both tokenizers are then not allowed.

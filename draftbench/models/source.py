@@ -151,6 +151,10 @@ class ModelSource:
             tokenizer("a")  # settings of a wrong type are only noticed here
             return tokenizer
 
+    def tokens_in(self, text: str) -> int:
+        """How many tokens a text has, with none added."""
+        return len(self.tokenizer(text, add_special_tokens=False)["input_ids"])
+
     def load(self, dtype: torch.dtype, device: str) -> Any:
         """The causal language model in evaluation mode on `device` ("auto": transformers'
         device map).

@@ -28,7 +28,12 @@ from draftbench.records import Candidate, candidate_names
 from draftbench.remembered import remembered
 from draftbench.run_folder.manifest import differing_machine
 from draftbench.run_folder.run import Run
-from draftbench.run_folder.served import not_answered
+from draftbench.run_folder.served import (
+    clock_contradicts,
+    counts_contradict,
+    not_answered,
+    shared_answers,
+)
 
 # Above this load per core when a run begins, its times are noisy.
 LOAD_AVERAGE = 0.75
@@ -66,6 +71,7 @@ def doubts(evaluator: Evaluator) -> tuple[Caveat, ...]:
         *about_acceptance(evaluator.run),
         *(Caveat("borrowed-costs", text) for text in evaluator.source.caveats),
         *(_of_machine(timed) if timed else ()),
+        *(_of_servers(timed) if timed else ()),
         *_of_baseline(evaluator.effects.cells),
     )
 
@@ -149,6 +155,24 @@ def _of_replay(run: Run, candidate: Candidate) -> Iterator[Caveat]:
             decisive=failed,
             short=fault.message if failed else f"{fault.kind}: {fault.advice}",
         )
+
+
+def _of_servers(run: Run) -> Iterator[Caveat]:
+    """What servers say that texts, the client's clock or their own counters contradict."""
+    if apart := counts_contradict(run.served or (*run.trajectories, *run.decodes)):
+        answers = f"{apart[0]} of {apart[1]} answers"
+        short = f"equal texts have unequal counts of tokens ({answers})"
+        text = f"{short}: tokens per second of servers that count differently cannot be compared"
+        hint = "sweep again with --tokenizer, by which tokens are counted here"
+        yield Caveat("miscounted", f"{text}; {hint}", decisive=True, short=short)
+    if factor := clock_contradicts(run.served):
+        text = f"a server's own clock shows {factor:.2f} times what the client saw"
+        yield Caveat("other-clock", f"{text}: all times are the client's")
+    if others := shared_answers(run.served):
+        short = f"another user was served during {others[0]} of {others[1]} answers"
+        text = f"{short}, by the server's own counters: speeds were shared, and rounds are unknown"
+        hint = "repeat the sweep on servers that nobody else uses"
+        yield Caveat("shared-server", f"{text}; {hint}", decisive=True, short=short)
 
 
 def unanswered(run: Run) -> Iterator[Caveat]:

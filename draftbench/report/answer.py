@@ -8,6 +8,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 from itertools import groupby, pairwise
 from operator import attrgetter
+from pathlib import Path
 from typing import NamedTuple
 
 import msgspec
@@ -42,6 +43,7 @@ from draftbench.report.text import (
     shortened,
     with_ends,
 )
+from draftbench.run_folder.folder import command_of
 from draftbench.run_folder.manifest import Manifest
 
 LONGEST_NAME = 40
@@ -170,10 +172,11 @@ def to_settle(answer: Recommendation) -> str | None:
 
 def next_sweep(answer: Recommendation, manifest: Manifest, run: str) -> str | None:
     """The words after `draftbench` of the sweep to run next; None if no sweep is known to settle
-    the decision, or if it needs more traffic or another server. `run` is the run's folder.
+    the decision, if it needs more traffic or another server, or if values of the last one's command
+    were deleted. `run` is the run's folder.
     """
     following = _next_sweep(answer)
-    _, *words = SHELL_WORD.findall(manifest.command)
+    _, *words = SHELL_WORD.findall(command_of(manifest, Path(run)) or "hidden")
     if following is None or following.flags is None or words[:1] != ["sweep"]:
         return None
     flags = {**({"--out": run} if following.resumes else {}), **following.flags}

@@ -14,6 +14,7 @@ from __future__ import annotations
 import contextlib
 import fcntl
 import os
+import shlex
 import shutil
 from collections.abc import Iterable, Iterator
 from pathlib import Path
@@ -63,6 +64,10 @@ MAX_MANIFEST_BYTES = 4 << 20
 MANIFEST, TEMPORARY, LOCK, PRIVATE = "run.json", "run.json.tmp", ".lock", "private"
 _PARTS = {"observations", PRIVATE, TEMPORARY, LOCK}  # of a folder that was begun
 TEXTS, STARTS = "texts.jsonl", "starts.jsonl"
+# All settings of a sweep whose recorded command hides some of them.
+SETTINGS = "sweep.yaml"
+# What stands in a command for a value that it hides, or for all of them.
+_HIDES = ("…", "***", f"{PRIVATE}/{SETTINGS}")
 
 R = TypeVar("R", bound=Record)
 
@@ -210,11 +215,12 @@ class RunFolder:
         existing = folder.manifest
         question = difference_lines(differing_question(existing, manifest))
         environment = difference_lines(differing_environment(existing, manifest))
+        again = command_of(existing, path)
         for refused, why, hint in (
             (
                 question,
                 f"holds a run with other settings ({'; '.join(question)})",
-                f"take another --out; this run is resumed by: {existing.command}",
+                f"take another --out{f'; this run is resumed by: {again}' if again else ''}",
             ),
             (
                 environment,
@@ -255,6 +261,18 @@ class RunFolder:
         except OSError as error:
             raise cannot_write(self.path, error) from error
         self.manifest = noted
+
+    def keep_settings(self, text: str) -> None:
+        """Keep all settings of a sweep whose command hides some, in the private part.
+
+        Raises:
+            RunFolderError: they cannot be written.
+        """
+        file = self.path / PRIVATE / SETTINGS
+        try:
+            write_whole(file, text.encode())
+        except OSError as error:
+            raise cannot_write(file, error) from error
 
     @property
     def redacted(self) -> bool:
@@ -313,6 +331,21 @@ class RunFolder:
                     sync_folder(self.path)
             except OSError as error:
                 raise cannot_write(self.path / PRIVATE, error) from error
+
+
+def command_of(manifest: Manifest, path: Path) -> str | None:
+    """The command that makes a run, as it can be pasted: what it hides is in the private part. None
+    if that was deleted.
+    """
+    settings = path / PRIVATE / SETTINGS
+    if settings.is_file():
+        return shlex.join(["draftbench", "sweep", str(settings), "--out", str(path)])
+    return None if hides_values(manifest.command) else manifest.command
+
+
+def hides_values(command: str) -> bool:
+    """Whether a recorded command cannot be pasted as it is."""
+    return any(sign in command for sign in _HIDES)
 
 
 class FolderLock:

@@ -3,8 +3,9 @@
 An engine reports less: it does not say which part of a round was drafting, and some engines report
 only sums over rounds. What it counted past the end of a response is subtracted.
 
-The time after the first token is taken from the server's clock if every answer has it: a client
-that waits for a processor sees chunks late, and then several at once.
+The time after the first token is taken from the server's clock if every answer has it and the
+client's does not contradict it: a client that waits for a processor sees chunks late, and then
+several at once.
 """
 
 from __future__ import annotations
@@ -13,12 +14,29 @@ import math
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence
 from itertools import pairwise
+from statistics import median
+from typing import Any
 
-from draftbench.records import LOOKUP, Candidate, Decode, Round, RoundCounts, Served
+from draftbench.records import (
+    LOOKUP,
+    Candidate,
+    Decode,
+    Round,
+    RoundCounts,
+    Served,
+    Trajectory,
+)
 
 # Up to this share of prompt tokens, a server's prefix cache is not worth a caveat: prompts often
 # begin with the same few tokens.
 MOST_CACHED = 0.05
+# A server's clock and the client's differed by 1% at most in 104 answers of llama-server, of whose
+# two cores the client had one. A client that had to wait sees single answers late, not many.
+_CLOCKS, _OFTEN = 0.05, 0.25
+# What arrives within this share of the time after the first piece came together with it.
+_TOGETHER = 0.01
+# One text seldom has two rows of tokens; of a larger share of all tokens, somebody miscounts.
+_MISCOUNTED = 0.01
 # The error of an answer whose server did not draft as it was asked to.
 OTHER_DRAFTING = "other drafting"
 # The error of an answer with token ids outside the target's vocabulary.
@@ -61,6 +79,65 @@ def cached_share(rows: Iterable[Served]) -> float:
     return cached / read if read else 0.0
 
 
+def counts_contradict(rows: Iterable[Trajectory | Decode | Served]) -> tuple[int, int] | None:
+    """How many answers have the text of another answer to the same request and another number of
+    tokens, of how many that have its text; None if these make no difference.
+    """
+    counts = defaultdict[Any, list[int]](list)
+    for row in rows:
+        if not isinstance(row, Served) or row.error is None:
+            counts[row.key, row.digest].append(row.output_tokens)
+    compared = [of for of in counts.values() if len(of) > 1]
+    apart = sum(max(of) - min(of) for of in compared)
+    if apart <= _MISCOUNTED * sum(map(max, compared)):
+        return None
+    return sum(len(of) for of in compared if len(set(of)) > 1), sum(map(len, compared))
+
+
+def shared_answers(rows: Iterable[Served]) -> tuple[int, int] | None:
+    """During how many answers the server wrote others too, of how many of which its counters tell;
+    None if it never did, or if that is unknown.
+    """
+    told = [row.shared for row in rows if row.shared is not None]
+    return (sum(told), len(told)) if any(told) else None
+
+
+def clock_contradicts(rows: Iterable[Served]) -> float | None:
+    """The server's seconds over those that the client saw, in the answers in which late delivery
+    does not explain the difference, where these are many: the median, of the start at which they
+    are farthest apart. None if there are few, or if the server's seconds are not used.
+    """
+    factors = defaultdict[Any, list[float]](list)
+    for row in rows:
+        if row.error is not None or row.output_tokens < 2:
+            continue
+        if row.decode_seconds is None or not _by_server(row):
+            return None
+        seen = row.arrivals[-1] - row.arrivals[0]
+        nearest = min(max(row.decode_seconds, seen), _longest_explained(row))
+        of = row.candidate, row.k, row.load, row.asked_concurrency
+        factors[of].append(row.decode_seconds / nearest)
+    found = []
+    for each in factors.values():
+        apart = [factor for factor in each if abs(factor - 1) > _CLOCKS]
+        if len(apart) > _OFTEN * len(each):
+            found.append(median(apart))
+    return max(found, key=lambda factor: abs(math.log(factor)), default=None)
+
+
+def _longest_explained(row: Served) -> float:
+    """The longest decoding that late delivery explains: pieces keep their order, so whatever was
+    written while the first one was on its way came together with it, and the others came at the
+    server's pace. Where all came together, what the server says.
+    """
+    assert row.decode_seconds is not None
+    together = row.arrivals[0] + _TOGETHER * row.decode_seconds
+    after = row.output_tokens - 1
+    later = sum(n for at, n in zip(row.arrivals, row.chunks, strict=True) if at > together)
+    seen = row.arrivals[-1] - row.arrivals[0]
+    return seen * after / later if later else row.decode_seconds
+
+
 def decodes_of(rows: Iterable[Served]) -> list[Decode]:
     """The decoding runs of every candidate, in a block each with its baseline: the answers of the
     servers without a draft that took turns with its own, or a copy of all if none did.
@@ -71,6 +148,7 @@ def decodes_of(rows: Iterable[Served]) -> list[Decode]:
     whole = [row for row in open_loop_or_all(rows) if row.error is None and row.output_tokens > 0]
     baseline = [row for row in whole if row.candidate is None]
     by_server = all(_by_server(row) for row in whole if row.output_tokens > 1)
+    by_server = by_server and clock_contradicts(whole) is None
     by_candidate: defaultdict[Candidate, list[Served]] = defaultdict(list)
     reporting: set[Candidate | None] = {None}
     for row in whole:

@@ -123,6 +123,7 @@ class EngineWorker:
         self.deadline: float | None = None
         self.lost = Counter[str]()  # requests in a row that a server did not answer, by its id
         self.machine = Watch(uuid.uuid4().hex[:8])
+        self.miscounts: set[str] = set()  # servers that count other tokens than their texts have
 
     def begin_wave(self, candidates: Sequence[Candidate]) -> None:
         """Ask the server that writes the responses; candidates are replayed when attempted.
@@ -194,7 +195,7 @@ class EngineWorker:
             self._keep([gone])
 
     def _failure(self, configs: Sequence[ServerConfig], error: DraftbenchError) -> Failure:
-        """The record of a failed session; the server's own words are only shown."""
+        """The record of a failed session."""
         self.watcher.note(f"{configs[-1]}: {error.message}")
         return failure(configs[-1].candidate, error, "serve")
 
@@ -266,6 +267,8 @@ class EngineWorker:
         else:
             plain = servers.baseline if config.candidate is None else None
             server = plain or servers.given
+        if servers.serving.tokenizer or self.options.target:
+            server.tokens_in = self.prepared.target.tokens_in
         described = server.facts()
         facts = engine_facts(described, config, name, process, running, files)
         refuse_another(self.state.observations.engines.values(), facts)
@@ -296,7 +299,14 @@ class EngineWorker:
         """Answers as they arrive. Raises: ModelError, the server's time is up."""
         left = None if self.deadline is None else max(0.0, self.deadline - time.monotonic())
         try:
-            yield from drive(server, asks, concurrency=concurrency, fillers=fillers, seconds=left)
+            yield from drive(
+                server,
+                asks,
+                concurrency=concurrency,
+                fillers=fillers,
+                seconds=left,
+                note=self.watcher.note,
+            )
         except TimeoutError as error:
             raise timed_out(self.options.candidate_timeout) from error
 
@@ -386,6 +396,12 @@ class EngineWorker:
         )
         if error is not None:
             self.watcher.note(f"{config}, {sample.key[0]}: {error}: {reason}")
+        elif answer.miscounted and session.server.url not in self.miscounts:
+            self.miscounts.add(session.server.url)
+            self.watcher.note(
+                f"{config}: the server counts {answer.stated} tokens in an answer whose text has "
+                f"{answer.output_tokens}; tokens are counted here"
+            )
         written = response if writes else None
         self._keep(
             [written.trajectory, served] if written else [served],

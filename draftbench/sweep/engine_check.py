@@ -10,7 +10,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 
 from draftbench.acceptance.rounds import AnyReplay
-from draftbench.engines.client import AnswerError
+from draftbench.engines.client import AnswerError, Fault
 from draftbench.engines.drive import drive
 from draftbench.engines.engine import Answer, Ask, Server, ServerFacts
 from draftbench.engines.start import Running
@@ -173,11 +173,16 @@ def find_drafting(
     # answers go beyond the requests' limits, near which some servers draft less.
     stated, most = facts.k or 0, 0
     drafts = stated > 0 or facts.method not in (None, "none")
-    for prompt in prompts[:_PROBES]:
+    failed, probes = list[Answer](), prompts[:_PROBES]
+    for prompt in probes:
         room = servers.target.context_length - len(prompt.tokens)
         probe = Ask(("", 0), prompt.tokens, min(room, _PROBED_TOKENS), Sampling())
-        (answer,) = drive(server, [probe], concurrency=1)
+        (answer,) = drive(server, [probe], concurrency=1, note=watcher.note)
         if answer.error is not None:
+            failed.append(answer)
+            if len(failed) < len(probes) and answer.error is not Fault.TIMEOUT:
+                watcher.note(f"a first request failed, the next is sent: {answer.reason}")
+                continue
             raise AnswerError(
                 answer.error,
                 f"a first request to {server.url} failed ({answer.error}): {answer.reason}",

@@ -69,6 +69,8 @@ def measure_sweep(prepared: Prepared, out: Path, watcher: Watcher) -> RunFolder:
             state.add(records, [text for text in private if isinstance(text, PrivateText)])
             watcher.recorded(records)
 
+        if prepared.settings:
+            folder.keep_settings(prepared.settings)
         state = SweepState.read(prepared, folder)
         watcher.recorded(list(state.observations))
         left = state.left()

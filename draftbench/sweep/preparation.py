@@ -111,6 +111,7 @@ class Prepared:
     manifest: Manifest
     build: Build
     servers: Servers | None = None
+    settings: str = ""  # all of them, as YAML, where the manifest's command hides some
 
     @property
     def prompt_tokens(self) -> list[tuple[int, int]]:

@@ -8,9 +8,10 @@ import shlex
 import shutil
 from dataclasses import replace as dataclass_replace
 
+import hand
 import pytest
 from embedded_gguf import write
-from engines.scripted_server import ScriptedServer
+from engines.scripted_server import QUOTES, ScriptedServer
 from gguf import GGMLQuantizationType
 from msgspec.structs import replace
 from scenes import EMBEDDED
@@ -18,9 +19,12 @@ from sweep.engine import FakeEngine, FakeServer, fake_drive
 
 from draftbench.engines.connect import ADAPTERS
 from draftbench.models.engine_rules import ENGINE_RULES, STARTED
+from draftbench.models.source import ModelSource
 from draftbench.records import Candidate, RoundCounts
+from draftbench.report.answer import next_sweep
 from draftbench.run_folder.folder import RunFolder
 from draftbench.run_folder.run import read_run
+from draftbench.run_folder.served import counts_contradict
 from draftbench.sweep import engine_ask, engine_check, engine_prepare, work
 
 TRAFFIC = ["--traffic", "suite:completion", "--sample", 2, "--max-new-tokens", 10]
@@ -251,7 +255,7 @@ def test_a_server_that_is_down_leaves_what_was_measured_and_the_command_to_resum
     out = tmp_path / "run"
     with ScriptedServer("vllm", k=4, accepts=(2,)) as server:
         words = ["sweep", "--server", server.url, *TRAFFIC, "--out", out]
-        server.faults = {0: "garbage"}
+        server.faults = dict.fromkeys(range(99), "garbage")
         failed = command(*words)
         assert (failed.code, failed.out, out.exists()) == (2, "", False)
         assert "a first request to" in failed.err
@@ -259,7 +263,7 @@ def test_a_server_that_is_down_leaves_what_was_measured_and_the_command_to_resum
         server.faults = {}
         assert command(*words).code == 0
         kept = (out / "observations" / "served.jsonl").read_bytes()
-        server.faults = dict.fromkeys(range(99), "garbage")
+        server.faults = dict.fromkeys(range(999), "garbage")
         probed = command(*words)
     gone = command(*words)
     for outcome, why in ((probed, "a first request to"), (gone, "cannot reach")):
@@ -572,3 +576,100 @@ def test_where_no_speed_is_known_no_k_is_named(command, tmp_path, embedded):
 
 def test_the_command_line_offers_to_start_what_can_be_started():
     assert {name for name, each in ADAPTERS.items() if each.command} == {*STARTED}
+
+
+def from_outside(server, baseline, embedded, log, out):
+    """A sweep of two servers of no known kind."""
+    words = ["--server", server.url, "--baseline-server", baseline.url, "--k", 2]
+    words += ["--tokenizer", embedded / "target", "--traffic", log, "--max-new-tokens", 12]
+    return ["sweep", *words, "--out", out]
+
+
+def marked(tmp_path, requests):
+    log = tmp_path / "prod.jsonl"
+    prompts = (f'zebra-quartz {n} lives at\n"12 Elm Street"' for n in range(requests))
+    log.write_text("".join(json.dumps({"prompt": prompt}) + "\n" for prompt in prompts))
+    return log
+
+
+def test_prompts_that_servers_quote_are_printed_and_recorded_nowhere_but_in_the_private_part(
+    command, embedded, tmp_path
+):
+    """In every shape, in the probe, in the warm-up and in answers, with and without a draft."""
+    out, log = tmp_path / "run", marked(tmp_path, 12)
+    prompt = ModelSource(str(embedded / "target")).tokenizer('zebra-quartz 0 lives at\n"12')
+    ids = ", ".join(map(str, prompt["input_ids"][1:6]))
+    faults = dict(enumerate(QUOTES, start=3)) | {0: "plain"}
+    with (
+        ScriptedServer("openai", faults=faults) as server,
+        ScriptedServer("openai", faults=faults) as plain,
+    ):
+        swept = command(*from_outside(server, plain, embedded, log, out))
+        assert swept.code == 1, swept.err  # some requests were not answered
+        server.faults = plain.faults = dict.fromkeys(range(999), "422")
+        again = command(*from_outside(server, plain, embedded, log, out))
+        assert again.code == 2
+    shared = [path for path in out.rglob("*") if path.is_file() and "private" not in path.parts]
+    seen = [swept.out, swept.err, again.out, again.err, *(path.read_text() for path in shared)]
+    for text in seen:
+        assert not re.search(rf"zebra|Elm Street|u007a|{ids}", joined(text))
+    said = out / "private" / "servers" / "said.log"
+    assert "/v1/completions answers 422: (" in joined(swept.err)
+    assert f"kept in {said}" in joined(swept.err)
+    kept = said.read_text()
+    assert kept.count("zebra-quartz") >= len(QUOTES)
+    assert ids in kept  # the probe is sent as token ids
+    assert command("runs", "redact", out).code == 0
+    assert not said.exists()
+    with ScriptedServer("openai", faults=dict.fromkeys(range(99), "422")) as server:
+        redacted = command(*from_outside(server, server, embedded, log, out))
+    assert "not shown, since they may quote a prompt" in joined(redacted.err)
+    assert not (out / "private").exists()
+
+
+@pytest.mark.parametrize(("times", "more"), [(0.25, 0), (1, 5)])
+def test_a_server_that_miscounts_its_tokens_is_told_and_its_texts_are_counted(
+    command, embedded, tmp_path, times, more
+):
+    out, log = tmp_path / "run", marked(tmp_path, 6)
+    with (
+        ScriptedServer("openai") as server,
+        ScriptedServer("openai", states=lambda n: int(n * times) + more) as plain,
+    ):
+        swept = command(*from_outside(server, plain, embedded, log, out))
+    assert swept.code == 0, swept.err
+    run = read_run(RunFolder(out))
+    by_text = {(row.digest, row.output_tokens) for row in run.served}
+    assert len(by_text) == len({digest for digest, _ in by_text})
+    assert counts_contradict(run.served) is None
+    assert "without a draft: the server counts " in swept.err
+
+
+def test_the_command_that_resumes_a_run_can_be_pasted_and_hides_values(
+    command, engine, embedded, tmp_path
+):
+    """Those that start a server may be secret; the private part has them, until it is deleted."""
+    out, log = tmp_path / "a run", marked(tmp_path, 6)
+    models = ["--target", embedded / "target", "--drafts", "ngram", "--k", 2]
+    words = ["sweep", *models, "--traffic", log, "--max-new-tokens", 10, *ENGINE]
+    words += ["--engine-args", "--api-key hidden-value"]
+    engine.make = lambda start, n: FakeServer(lives=3 if start.speculation else 10**6)
+    swept = command(*words, "--out", out)
+    assert swept.code == 1, swept.err
+    kept = out / "private" / "sweep.yaml"
+    assert kept.parent.stat().st_mode & 0o777 == 0o700
+
+    engine.make = lambda start, n: None
+    other = command(*words, "--temperature", 0.5, "--out", out)
+    pasted = re.search(r"this run is resumed by: draftbench (.*)", joined(other.err))[1]
+    assert shlex.split(pasted) == ["sweep", str(kept), "--out", str(out)]
+    assert "hidden-value" not in pasted
+    resumed = command(*shlex.split(pasted))
+    assert resumed.code == 0, resumed.err
+    assert "resuming: " in resumed.err
+    assert engine.starts[-1].args == "--api-key hidden-value"
+    run = read_run(RunFolder(out))
+    following = replace(hand.answer(hand.perfect()), decision="inconclusive", settled_by="resuming")
+    assert next_sweep(following, run.manifest, str(out)) == shlex.join(shlex.split(pasted))
+    kept.unlink()
+    assert next_sweep(following, run.manifest, str(out)) is None

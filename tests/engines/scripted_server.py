@@ -4,7 +4,8 @@ It writes for each prompt the tokens that `write` says, in rounds of `k` drafted
 `accepts` (in turn) are accepted. `faults` names what goes wrong with which request for text,
 counted from 0: "die" (nothing answers from then on), "hang", "refuse", "busy", "garbage", "half"
 (the connection breaks), "early" (the stream ends without an end), "wrong ids" (it read another
-prompt), "giant", "too many" (tokens), "failed".
+prompt), "giant", "too many" (tokens), "failed", "alive" (nothing but
+comments), or one of `QUOTES`, which repeat the prompt.
 
     with ScriptedServer("vllm", k=4, faults={3: "half"}) as server:
         for answer in drive(connect(server.url), asks, concurrency=1): …
@@ -47,6 +48,7 @@ class ScriptedServer:
     counts: bool = True  # whether it shows counters
     version: str = VERSION
     token: str | None = None  # the bearer token that it wants
+    states: Callable[[int], int] = int  # the tokens of `usage`, by those that it wrote
     bodies: list[dict[str, Any]] = field(default_factory=list)  # of requests for text
     headers: list[dict[str, str]] = field(default_factory=list)  # of all requests
 
@@ -57,7 +59,7 @@ class ScriptedServer:
             play = outer
 
         self._lock = threading.Lock()
-        self._counts = {"rounds": 0, "drafted": 0, "kept": 0}
+        self._counts = {"rounds": 0, "drafted": 0, "kept": 0, "written": 0}
         self._positions = [0] * self.k
         self._released = threading.Event()  # ends what hangs
         self._http = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
@@ -117,7 +119,13 @@ class ScriptedServer:
             lines = [
                 f'{prefix}:{names[name]}_total{{model_name="m"}} {value}.0'
                 for name, value in (self._counts if self.k else {}).items()
+                if name in names
             ]
+            written = {"llama.cpp": "tokens_predicted", "sglang": ""}.get(
+                self.engine, "generation_tokens"
+            )
+            if written:
+                lines.append(f"{prefix}:{written}_total {self._counts['written']}")
             lines += [
                 f'{prefix}:spec_decode_num_accepted_tokens_per_pos_total{{position="{i}"}} {count}'
                 for i, count in enumerate(self._positions)
@@ -150,6 +158,7 @@ class ScriptedServer:
         ends = list(itertools.accumulate(sizes))
         pieces = [tokens[e - n : e] for n, e in zip(sizes, ends, strict=True)]
         with self._lock:
+            self._counts["written"] += len(tokens)
             self._counts["rounds"] += len(rounds)
             self._counts["drafted"] += sum(drafted for drafted, _ in rounds)
             self._counts["kept"] += sum(accepted for _, accepted in rounds)
@@ -191,7 +200,7 @@ def _vllm(server: ScriptedServer, pieces, finish, rounds, read) -> Iterator[Any]
             "prompt_token_ids": read if i == 0 else None,
         }
         yield {"id": "x", "model": server.model, "choices": [choice]}
-    count = sum(map(len, pieces))
+    count = server.states(sum(map(len, pieces)))
     final = {"choices": [], "usage": {"prompt_tokens": len(read), "completion_tokens": count}}
     if server.k and server.version == VERSION:
         drafted, accepted = ([each[side] for each in rounds] for side in (0, 1))
@@ -262,6 +271,29 @@ def _openai(server: ScriptedServer, *answer: Any) -> Iterator[Any]:
         yield event
 
 
+def _words(prompt: object) -> str:
+    return "".join(f"\\u{ord(letter):04x}" for letter in str(prompt))
+
+
+# How servers repeat a prompt while they fail: a status and a body, or (200) an event of a stream.
+QUOTES: Mapping[str, tuple[int, Callable[[Any], str]]] = {
+    "422": (
+        422,
+        lambda prompt: json.dumps(
+            {"detail": [{"type": "missing", "loc": ["body", "n"], "input": {"prompt": prompt}}]}
+        ),
+    ),
+    "plain": (500, lambda prompt: f"cannot answer {prompt}"),
+    "html": (502, lambda prompt: f"<html><pre>\n{prompt}\n</pre></html>"),
+    "busy 429": (429, lambda p: json.dumps({"error": {"message": f"too many requests: {p}"}})),
+    "cut": (500, lambda prompt: json.dumps({"error": {"message": str(prompt)}})[:-9]),
+    "escaped": (400, lambda prompt: f'{{"error": "{_words(prompt)}"}}'),
+    "event": (200, lambda prompt: json.dumps({"error": {"message": f"lost {prompt}"}})),
+    "finish": (
+        200,
+        lambda p: json.dumps({"choices": [{"text": "a", "finish_reason": str(p)}]}),
+    ),
+}
 SHAPES = {"vllm": _vllm, "llama.cpp": _llama_cpp, "sglang": _sglang, "openai": _openai}
 ROUTES = {"llama.cpp": "/completion", "sglang": "/generate"}
 
@@ -320,6 +352,16 @@ class _Handler(BaseHTTPRequestHandler):
 
     def _misbehave(self, fault: str, body: dict[str, Any]) -> None:
         match fault:
+            case _ if fault in QUOTES:
+                status, quote = QUOTES[fault]
+                text = quote(body.get("prompt", body.get("input_ids")))
+                if status != 200:
+                    self._whole(text.encode(), status)
+                    return
+                self._begin()
+                self._event(text)
+                self._event("[DONE]")
+                self._chunk(b"")
             case "wrong ids":
                 self._well(body, wrong=True)
             case "too many":
@@ -328,6 +370,11 @@ class _Handler(BaseHTTPRequestHandler):
                 self._json({"error": {"message": "not\x1b[31m this"}}, 400)
             case "busy":
                 self._json({"detail": "come later"}, 503)
+            case "alive":
+                self._begin()
+                with contextlib.suppress(ConnectionError):
+                    while not self.play._released.wait(0.1):
+                        self._chunk(b": still here\n\n")
             case "die":
                 threading.Thread(target=self.play.die).start()
                 self._break()

@@ -12,6 +12,7 @@ from draftbench.engines.client import MOST_BYTES, AnswerError, Fault, Http
 from draftbench.engines.connect import connect
 from draftbench.engines.drive import drive
 from draftbench.engines.engine import Ask
+from draftbench.engines.secrets import kept_in
 from draftbench.errors import EngineError
 from draftbench.records import Sampling
 
@@ -100,9 +101,9 @@ def test_an_address_with_a_secret_is_refused_without_repeating_it(given):
     assert "DRAFTBENCH_API_KEY" in caught.value.hint
 
 
-def test_a_token_from_the_environment_goes_out_and_into_no_error(monkeypatch):
+def test_a_token_from_the_environment_goes_out_and_into_no_error(monkeypatch, tmp_path):
     with ScriptedServer(token="sesame") as play:
-        with pytest.raises(AnswerError, match="401: no such key") as caught:
+        with pytest.raises(AnswerError, match=r"answers 401: \(") as caught:
             connect(play.url)
         assert "DRAFTBENCH_API_KEY" in caught.value.hint
         monkeypatch.setenv("DRAFTBENCH_API_KEY", "sesame")
@@ -110,8 +111,14 @@ def test_a_token_from_the_environment_goes_out_and_into_no_error(monkeypatch):
         server.close()
     assert play.headers[-1]["Authorization"] == "Bearer sesame"
     said = httpx2.Response(401, json={"error": {"message": "sesame opens nothing"}})
-    with pytest.raises(AnswerError, match=r"401: \*\*\* opens nothing"):
+    with (
+        kept_in(tmp_path / "said.log"),
+        pytest.raises(AnswerError, match=r"401: \(44 characters, kept in "),
+    ):
         connect("http://x", transport=transport_of(said))
+    kept = (tmp_path / "said.log").read_text()
+    assert "*** opens nothing" in kept
+    assert "sesame" not in kept
 
 
 @pytest.mark.parametrize("token", ["two\nlines", "schlüssel"])

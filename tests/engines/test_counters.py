@@ -24,7 +24,7 @@ vllm:generation_tokens_total{engine="0",model_name="m"} 61.0
 
 def test_counters_are_summed_over_replicas():
     assert read_counters(VLLM) == RoundCounts(
-        rounds=40, drafted=160, accepted=20, by_position=(13, 7)
+        rounds=40, drafted=160, accepted=20, by_position=(13, 7), written=61
     )
 
 
@@ -34,7 +34,7 @@ def test_sglang_counts_passes_of_the_target():
 
 
 @pytest.mark.parametrize(
-    "page", ["", "<html></html>", NAME, "llamacpp:tokens_predicted_total 5\n", "\x00" * 99]
+    "page", ["", "<html></html>", NAME, "llamacpp:prompt_tokens_total 5\n", "\x00" * 99]
 )
 def test_what_is_no_page_of_counters_counts_nothing(page):
     assert read_counters(page) == RoundCounts()
@@ -64,3 +64,15 @@ def test_positions_that_a_server_names_from_its_first_draft_on_began_at_nothing(
     after = RoundCounts(rounds=2, drafted=8, accepted=5, by_position=(2, 2, 1))
     assert since(before, after).by_position == (2, 2, 1)
     assert since(RoundCounts(), after).by_position is None
+
+
+@pytest.mark.parametrize(
+    ("page", "written"),
+    [
+        ("llamacpp:tokens_predicted_total 999999\n", 999_999),
+        ("llamacpp:tokens_predicted_total 1.23457e+06\n", None),  # six digits of seven
+        ('vllm:generation_tokens_total{model_name="m"} 1.234567e+06\n', 1_234_567),
+    ],
+)
+def test_a_number_of_tokens_that_was_rounded_is_no_count(page, written):
+    assert read_counters(page).written == written

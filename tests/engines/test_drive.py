@@ -7,6 +7,7 @@ from engines.scripted_server import SHAPES, ScriptedServer
 from engines.virtual_time import virtual_server
 
 from draftbench.engines import client
+from draftbench.engines import drive as drive_module
 from draftbench.engines.client import Fault
 from draftbench.engines.connect import connect
 from draftbench.engines.drive import drive
@@ -196,11 +197,76 @@ def test_rounds_that_vllms_answers_do_not_tell_are_those_of_its_counters(connect
         assert (answer.counts, answer.error) == (None, None)
 
 
-@pytest.mark.parametrize(("k", "version"), [(4, "0.29.0"), (0, "0.28.1")])
-def test_vllms_counters_are_read_only_where_they_are_needed(connected, k, version):
-    server = connected(ScriptedServer("vllm", k=k, version=version))
-    server.facts()
-    assert not server.counts_around
+@pytest.mark.parametrize("k", [0, 4])
+@pytest.mark.parametrize(
+    ("engine", "version"), [("vllm", "0.29.0"), ("vllm", "0.28.1"), ("llama.cpp", "b1")]
+)
+def test_another_user_is_one_whose_tokens_the_server_counts_beside_an_answers(
+    connected, engine, version, k
+):
+    """The other one asked for 30 tokens while the second request was answered."""
+    server = connected(with_another_client(ScriptedServer(engine, k=k, version=version)))
+    server.facts()  # which asks llama-server for a first token
+    answers = list(drive(server, asks(3), concurrency=1))
+    crowded = 0 if engine == "llama.cpp" else 1
+    assert [answer.shared for answer in answers] == [n == crowded for n in range(3)]
+
+
+def test_who_else_is_served_is_unknown_without_counters_and_beside_own_requests(connected):
+    for play in (ScriptedServer("openai"), ScriptedServer("llama.cpp", counts=False)):
+        (answer,) = drive(connected(play), asks(1), concurrency=1)
+        assert (answer.error, answer.shared) == (None, None)
+    for answer in drive(connected(ScriptedServer("llama.cpp")), asks(2), concurrency=2):
+        assert answer.shared is None
+
+
+@pytest.mark.parametrize(
+    ("factor", "at_hand", "written"),
+    [(2, True, 10), (0.5, True, 10), (1, True, 10), (2, False, 20), (0, True, 10)],
+)
+def test_tokens_of_a_text_are_counted_here_whatever_the_server_states(
+    connected, factor, at_hand, written
+):
+    """Nine letters and the token that ended them; without a tokenizer the server is believed."""
+    server = connected(ScriptedServer("openai", end=14, states=lambda n: int(factor * n)))
+    if at_hand:
+        server.tokens_in = lambda text: len(text) - 1  # the end token is a letter here
+    (answer,) = drive(server, [Ask(("r", 0), [3, 4], 50, Sampling())], concurrency=1)
+    assert (answer.error, answer.output_tokens, len(answer.text)) == (None, written, 10)
+    assert answer.miscounted == (at_hand and factor != 1)
+
+
+def test_an_answer_whose_text_is_far_longer_than_its_limit_is_refused(connected):
+    server = connected(ScriptedServer("openai"))
+    server.tokens_in = lambda text: 2 * len(text)
+    (answer,) = drive(server, asks(1, limit=20), concurrency=1)
+    assert answer.error is Fault.GARBAGE
+    assert "its text has 40 tokens by the tokenizer here, and its limit is 20" in answer.reason
+    server.tokens_in = lambda text: len(text) + 1  # one text may be several rows of tokens
+    (answer,) = drive(server, asks(1, limit=20), concurrency=1)
+    assert (answer.error, answer.output_tokens) == (None, 20)
+
+
+def test_a_stream_of_nothing_but_signs_of_life_gets_a_line_and_an_end(connected, monkeypatch):
+    monkeypatch.setattr(client, "STREAM_SECONDS", 3.0)
+    monkeypatch.setattr(drive_module, "SILENT_SECONDS", 0.5)
+    monkeypatch.setattr(drive_module, "SECONDS_BETWEEN_LINES", 1.0)
+    server, lines = connected(ScriptedServer("vllm", faults={0: "alive"})), []
+    bad, good = drive(server, asks(2), concurrency=1, note=lines.append)
+    assert (bad.error, good.error) == (Fault.TIMEOUT, None)
+    assert 2 <= len(lines) <= 4
+    assert lines[0].startswith("no token for ")
+    assert "(1 request in flight): each is given up after 3 s" in lines[0]
+
+
+def test_a_stream_of_tokens_that_lasts_gets_no_line(virtual, monkeypatch):
+    monkeypatch.setattr(drive_module, "SILENT_SECONDS", 0.05)
+    lines, play = [], ScriptedServer("vllm", pace=0.02)
+    with play:
+        server = connect(play.url)
+        (answer,) = drive(server, asks(1), concurrency=1, note=lines.append)
+        server.close()
+    assert (answer.error, lines) == (None, [])
 
 
 def test_positions_are_left_out_where_somebody_else_was_served_too(connected):

@@ -175,3 +175,23 @@ def test_vllm_writes_the_built_in_decoders_tokens_and_its_counters_are_the_round
         assert {drafted for drafted, _ in told.by_round} <= {1, 2, 3, 4}
         assert rounds_of(None, answer, around) == around
         assert answer.cached_tokens == 0
+
+
+@needs_llama
+@pytest.mark.parametrize("drafts", [None, "distilled"])
+def test_llama_servers_counters_show_another_user(llama, tmp_path, drafts):
+    """Whose request comes and goes while the second of three is answered, and no other."""
+    with started(llama(drafts), tmp_path) as running:
+        server, other = (connect(running.url, "llama.cpp") for _ in range(2))
+        prompt = server.tokenize(TEXTS[0])
+        asks = [Ask((f"r{n}", 0), prompt, 48, Sampling(seed=n)) for n in range(3)]
+        alone = list(drive(server, asks, concurrency=1))
+        assert [answer.shared for answer in alone] == [False] * 3
+        answers = drive(server, asks, concurrency=1)
+        shared = [next(answers).shared]
+        (beside,) = drive(other, [Ask(("other", 0), prompt, 24, Sampling())], concurrency=1)
+        shared += [answer.shared for answer in answers]
+        assert beside.error is None
+        assert sum(shared) >= 1
+        for each in (server, other):
+            each.close()

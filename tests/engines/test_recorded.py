@@ -13,6 +13,7 @@ import pytest
 from engines.replayed_head import ReplayedHead
 
 from draftbench.engines.connect import connect
+from draftbench.engines.vllm import Vllm
 from draftbench.records import RoundCounts
 
 HERE = Path(__file__).parent
@@ -29,6 +30,9 @@ def scenes():
     with pytest.MonkeyPatch.context() as patch:
         patch.syspath_prepend(str(HERE.parents[1] / "scripts"))
         script = import_module("record_engines")
+        # vLLM was recorded before its counters were read around every request.
+        unread = property(lambda _: False, lambda *_: None)
+        patch.setattr(Vllm, "counts_around", unread)
         found = {}
         for path in RECORDINGS:
             exchanges = json.loads(path.read_text())["exchanges"]
@@ -199,3 +203,12 @@ def test_sums_of_a_head_on_llama_server_are_those_of_its_replay(scenes):
         counts = answer.counts or RoundCounts(drafted=0, accepted=0)
         assert head.sums(answer, 3) == (counts.drafted, counts.accepted)
     assert scenes[LLAMA_HEAD].counted.accepted > 0
+
+
+def test_a_server_that_answers_nobody_else_counts_the_tokens_of_its_answers(scenes):
+    """To the last token, with and without a draft: what it counts beyond them is another user's."""
+    alone = [answer for name in (LLAMA, LLAMA_PLAIN) for answer in scenes[name].answers.values()]
+    assert [answer.shared for answer in alone] == [False] * len(alone)
+    for name in (VLLM, VLLM_PLAIN):
+        written = sum(answer.output_tokens for answer in scenes[name].answers.values())
+        assert abs(scenes[name].counted.written - written) <= 5

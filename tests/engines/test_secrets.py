@@ -1,16 +1,21 @@
 import shlex
 
 import pytest
+from engines.scripted_server import QUOTES, ScriptedServer
 
-from draftbench.engines.client import AnswerError, Fault, failure
+from draftbench.engines.client import AnswerError, Fault
+from draftbench.engines.drive import drive
+from draftbench.engines.engine import Ask
 from draftbench.engines.secrets import (
     form_of,
     hidden_in,
+    kept_in,
     on_one_line,
     secrets_of,
     values_of,
     without_values,
 )
+from draftbench.records import Sampling
 from draftbench.sweep.failures import reason_of
 
 
@@ -105,27 +110,59 @@ def test_what_a_server_says_is_one_short_line_without_controls_and_secrets(said,
 
 
 @pytest.mark.parametrize(
-    ("said", "kept"),
+    ("said", "phrases"),
     [
-        ("cannot read `zebra-quartz`", "/completion answers 400"),
+        ("cannot read `zebra-quartz`", ""),
         (
             "zebra exceeds the available context size, try increasing it",
-            "/completion answers 400: exceeds the available context size",
+            "exceeds the available context size",
         ),
         (
-            "This model's maximum context length is 512 tokens; zebra",
-            "/completion answers 400: maximum context length is 512 tokens",
+            "This model's maximum context length is 512 tokens; zebra; unknown field top_k",
+            "maximum context length is 512 tokens, unknown field, top_k",
         ),
     ],
 )
-def test_only_what_servers_say_of_themselves_may_be_recorded(said, kept):
-    error = AnswerError(Fault.REFUSED, "/completion answers 400", hint="see its log", said=said)
-    assert error.message == f"/completion answers 400: {said}"
-    assert reason_of(error) == (kept, "see its log")
+def test_of_what_a_server_says_only_known_phrases_are_shown(said, phrases, tmp_path):
+    reason, file = "/completion answers 400", tmp_path / "private" / "said.log"
+    known = f"{reason}: {phrases}".removesuffix(": ")
+    where = f"({len(said)} characters, kept in {file})"
+    with kept_in(file):
+        error = AnswerError(Fault.REFUSED, reason, hint="see its log", said=said)
+    assert error.message == f"{reason}: {f'{phrases} {where}'.strip()}"
+    assert reason_of(error) == (known, "see its log")
+    assert file.read_text() == f"{said}\n"
+    assert (file.stat().st_mode & 0o777, file.parent.stat().st_mode & 0o777) == (0o600, 0o700)
+
+    nowhere = AnswerError(Fault.REFUSED, reason, hint="see its log", said=said)
+    assert "not shown, since they may quote a prompt" in nowhere.message
+    (tmp_path / "link").symlink_to(file)
+    with kept_in(tmp_path / "link"):  # somebody else's file
+        assert "not shown" in AnswerError(Fault.REFUSED, reason, hint="x", said=said).message
 
 
-def test_a_token_that_a_server_quotes_in_its_answer_is_not_repeated(monkeypatch):
-    monkeypatch.setenv("DRAFTBENCH_API_KEY", "topsecret")
-    error = failure({"message": "the key topsecret is not known"})
-    assert "topsecret" not in error.message
-    assert "the key *** is not known" in error.message
+def test_a_message_that_is_a_known_phrase_is_shown_whole():
+    error = AnswerError(Fault.FAILED, "the server reports an error", hint="x", said="Out of memory")
+    assert error.message == "the server reports an error: Out of memory"
+
+
+MARKER = "zebra-quartz-4711"
+
+
+@pytest.mark.parametrize("shape", QUOTES)
+def test_a_prompt_that_a_server_quotes_is_in_no_error_and_in_no_record(connected, shape, tmp_path):
+    prompt = f'{MARKER} lives at "12 Elm Street"'
+    server = connected(ScriptedServer("openai", faults={0: shape}))
+    ask = Ask(("r", 0), prompt, 5, Sampling())
+    with kept_in(tmp_path / "said.log"):
+        (answer,) = drive(server, [ask], concurrency=1)
+    recorded = answer.finish + answer.reason
+    assert "zebra" not in recorded
+    assert "Elm" not in recorded
+    assert "\\u" not in recorded
+    if shape == "finish":
+        assert (answer.error, answer.finish) == (None, "other")
+        return
+    assert answer.error in (Fault.FAILED, Fault.REFUSED)
+    kept = (tmp_path / "said.log").read_text()
+    assert (f"\\u{ord('z'):04x}" if shape == "escaped" else MARKER) in kept

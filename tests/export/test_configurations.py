@@ -460,3 +460,24 @@ def test_what_a_server_does_where_a_request_does_not_say_is_said(plan, changes, 
     first = configure(plan(**changes), engine).to_do[0]
     assert first.startswith(f"{words}; otherwise ")
     assert " samples " in first
+
+
+@pytest.mark.parametrize(
+    ("engine", "draft", "said"),
+    [
+        ("vllm", "eagle3:h.gguf", "vLLM takes no .gguf head: give it what `t.gguf` and `h.gguf`"),
+        ("vllm", "ngram", "vLLM was not tried with .gguf files: give it what `t.gguf` was made"),
+        ("sglang", "d.gguf", "SGLang was not tried with .gguf files: give it what `t.gguf` and"),
+        ("llama.cpp", "eagle3:h.gguf", None),
+        ("transformers", "d.gguf", None),
+    ],
+)
+def test_what_was_measured_from_gguf_files_is_given_to_other_engines_as_it_was_before(
+    plan, engine, draft, said
+):
+    found = configure(plan(draft, target="t.gguf", vocabularies=None, k=6), engine)
+    if said is None:
+        assert not any(".gguf files" in step or ".gguf head" in step for step in found.to_do)
+    else:
+        assert found.to_do[0].startswith(said)
+        assert "--target and --draft" in found.to_do[0]

@@ -657,3 +657,29 @@ def test_a_measured_speed_up_that_other_timings_contradict_stands_beside_the_exp
     text = render(structs.replace(answer, evaluations=(one,)), "table", 88)
     said = "small, k = 2 was measured at" in " ".join(text.split())
     assert (said, one.measured_apart) == (apart, apart)
+
+
+@pytest.mark.parametrize(
+    ("kind", "drafting", "decisive", "says"),
+    [
+        (
+            "miscounted",
+            {"chunks": (1, 1, 1, 1), "arrivals": (0.1, 0.2, 0.3, 0.9)},
+            True,
+            "10 of 10",
+        ),
+        ("other-clock", {"decode_seconds": 0.4}, False, "shows 0.50 times what the client saw"),
+        ("shared-server", {"shared": True}, True, "during 5 of 10 answers"),
+    ],
+)
+def test_a_server_that_texts_clocks_or_counters_contradict_is_told(kind, drafting, decisive, says):
+    sound = {"decode_seconds": 0.8, "shared": False}
+    plain = answers(0, **sound)
+    rows = [structs.replace(row, **sound) for row in answers(1)]
+    assert caveat_of(run(*plain, *rows), kind) is None
+    if "chunks" in drafting:
+        drafting = drafting | {"output_tokens": 4, "counts": None}
+    found = caveat_of(run(*plain, *(structs.replace(row, **drafting) for row in rows)), kind)
+    assert found is not None
+    assert found.decisive is decisive
+    assert says in found.text

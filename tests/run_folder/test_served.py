@@ -4,15 +4,19 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from msgspec.structs import replace
 from scenes import BIG, NGRAM, SMALL, served
 
 from draftbench.acceptance.rounds import counted_rounds
 from draftbench.records import Served
 from draftbench.run_folder.served import (
     chunk_gaps,
+    clock_contradicts,
+    counts_contradict,
     decodes_of,
     not_answered,
     rounds_of,
+    shared_answers,
 )
 
 
@@ -210,3 +214,68 @@ def test_rounds_make_the_answer_although_positions_and_sums_disagree():
 def test_rounds_that_no_answer_can_have_are_refused(counted, what):
     with pytest.raises(ValueError, match=what):
         served(SMALL, 2, *(0.1 * n for n in range(1, 12)), **counted)
+
+
+def streams(claims: float, *, pieces=(1,) * 21, gap=0.05, k=2, first=1.0):
+    """Twenty tokens after the first, as a client saw them, and what the server claims."""
+    times = [first + gap * at for at in range(len(pieces))]
+    return [
+        served(SMALL, k, *times, chunks=pieces, request=name, decode_seconds=claims)
+        for name in "abcde"
+    ]
+
+
+@pytest.mark.parametrize(
+    ("rows", "factor"),
+    [
+        (streams(1.0), None),
+        (streams(0.96), None),  # its last piece was late
+        (streams(1.04), None),  # its first piece was
+        (streams(0.45), 0.45),
+        (streams(1.6), 1.6),
+        # Three quarters were written while the first piece was on its way, or all of it.
+        (streams(1.0, pieces=(16, 1, 1, 1, 1, 1)), None),
+        (streams(0.9, pieces=(21,)), None),
+        (streams(1.5, pieces=(16, 1, 1, 1, 1, 1), first=2.0), 1.5),
+        # One server of two, one answer without the server's time, and a server that is impossible.
+        ([*streams(1.0, k=0), *streams(0.5)], 0.5),
+        ([*streams(0.5), served(SMALL, 2, 1.0, 2.0, request="f")], None),
+        (streams(2.5), None),
+    ],
+)
+def test_a_server_s_clock_is_contradicted_by_what_late_delivery_cannot_explain(rows, factor):
+    found = clock_contradicts(rows)
+    assert found == (factor and pytest.approx(factor, rel=0.01))
+
+
+def test_where_one_server_s_clock_is_contradicted_all_times_are_the_client_s():
+    rows = [*streams(1.02, k=0), *streams(0.45)]
+    assert {round(row.decode_seconds, 6) for row in decodes_of(rows)} == {1.0}
+    fair = [*streams(1.02, k=0), *streams(1.03)]
+    assert sorted({row.decode_seconds for row in decodes_of(fair)}) == [1.02, 1.03]
+
+
+def test_equal_texts_with_unequal_counts_contradict_each_other():
+    def texts(k, counts):
+        return [
+            served(SMALL, k, 1.0, 2.0, chunks=(1, n - 1), request=r, digest=f"text of {r}")
+            for r, n in zip("abc", counts, strict=True)
+        ]
+
+    plain = texts(0, (20, 30, 40))
+    assert counts_contradict([*plain, *texts(2, (20, 30, 40))]) is None
+    assert counts_contradict([*plain, *texts(2, (10, 15, 40))]) == (4, 6)
+    # One token of 900 that is split otherwise, another text, and an answer that broke off.
+    long = texts(0, (200, 300, 400)) + texts(2, (200, 300, 401))
+    assert counts_contradict(long) is None
+    other = [replace(row, digest="another") for row in texts(2, (10, 15, 20))]
+    cut = [replace(row, error="cut") for row in texts(2, (10, 15, 20))]
+    assert counts_contradict([*plain, *other, *cut]) is None
+
+
+def test_another_user_is_counted_over_the_answers_whose_server_tells():
+    rows = streams(1.0)
+    assert shared_answers(rows) is None
+    alone = [replace(row, shared=False) for row in rows]
+    assert shared_answers([*rows, *alone]) is None
+    assert shared_answers([*rows, *alone[1:], replace(rows[0], shared=True)]) == (1, 5)

@@ -136,7 +136,7 @@ def rows_of(run, k, repeat=0, load="closed", concurrency=1):
     ]
 
 
-def fake_drive(server, asks, *, concurrency, fillers=(), seconds=None):
+def fake_drive(server, asks, *, concurrency, fillers=(), seconds=None, note=None):
     begun = time.monotonic()
     for ask in asks:
         answer = server.answer(ask)
