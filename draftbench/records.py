@@ -75,6 +75,8 @@ Positive = Annotated[int, Meta(ge=1, le=MOST)]
 Amount = Annotated[float, Meta(ge=0, le=MOST)]
 AboveZero = Annotated[float, Meta(gt=0, le=MOST)]
 Probability = Annotated[float, Meta(ge=0, le=1)]
+Finish = Annotated[str, Meta(pattern="^(stop|length)$")]
+Origin = Annotated[str, Meta(pattern="^(target|log|engine)$")]
 
 
 class Record(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -231,8 +233,8 @@ class Trajectory(OfResponse, Observation, frozen=True):
     (`limit` was reached). `margins` are the target's logit differences between its best and
     second-best token by position, `argmax` says whether y_j was the best. `origin` is "target"
     (generated here), "log" (taken from the traffic and scored by the target) or "engine" (written
-    by a serving engine, which reports no margins: both lists are then empty). The last `looping`
-    tokens repeat one passage three times or more.
+    by a serving engine, which reports no margins: both lists are then empty; it may count a token
+    more than its limit). The last `looping` tokens repeat one passage three times or more.
     """
 
     segment: str | None
@@ -240,9 +242,9 @@ class Trajectory(OfResponse, Observation, frozen=True):
     sampling: Sampling
     prompt_tokens: Count  # tokens of the rendered prompt
     output_tokens: Positive
-    limit: Count
-    finish: str
-    origin: str
+    limit: Positive
+    finish: Finish
+    origin: Origin
     margins: Sequence[Amount]
     argmax: tuple[Count, ...]
     digest: str
@@ -254,6 +256,8 @@ class Trajectory(OfResponse, Observation, frozen=True):
         _check_lengths(scored, margins=self.margins, argmax=self.argmax)
         if self.looping > self.output_tokens:
             raise ValueError("`looping` is more than the output")
+        if self.output_tokens > self.limit and self.origin != "engine":
+            raise ValueError("`output_tokens` is more than `limit`")
 
 
 class Replay(OfResponse, Observation, frozen=True):

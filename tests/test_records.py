@@ -22,7 +22,8 @@ DECODE = decode(
 STEP = step(DRAFT, 0.5)
 FACTS = facts(None)
 SERVED = served(DRAFT, 2, 0.5, 0.7, chunks=(1, 3), by_round=((2, 2), (2, 0)))
-WRITTEN = trajectory(length=2, origin="engine", margins=(), argmax=())
+# A server may count a token more than it was allowed.
+WRITTEN = trajectory(length=2, limit=1, origin="engine", margins=(), argmax=())
 
 
 def read(line: object) -> AnyObservation:
@@ -48,6 +49,11 @@ def test_levels_of_one_draft_are_named_together():
     [
         (RESPONSE, {"output_tokens": 3}, "`margins` has 2 entries, not 3"),
         (RESPONSE, {"looping": 3}, "`looping` is more than the output"),
+        (RESPONSE, {"limit": 0}, r">= 1 - at `\$\.limit`"),
+        (RESPONSE, {"limit": 1}, "`output_tokens` is more than `limit`"),
+        (RESPONSE, {"finish": "banana"}, r"matching regex .* - at `\$\.finish`"),
+        (WRITTEN, {"finish": "stop_sequence"}, r"matching regex .* - at `\$\.finish`"),
+        (RESPONSE, {"origin": "user"}, r"matching regex .* - at `\$\.origin`"),
         (RESPONSE, {"weight": 0.0}, r"> 0.0 - at `\$\.weight`"),
         (RESPONSE, {"output_tokens": 0}, r">= 1 - at `\$\.output_tokens`"),
         (REPLAY, {"rank": (0,)}, "`rank` has 1 entries, not 2"),

@@ -205,13 +205,27 @@ def read_baseline(path: Path) -> Baseline:
     elif len({counts.id for counts in baseline.requests}) < len(baseline.requests):
         wrong = "holds a request twice"
     for counts in baseline.requests:
+        # Each pass adds what was accepted and a token of the target's, which the last may lack.
+        made = counts.accepted + counts.passes
         parts_and_wholes = (
             (counts.alpha_sum or 0.0, counts.positions),
+            (counts.positions, counts.tokens),
             (counts.rounds, counts.passes),
             (counts.accepted, (counts.rounds + _ROUNDING) * baseline.question.k),
+            (counts.tokens, made),
+            (made, counts.tokens + 1),
         )
         if any(part > whole + _ROUNDING for part, whole in parts_and_wholes):
-            wrong = wrong or f"counts more of request {counts.id} than there was"
+            wrong = wrong or f"counts of request {counts.id} what cannot be together"
+    drafted = sum(counts.weight * counts.rounds for counts in baseline.requests)
+    if baseline.survival and drafted:
+        # Pooled over requests, a round accepts so many tokens as positions survive; counts have
+        # three digits, and survival four.
+        accepted = sum(counts.weight * counts.accepted for counts in baseline.requests) / drafted
+        weight, k = sum(counts.weight for counts in baseline.requests), baseline.question.k
+        rounding = 0.0006 * (1 + k) * weight / drafted + 0.0001 * k
+        if abs(sum(baseline.survival) - accepted) > rounding:
+            wrong = wrong or "does not hold the requests, or the counts, that its `survival` is of"
     if wrong is not None:
         raise RunFolderError(f"`{path}` {wrong}", hint="the file was edited; save it again")
     return baseline

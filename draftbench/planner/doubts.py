@@ -200,6 +200,11 @@ def unfinished(run: Run) -> str | None:
     under_way, written = run.manifest.under_way, len(run.trajectories)
     responses = run.manifest.requests * run.manifest.question.samples
     known = run.responses.keys() | {row.key for row in run.unanswered}
+    if under_way is None and run.manifest.sealed is None and run.path is not None:
+        return (
+            "nothing tells whether this run's files are whole (`run.json` has no seals, as those "
+            "of an older draftbench): the same command measures what is missing and seals it"
+        )
     if under_way is None and len(known) >= responses:
         return None
     found = f"{written} of {responses} responses"

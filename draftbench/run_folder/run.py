@@ -133,17 +133,19 @@ def read_run(folder: RunFolder) -> Run:
             measurement that does not fit its response or what the run asked.
     """
     run = replace(run_of(folder.manifest, folder.observations()), path=folder.path)
-    for row in (*run.replays, *run.decodes, *run.served):
+    for row in (*run.trajectories, *run.replays, *run.decodes, *run.served):
         if not isinstance(row, StackReplay):
             check_that_it_fits(row, run.responses.get(row.key), folder)
     return run
 
 
 def check_that_it_fits(
-    row: Replay | LookupReplay | Decode | Served, response: Trajectory | None, folder: RunFolder
+    row: Trajectory | Replay | LookupReplay | Decode | Served,
+    response: Trajectory | None,
+    folder: RunFolder,
 ) -> None:
-    """Raise a RunFolderError if a measurement does not fit its response or the run's question; an
-    engine may leave out rounds and times.
+    """Raise a RunFolderError if a response does not fit the run's question, or a measurement its
+    response; an engine may leave out rounds and times.
     """
     if response is None:
         if isinstance(row, Served) and row.error is not None:
@@ -155,6 +157,10 @@ def check_that_it_fits(
         )
     question, wrong = folder.manifest.question, None
     match row:
+        case Trajectory(origin=origin) if (origin == "engine") != (question.engine is not None) or (
+            origin != "engine" and origin != question.responses
+        ):
+            wrong = f"is of the {origin}, and the run's are of the {question.responses}"
         case Replay(accept=along) | LookupReplay(proposed=along) if (
             len(along) + 1 != response.output_tokens
         ):
@@ -165,9 +171,12 @@ def check_that_it_fits(
             wrong = f"is of {mode} drafting, and the run of {question.mode}"
         case Replay() if response.sampling.temperature == 0 and not row.accepts_outright:
             wrong = "accepts tokens in part, and its response is at temperature 0"
-        case Decode(output_tokens=tokens) if question.engine is None and tokens > 1:
-            if not (row.accepted and row.decode_seconds):
+        case Decode(output_tokens=tokens) if question.engine is None:
+            equal = row.digest == response.digest
+            if tokens > 1 and not (row.accepted and row.decode_seconds):
                 wrong = "has no rounds, or they took no time"
+            elif response.sampling.temperature == 0 and equal != (row.first_difference is None):
+                wrong = "has another digest than its response and no first difference, or the same"
     if wrong is not None:
         kind = row.__struct_config__.tag
         raise RunFolderError(

@@ -568,7 +568,7 @@ def response_of(answer: Answer, sample: PromptSample, digest: str) -> ScoredResp
         prompt_tokens=len(prompt.tokens),
         output_tokens=answer.output_tokens,
         limit=prompt.limit,
-        finish=answer.finish,
+        finish="length" if answer.finish == "length" else "stop",  # servers have more words
         origin="engine",
         margins=(),
         argmax=(),

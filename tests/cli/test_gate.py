@@ -24,19 +24,29 @@ def edited(file: Path, change) -> Path:
     return file
 
 
+def with_rounds(baseline, factor_of):
+    """Each request took so many times as many rounds for its tokens, as far as rounds of one to
+    three tokens make these (k is 2).
+    """
+    for number, request in enumerate(baseline["requests"]):
+        tokens = request["tokens"]
+        rounds = min(max(request["passes"] * factor_of(number), tokens / 3), tokens)
+        request |= {"rounds": rounds, "passes": rounds, "accepted": tokens - rounds}
+    accepted, drafted = (
+        sum(request[name] * request["weight"] for request in baseline["requests"])
+        for name in ("accepted", "rounds")
+    )
+    baseline["survival"] = [accepted / drafted / 2] * 2
+
+
 def once_better(baseline):
     """Every request took a third fewer rounds."""
-    for request in baseline["requests"]:
-        request["rounds"] /= 1.5
-        request["passes"] /= 1.5
+    with_rounds(baseline, lambda _: 1 / 1.5)
 
 
 def once_shaken(baseline):
     """Every second request took a fifth more rounds, the others fewer by as much."""
-    for number, request in enumerate(baseline["requests"]):
-        factor = 1.2 if number % 2 else 1 / 1.2
-        request["rounds"] *= factor
-        request["passes"] *= factor
+    with_rounds(baseline, lambda number: 1.2 if number % 2 else 1 / 1.2)
 
 
 def twice_the_same(baseline):

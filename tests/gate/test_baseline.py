@@ -16,16 +16,33 @@ TEXTS = st.text(st.characters(exclude_categories=["Cc", "Cf", "Cs"]))
 
 
 @pytest.fixture
+def possible(baseline, counts):
+    """possible(accepted by request, fields of each, fields of all): a baseline that a run can have,
+    of ten rounds and the tokens that they made.
+    """
+
+    def make(accepted, of_each=None, **fields):
+        rows = [
+            counts(name, a, positions=10 + a, alpha_sum=a, **(of_each or {}))
+            for name, a in accepted.items()
+        ]
+        survival = (sum(accepted.values()) / len(accepted) / 10 / 4,) * 4
+        return baseline(rows, survival=survival, **fields)
+
+    return make
+
+
+@pytest.fixture
 def path(tmp_path):
     return tmp_path / "new" / "b.json"
 
 
 @pytest.fixture
-def written(path, baseline, counts):
+def written(path, possible):
     """written(**fields): a baseline of two requests in `path`, its JSON changed by hand."""
 
     def make(**fields):
-        write_baseline(baseline([counts("a"), counts("b")]), path)
+        write_baseline(possible({"a": 15.0, "b": 15.0}), path)
         document = json.loads(path.read_text())
         document["question"] |= {
             name: fields.pop(name) for name in document["question"].keys() & fields
@@ -42,13 +59,11 @@ def written(path, baseline, counts):
     segment=TEXTS | st.none(),
     tested=st.dictionaries(TEXTS, TEXTS, max_size=3),
 )
-def test_a_baseline_is_read_back_as_it_was_written(path, baseline, counts, **drawn):
+def test_a_baseline_is_read_back_as_it_was_written(path, possible, **drawn):
     speed = DecodingTimes(tokens=9.0, seconds=0.1, plain_tokens=9.0, plain_seconds=0.2)
-    rows = [
-        counts(str(i), a, segment=drawn["segment"], speed=speed)
-        for i, a in enumerate(drawn["accepted"])
-    ]
-    one = baseline(rows, tested=drawn["tested"])
+    accepted = {str(i): a for i, a in enumerate(drawn["accepted"])}
+    of_each = {"segment": drawn["segment"], "speed": speed}
+    one = possible(accepted, of_each, tested=drawn["tested"])
     write_baseline(one, path)
     assert read_baseline(path) == one
 
@@ -61,7 +76,8 @@ def test_every_request_is_one_line_of_under_200_bytes(path, baseline, counts):
 
 
 ROW = {"id": "r", "weight": 1, "sampling": "greedy", "tokens": 25, "passes": 10, "rounds": 10}
-ROW |= {"accepted": 15, "positions": 40, "alpha_sum": 15}
+ROW |= {"accepted": 15, "positions": 25, "alpha_sum": 15}
+TOGETHER = "counts of request r what cannot be together"
 
 
 @pytest.mark.parametrize(
@@ -79,9 +95,19 @@ ROW |= {"accepted": 15, "positions": 40, "alpha_sum": 15}
         ({"max_new_tokens": 2_000_000_000}, r"at `\$\.question\.max_new_tokens"),
         ({"requests": []}, "holds no request"),
         ({"requests": [ROW, ROW]}, "holds a request twice"),
-        ({"requests": [ROW | {"alpha_sum": 41}]}, "counts more of request r than there was"),
-        ({"requests": [ROW | {"rounds": 10.5}]}, "counts more of request r than there was"),
-        ({"requests": [ROW | {"accepted": 41}]}, "counts more of request r than there was"),
+        ({"requests": [ROW | {"alpha_sum": 26}]}, TOGETHER),
+        ({"requests": [ROW | {"positions": 26}]}, TOGETHER),
+        ({"requests": [ROW | {"rounds": 10.5}]}, TOGETHER),
+        ({"requests": [ROW | {"accepted": 41, "tokens": 51}]}, TOGETHER),
+        # Ten passes and 15 accepted tokens make 25, or 24 where the last ended inside its proposal.
+        ({"requests": [ROW | {"accepted": 0}]}, TOGETHER),
+        ({"requests": [ROW | {"tokens": 1e9, "positions": 0, "alpha_sum": 0}]}, TOGETHER),
+        ({"requests": [ROW | {"passes": 11.5}]}, TOGETHER),
+        # Ten rounds that accept 14 in one request; those of all the requests accepted 15.
+        (
+            {"requests": [ROW | {"accepted": 14, "tokens": 24, "positions": 24, "alpha_sum": 14}]},
+            "does not hold the requests, or the counts, that its `survival` is of",
+        ),
         ({"survival": [1.1]}, r"<= 1.* at `\$.survival"),
     ],
 )
@@ -141,15 +167,26 @@ def test_only_a_plain_file_is_replaced(tmp_path, baseline, counts):
     assert sorted(tmp_path.iterdir()) == before
 
 
-def test_a_failed_write_is_an_error_and_leaves_the_old_file(path, baseline, counts, monkeypatch):
+def test_a_failed_write_is_an_error_and_leaves_the_old_file(path, possible, monkeypatch):
     def full(descriptor):
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
-    old = baseline([counts("old")])
+    old = possible({"old": 15.0})
     write_baseline(old, path)
     with pytest.raises(RunFolderError, match="cannot write the baseline"):
         write_baseline(old, path / "b.json")
     monkeypatch.setattr("os.fsync", full)
     with pytest.raises(RunFolderError, match="No space left"):
-        write_baseline(baseline([counts("new")]), path)
+        write_baseline(possible({"new": 15.0}), path)
     assert read_baseline(path) == old
+
+
+def test_one_of_several_requests_is_not_taken_for_all(possible, path):
+    """Also where what is left of the file is as it was."""
+    write_baseline(possible({"a": 15.0, "b": 14.0, "c": 16.5}), path)
+    document = json.loads(path.read_text())
+    assert read_baseline(path)
+    for left in (document["requests"][:1], document["requests"][1:]):
+        path.write_text(json.dumps(document | {"requests": left}))
+        with pytest.raises(RunFolderError, match="does not hold the requests, or the counts"):
+            read_baseline(path)

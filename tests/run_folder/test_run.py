@@ -10,6 +10,7 @@ from scenes import failure, manifest, replay, trajectory
 from draftbench.acceptance.candidate_rounds import candidate_rounds
 from draftbench.acceptance.definitions import alpha
 from draftbench.errors import RunFolderError
+from draftbench.planner.doubts import about_acceptance
 from draftbench.planner.recommend import recommend
 from draftbench.records import Candidate, DraftingMode, LookupReplay, Sampling
 from draftbench.run_folder.folder import RunFolder
@@ -149,6 +150,14 @@ def lookup(window):
         ),
         ([trajectory(length=2), alone("p", 2)], "decode of request `r` has no rounds, or they"),
         ([trajectory(length=2), replace(DECODED, decode_seconds=0.0)], "or they took no time"),
+        ([trajectory(length=5, digest="x"), replace(DECODED, digest="x")], None),
+        ([trajectory(length=5, digest="x"), replace(DECODED, digest="y")], "another digest than"),
+        (
+            [trajectory(length=5, digest="x"), replace(DECODED, digest="x", first_difference=3)],
+            "another digest than its response and no first difference, or the same",
+        ),
+        ([trajectory(origin="log")], "trajectory of request `r` is of the log, and the run's are"),
+        ([trajectory(origin="engine", margins=(), argmax=())], "is of the engine, and the run's"),
     ],
 )
 def test_a_measurement_must_fit_the_response_and_what_the_run_asked(folder, records, wrong):
@@ -215,6 +224,15 @@ def test_whichever_worker_came_first_a_run_is_read_in_one_order(folder, turned):
     assert [(r.candidate.draft, r.request) for r in run.replays] == [
         (draft, name) for draft in drafts for name in "ba"
     ]
+
+
+def test_a_run_from_before_there_were_seals_is_read_and_in_doubt():
+    """So is one whose seals were taken out: half a file would be read as a whole one."""
+    found = read_run(RunFolder(SAMPLES / "alone"))
+    assert (found.manifest.sealed, found.manifest.under_way) == (None, None)
+    (doubt,) = (each for each in about_acceptance(found) if each.kind == "unfinished")
+    assert doubt.decisive
+    assert "nothing tells whether this run's files are whole" in doubt.text
 
 
 def test_a_run_of_one_request_at_a_time_is_read():
