@@ -31,7 +31,7 @@ from draftbench.planner.recommendation import (
     PredictionError,
     Recommendation,
 )
-from draftbench.records import DRAFTING_SETTINGS, SELF, Candidate
+from draftbench.records import SELF, Candidate
 from draftbench.run_folder.served import MOST_CACHED, cached_share
 
 # c is uncertain if the upper end of its interval is this many times the lower one, and this many
@@ -181,24 +181,6 @@ def _of_engine(evaluator: Evaluator, decided: DecisionAt) -> Iterator[Caveat]:
         yield Caveat("concurrency", text)
     if question.engine is None or evaluator.foreign:
         return
-    # The user's two servers, as far as both report their settings.
-    settings: dict[bool, dict[str, str]] = {}
-    for facts in run.engines:
-        limits = {"context length": facts.context_length, "prefix cache": facts.prefix_cache}
-        every = {n: str(value) for n, value in limits.items() if value is not None}
-        every |= {n: v for n, v in facts.settings.items() if n not in DRAFTING_SETTINGS}
-        if not facts.started:
-            settings[facts.candidate is None] = every
-    plain, one = settings.get(True, {}), settings.get(False, {})
-    if differing := [n for n in one if n in plain and one[n] != plain[n]]:
-        named = ", ".join(f"{name} {one[name]} and {plain[name]}" for name in differing)
-        yield Caveat(
-            "other-server",
-            f"the servers with and without speculation differ in more than drafting ({named}): the "
-            "speed-up includes that difference",
-            decisive=True,
-            short=f"the two servers differ in {', '.join(differing)}",
-        )
     if traffic.constrained and run.replays:
         share = 1 - traffic.constrained / traffic.requests
         yield Caveat(

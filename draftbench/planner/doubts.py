@@ -24,7 +24,7 @@ from draftbench.planner.cells import Cell, baseline_drift, ks_of
 from draftbench.planner.evaluator import Evaluator
 from draftbench.planner.output_check import audit
 from draftbench.planner.recommendation import Caveat
-from draftbench.records import Candidate, candidate_names
+from draftbench.records import DRAFTING_SETTINGS, Candidate, candidate_names
 from draftbench.remembered import remembered
 from draftbench.run_folder.manifest import differing_machine
 from draftbench.run_folder.run import Run
@@ -158,7 +158,27 @@ def _of_replay(run: Run, candidate: Candidate) -> Iterator[Caveat]:
 
 
 def _of_servers(run: Run) -> Iterator[Caveat]:
-    """What servers say that texts, the client's clock or their own counters contradict."""
+    """How the user's two servers differ in more than drafting, and what servers say that texts, the
+    client's clock or their own counters contradict.
+    """
+    # The user's two servers, as far as both report their settings.
+    settings: dict[bool, dict[str, str]] = {}
+    for facts in run.engines:
+        limits = {"context length": facts.context_length, "prefix cache": facts.prefix_cache}
+        every = {n: str(value) for n, value in limits.items() if value is not None}
+        every |= {n: v for n, v in facts.settings.items() if n not in DRAFTING_SETTINGS}
+        if not facts.started:
+            settings[facts.candidate is None] = every
+    plain, one = settings.get(True, {}), settings.get(False, {})
+    if differing := [n for n in one if n in plain and one[n] != plain[n]]:
+        named = ", ".join(f"{name} {one[name]} and {plain[name]}" for name in differing)
+        yield Caveat(
+            "other-server",
+            f"the servers with and without speculation differ in more than drafting ({named}): the "
+            "speed-up includes that difference",
+            decisive=True,
+            short=f"the two servers differ in {', '.join(differing)}",
+        )
     if apart := counts_contradict(run.served or (*run.trajectories, *run.decodes)):
         answers = f"{apart[0]} of {apart[1]} answers"
         short = f"equal texts have unequal counts of tokens ({answers})"

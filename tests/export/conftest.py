@@ -81,6 +81,7 @@ def make_run(tmp_path):
                     accepted = [float(drawn.random() < rate) for _ in range(8)]
                     writer.append([scenes.replay(accepted, candidate, request=name)])
                 writer.append(_costs(candidate, cost) if timed else ())
+        folder.note_sweep(head, None)
         return folder.path
 
     return make

@@ -90,7 +90,7 @@ def scored(make):
     """A logged response, scored by a model that thinks the same after every token."""
 
     def scored(tokens, sampling, *probabilities):
-        prompt = Prompt(make.request(sampling=sampling), [0], 8)
+        prompt = Prompt(make.request(sampling=sampling), [0], len(tokens))
         target = make.constant(*probabilities, context_length=512)
         return score([(prompt, 0)], [(tokens, "stop")], target, "log", str)[0]
 
