@@ -244,6 +244,7 @@ def make_run(tmp_path):
                 writer.append([trajectory(length=4, **responses)])
                 writer.append([replay((1.0, 0.0, 1.0), request=each)])
                 writer.append([replay((1.0,) * 3, BIG, request=each)])
+            folder.note_sweep(folder.manifest, None)
         return folder.path
 
     return make

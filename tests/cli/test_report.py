@@ -11,6 +11,7 @@ def folder(tmp_path):
     run = RunFolder.create(tmp_path / "run", hand.manifest())
     with run.writer() as writer:
         writer.append(hand.perfect())
+        run.note_sweep(run.manifest, None)
     return str(run.path)
 
 
