@@ -13,6 +13,7 @@ from draftbench.cli.invocation import command
 from draftbench.cli.output import QUIET, Output, width, write_result
 from draftbench.cli.sweep import next_commands, run_sweep
 from draftbench.flags import flag
+from draftbench.gate.ci import other_checks
 from draftbench.gate.judge import judge
 
 if TYPE_CHECKING:
@@ -82,4 +83,5 @@ def _judged(old: Baseline, new: Baseline) -> list[str]:
     replaced = f"`{new.candidate}` replaces `{old.candidate}`"
     title = f"{result.verdict} (exit code {result.exit_code}): {replaced}"
     shown = [check for check in result.pooled if check.metric in _SHOWN]
-    return [checked(title, shown).text(width()), ""]
+    others = [words for _, _, words in other_checks(result)]
+    return [checked(title, shown, others).text(width()), ""]

@@ -24,7 +24,7 @@ from draftbench.report.text import (
 )
 
 # How many notes are printed without --all.
-SHOWN = 4
+SHOWN = 5
 
 
 def export(

@@ -139,7 +139,8 @@ def serve_plan(
         msgspec.structs.replace(t.sampling, seed=None) if t.sampling.temperature else Sampling()
         for t in run.trajectories
     )
-    doubts = [caveat.text for caveat in answer.caveats if caveat.kind == "end-to-end"]
+    slower = answer.evaluation_of(pick).slower_with_prefills
+    doubts = [slower] if slower and not answer.prefills_counted else []
     if answer.provisional:
         doubts.append(f"the run's answer is provisional: {answer.provisional}")
     plan = ServePlan(

@@ -135,6 +135,7 @@ class Baseline(Record, frozen=True):
     processes: tuple[ProcessTimes, ...] = ()  # times of each process
     concurrency: _Number = 1  # at which it was timed
     speedup: Estimate | None = None  # expected, after the first token; None: unknown
+    speedup_end_to_end: Estimate | None = None  # the same with both prefills
     doubts: tuple[Caveat, ...] = ()  # decisive ones that concern this candidate
     unanswered: dict[str, str] = msgspec.field(default_factory=dict)
 

@@ -38,6 +38,8 @@ def other_checks(result: GateResult) -> list[tuple[str, Verdict, str]]:
             for each in (payoff.old, payoff.new)
         )
         where = ", timed elsewhere" if payoff.elsewhere else ""
+        if whole := payoff.slower_with_prefills:
+            now += f", with both prefills {whole.value:.2f}× ({whole.low:.2f}–{whole.high:.2f})"
         words = f"another draft: speed-up {was} in the baseline{where}, now {now}: {payoff.verdict}"
         checks.append(("speed-up of another draft", payoff.verdict, _line(words)))
     if (answers := result.answers) is not None:

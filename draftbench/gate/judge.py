@@ -12,9 +12,9 @@ Suspected faults fail the gate whatever the metrics say, because a broken set-up
 doubled first token or another model's chat template changes what is answered, and acceptance rises
 if the answers end in loops, which are easy to draft.
 
-No check passes on figures that cannot be relied on: those of a run with a doubt about them
-(`planner.doubts`), or those that requests missing from the new run could have lowered beyond the
-limit. Another draft also has to pay.
+No metric passes or fails on figures that cannot be relied on, those of a run with a doubt about
+them (`planner.doubts`), and none passes that requests missing from the new run could have lowered
+beyond the limit. Another draft also has to pay.
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ from draftbench.gate.result import (
 from draftbench.planner.cells import SPEEDUP, ratio_of_rates
 from draftbench.planner.decide import decide
 from draftbench.planner.output_check import Match
-from draftbench.planner.recommendation import ACCEPTANCE, SPEED, CaveatKind
+from draftbench.planner.recommendation import ACCEPTANCE, SPEED, CaveatKind, Decision
 
 # Responses that newly loop, or newly end at once, are a suspected fault from this share on.
 _SHARE = 0.1
@@ -239,7 +239,7 @@ def _check(
         gain = dataclasses.replace(gain, interval=loss)
     verdict, obstacle = gain.verdict(limit.value), None
     is_open = verdict is Verdict.INCONCLUSIVE
-    if verdict is Verdict.PASS and (obstacle := _obstacle(limit, old, new, pairs)):
+    if obstacle := _obstacle(limit, old, new, pairs, verdict):
         verdict = Verdict.INCONCLUSIVE
     before, after = (
         FigureValue(value=value, low=ends.low, high=ends.high) if ends else FigureValue(value=value)
@@ -269,11 +269,13 @@ def _check(
     )
 
 
-def _obstacle(limit: Limit, old: Baseline, new: Baseline, pairs: Sequence[Pair]) -> str | None:
-    """Why a metric cannot pass whatever its figures say; None if it can."""
+def _obstacle(
+    limit: Limit, old: Baseline, new: Baseline, pairs: Sequence[Pair], verdict: Verdict
+) -> str | None:
+    """Why a metric stays open whatever its figures say; None if it does not."""
     if _doubts(SPEED if limit.metric in TIMED else ACCEPTANCE, old, new):
         return "its figures cannot be relied on"
-    if limit.metric in TIMED or not old.asked - new.asked:
+    if verdict is not Verdict.PASS or limit.metric in TIMED or not old.asked - new.asked:
         return None
     # If the new run had answered the requests that it lacks, and accepted nothing in them.
     common = {before.id for before, _ in pairs}
@@ -320,16 +322,29 @@ def _judge_payoff(old: Baseline, new: Baseline) -> PayoffCheck | None:
     elsewhere = places[0] != places[1] or old.concurrency != new.concurrency
     verdict = Verdict.INCONCLUSIVE
     if not old.speedup or not new.speedup:
-        sizes = known("draft parameters", "draft dtype", "draft runner")
+        sizes = known("draft parameters", "draft bytes", "draft dtype", "draft runner")
         if not renamed and None not in sizes[0] and sizes[0] == sizes[1]:
             return None
     elif not elsewhere:
-        was, now = decide(old.speedup, 1.0), decide(new.speedup, 1.0)
+        was, now = _pays(old), _pays(new)
         if was == "speculate" and now == "do_not_speculate":
             verdict = Verdict.FAIL
-        elif (was != "speculate" or now == "speculate") and not _doubts(SPEED, old, new):
+        elif now in (was, "speculate") and not _doubts(SPEED, old, new):
             verdict = Verdict.PASS
-    return PayoffCheck(old=old.speedup, new=new.speedup, elsewhere=elsewhere, verdict=verdict)
+    return PayoffCheck(
+        old=old.speedup,
+        new=new.speedup,
+        elsewhere=elsewhere,
+        verdict=verdict,
+        old_end_to_end=old.speedup_end_to_end,
+        new_end_to_end=new.speedup_end_to_end,
+    )
+
+
+def _pays(side: Baseline) -> Decision:
+    """Whether the draft pays: not if whole requests, with both prefills, get slower."""
+    whole = side.speedup_end_to_end
+    return "do_not_speculate" if whole and whole.high < 1 else decide(side.speedup, 1.0)
 
 
 def _judge_segments(

@@ -134,8 +134,9 @@ def make_baseline(
     survived = (survival(trajectories, rounds, i).value for i in range(1, k + 1))
     cost_ratios, processes = _timed(run, candidate, k, concurrency)
     evaluator = Evaluator(run, DecisionOptions())
+    wanted = Configuration.of(candidate, k, concurrency)
     known = evaluator.at(concurrency, candidate).alternatives
-    speedups = {each.configuration: each.expected for each in known}
+    here = next((each for each in known if each.configuration == wanted), None)
     return Baseline(
         schema_version=SCHEMA_VERSION,
         created=manifest.created,
@@ -151,7 +152,8 @@ def make_baseline(
         processes=processes,
         concurrency=concurrency,
         run=manifest.run,
-        speedup=speedups.get(Configuration.of(candidate, k, concurrency)),
+        speedup=here.expected if here else None,
+        speedup_end_to_end=here.estimate(here.log_speedup("end_to_end")) if here else None,
         doubts=tuple(
             doubt
             for doubt in doubts(evaluator)
@@ -338,6 +340,7 @@ def _tested(run: Run, candidate: Candidate) -> dict[str, str]:
             tested |= {f"{name} {part}": digest for part, digest in facts.parts.items()}
             tested |= {f"{name} dtype": facts.dtype, f"{name} runner": facts.runner}
             tested[f"{name} parameters"] = f"{facts.parameters:,}"
+            tested[f"{name} bytes"] = f"{facts.weight_bytes:,}"
     # The serving engine that drafted with the candidate, as its last start described itself.
     engine: dict[str, str | None] = {"engine": question.engine, "target runner": question.engine}
     for served in [facts for facts in run.engines if facts.candidate == candidate][-1:]:

@@ -117,7 +117,9 @@ def notes_on(
             f"unanswered requests are inconclusive: {settled}; the server's log says what is wrong"
         )
     payoff = result.payoff
-    if payoff and (payoff.elsewhere or not (payoff.old and payoff.new)):
+    if payoff and payoff.verdict is Verdict.INCONCLUSIVE and not result.doubts and payoff.new:
+        yield "whether another draft still pays is open: more requests or processes would tell"
+    elif payoff and (payoff.elsewhere or not (payoff.old and payoff.new)):
         yield (
             "another draft has costs of its own: sweep both on one machine, timed "
             "(--measure best), to see whether it pays as the baseline's did"

@@ -91,11 +91,19 @@ class PayoffCheck(Record, frozen=True):
     new: Estimate | None  # of the judged draft
     elsewhere: bool  # whether they are of different machines, runners or loads
     verdict: Verdict
+    old_end_to_end: Estimate | None = None  # the baseline's with both prefills
+    new_end_to_end: Estimate | None = None  # the judged draft's with both prefills
 
     @property
     def faster(self) -> bool:
         """Whether the judged draft is the faster one."""
         return bool(self.old and self.new and self.new.value > self.old.value)
+
+    @property
+    def slower_with_prefills(self) -> Estimate | None:
+        """The judged draft's speed-up of whole requests, if they get slower."""
+        whole = self.new_end_to_end
+        return whole if whole and whole.high < 1 else None
 
 
 class Change(Record, frozen=True):

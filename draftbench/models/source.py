@@ -354,7 +354,7 @@ class ModelSource:
                 with safe_open(file, "pt") as tensors:
                     for name in tensors.keys():  # noqa: SIM118 - it is no mapping
                         if why := not_finite(name, tensors.get_tensor(name)):
-                            raise ModelError(f"the weights of `{self.spec}`: {why}", hint=_MISSING)
+                            raise ValueError(why)
 
     def _refuse_other_weights(self, model: Any, report: Mapping[str, Any]) -> None:
         """Raise a ModelError if transformers' loading report says that the weights do not match the

@@ -68,7 +68,7 @@ def caveats(
         off = f"measured speed-ups differ from predicted ones by {error.median:.0%}"
         text = f"{off} (median of {error.configurations}): the table's may be as far off; see --all"
         found.append(Caveat("prediction-error", text, decisive=True, short=off))
-    elif not explained:
+    else:
         found += _of_contradicted_predictions(decided)
     for failure in run.failures:
         if failure.candidate is not None:
@@ -107,13 +107,6 @@ def _of_leader(evaluator: Evaluator, decided: DecisionAt) -> Iterator[Caveat]:
             "disturbed decoding without speculation; repeat the sweep on a quiet machine",
             decisive=True,
             short=decided.impossible,
-        )
-    whole = leader.estimate(leader.log_speedup("end_to_end"))
-    if decided.choice and decided.by == "expected" and whole and whole.high < 1:
-        yield Caveat(
-            "end-to-end",
-            f"counting both prefills, requests get slower: {whole.value:.2f}× ({whole.low:.2f}–"
-            f"{whole.high:.2f}); --objective latency, throughput or cost decides by that",
         )
     if leader.block and not leader.note and leader.block.target.slow_step:
         tokens, several, one = leader.block.target.slow_step

@@ -13,7 +13,7 @@ import math
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import pairwise
-from statistics import median
+from statistics import fmean, median
 from typing import Any
 
 import msgspec
@@ -364,30 +364,35 @@ def _of_outputs(run: Run) -> Iterator[Caveat]:
 
 def _of_baseline(cells: Sequence[Cell]) -> Iterator[Caveat]:
     """Plain decoding that is slower or faster than its own timed steps, by more than the rounds of
-    the draft beside it are than their passes; beside the draft and at the load where most of that
-    is unexplained.
+    the draft beside it are than their passes; or rounds that are faster than theirs, which nothing
+    honest makes them (slower they may be: a round takes more than its passes). Beside the draft and
+    at the load where most of that is unexplained.
     """
     # By load and draft: the logarithms of what plain decoding and rounds took over what their
-    # passes promise, the part of the first that the second does not share, and the first's error.
+    # passes promise, what of that only one of the two has, and the error of that one.
     found = defaultdict[tuple[int, Candidate], list[tuple[float, float, float, float]]](list)
     beside = {(cell.configuration, cell.process): cell.log for cell in cells}
     for cell in cells:
         own = cell.configuration
         log = beside.get((own.at(0), cell.process))
         if cell.promise == "passes" and own.k and log is not None:
-            plain, rounds, error = float(log[0]), float(cell.log[0]), float(log[1:].std())
-            shared = min(max(rounds, min(plain, 0.0)), max(plain, 0.0))
-            found[own.concurrency, own.candidate].append((plain, rounds, plain - shared, error))
-    middles = {at: [median(side) for side in zip(*rows, strict=True)] for at, rows in found.items()}
-    off = {
-        at: abs(unshared)
-        for at, (*_, unshared, error) in middles.items()
-        if abs(unshared) > max(math.log1p(_MISMATCH), 2 * error)
+            plain, rounds = float(log[0]), float(cell.log[0])
+            both = min(max(rounds, min(plain, 0.0)), max(plain, 0.0))
+            of_plain, of_rounds = plain - both, min(rounds - both, 0.0)
+            apart = of_plain - of_rounds
+            off = log if abs(of_plain) >= abs(of_rounds) else cell.log
+            error = float(off[1:].std())
+            found[own.concurrency, own.candidate].append((plain, rounds, apart, error))
+    means = {at: [fmean(side) for side in zip(*rows, strict=True)] for at, rows in found.items()}
+    off_by = {
+        at: abs(apart)
+        for at, (_, _, apart, error) in means.items()
+        if abs(apart) > max(math.log1p(_MISMATCH), 2 * error)
     }
-    if not off:
+    if not off_by:
         return
-    load, candidate = max(off, key=off.__getitem__)
-    steps, passes, times, _ = map(math.exp, middles[load, candidate])
+    load, candidate = max(off_by, key=off_by.__getitem__)
+    steps, passes, times, _ = map(math.exp, means[load, candidate])
     where = f"beside {candidate}"
     if len({load for load, _ in found}) > 1:
         where += f" at concurrency {load}"

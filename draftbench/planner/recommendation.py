@@ -20,7 +20,6 @@ CaveatKind = Literal[
     "impossible",
     "slow-step",
     "baseline-mismatch",
-    "end-to-end",
     "interval",
     "too-few",
     "structured-output",
@@ -193,6 +192,17 @@ class Evaluation(Configuration, frozen=True, kw_only=True):
     def k_is_a_placeholder(self) -> bool:
         """Whether this k stands for all: no speed is known at any k, and this one did not run."""
         return not (self.best or self.requests_served or self.requests_measured)
+
+    @property
+    def slower_with_prefills(self) -> str | None:
+        """That requests get slower though decoding gets faster, in words; None if not so."""
+        decoding, whole = self.speedup_expected, self.speedup_end_to_end_expected
+        if not decoding or not whole or decoding.low <= 1 or whole.high >= 1:
+            return None
+        return (
+            f"counting both prefills, requests get slower: {whole.value:.2f}× ({whole.low:.2f}–"
+            f"{whole.high:.2f}); --objective latency, throughput or cost decides by that"
+        )
 
     @property
     def measured_apart(self) -> bool:

@@ -221,9 +221,11 @@ def speed_up(answer: Recommendation) -> str:
 
 
 def end_to_end(answer: Recommendation) -> str | None:
-    """That requests get slower though decoding gets faster; None if not so."""
-    found = next((c.text for c in answer.caveats if c.kind == "end-to-end"), None)
-    return found and sentence(found)
+    """That requests get slower though decoding gets faster; None if not so, or if that decided."""
+    leader = answer.leading_evaluation
+    if answer.choice is None or leader is None or answer.prefills_counted:
+        return None
+    return leader.slower_with_prefills and sentence(leader.slower_with_prefills)
 
 
 def basis(answer: Recommendation, leader: Evaluation) -> str:

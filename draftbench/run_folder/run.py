@@ -157,8 +157,8 @@ def check_that_it_fits(
         )
     question, wrong = folder.manifest.question, None
     match row:
-        case Trajectory(origin=origin) if (origin == "engine") != (question.engine is not None) or (
-            origin != "engine" and origin != question.responses
+        case Trajectory(origin=origin) if origin != question.responses and (
+            origin != "engine" or question.engine is None
         ):
             wrong = f"is of the {origin}, and the run's are of the {question.responses}"
         case Replay(accept=along) | LookupReplay(proposed=along) if (

@@ -56,7 +56,7 @@ def nested(model):
 BROKEN = {
     "truncated": (truncate, "cannot load the weights"),
     "missing": (without_weights, "cannot load the weights"),
-    "poisoned": (poison, "logits are NaN"),
+    "poisoned": (poison, "numbers of model.layers.0.mlp.down_proj.weight are not finite"),
     "future": (from_the_future, "cannot load the configuration"),
     "wordless": (without_tokenizer, "cannot load the tokenizer"),
     "nested": (nested, "maximum recursion depth"),
