@@ -111,9 +111,11 @@ def check_models(
     pairs = []
     for source in drafts:
         theirs, obstacles, caveats = _examined(source, dtype)
+        damaged = False
         try:
             source.check_values()
         except ModelError as error:
+            damaged = True
             obstacles.append(error.message)
         lacking = [each.name for each in (target, source) if "tokenizer" in each.lacks]
         facts = None if lacking else pair_facts(target, source, traffic)
@@ -150,7 +152,7 @@ def check_models(
                 obstacles=tuple(obstacles),
                 caveats=tuple(caveats),
                 rooms=tuple(rooms),
-                engines=() if facts is None or silent else engine_answers(facts),
+                engines=() if facts is None or silent or damaged else engine_answers(facts),
                 works="no" if obstacles else "yes" if facts and covers(facts) else "maybe",
             )
         )

@@ -128,7 +128,11 @@ def misfits(target: ModelSource, head: ModelSource) -> tuple[list[str], list[str
     if min(shape.reads) < 0 or max(shape.reads) >= layers:
         reads = f"it reads what enters the layers {list(shape.reads)}"
         not_run.append(f"{reads}, and the target's are 0 to {layers - 1}")
-    if missing := sorted(wanted.keys() - tensors.keys()):
+    missing = sorted(wanted.keys() - tensors.keys())
+    # What some engines take from the target if a head lacks it; its layer nobody has.
+    if lost := [name for name in missing if name.startswith(("fc.", "layers."))]:
+        wrong.append(f"it has no tensor {_first(lost)}")
+    elif missing:
         not_run.append(f"it has no tensor {_first(missing)}")
     if unknown := sorted(tensors.keys() - wanted.keys() - optional.keys()):
         not_run.append(f"it has a tensor that such a head does not have, {_first(unknown)}")

@@ -268,7 +268,11 @@ def _of_machine(run: Run) -> Iterator[Caveat]:
     # On an engine whole answers are judged: a client sees a server's rounds late, several at once.
     judged = [row for row in run.decodes if len(row.verify_seconds) >= _ROUNDS_TO_JUDGE]
     word, how = "decoding run", f"a round took over {_ROUND_STALL:g} times as long as usual"
-    stalls = [max(row.verify_seconds) > _ROUND_STALL * median(row.verify_seconds) for row in judged]
+    # Whether each stalled, and with a draft.
+    stalls = [
+        (max(row.verify_seconds) > _ROUND_STALL * median(row.verify_seconds), row.k > 0)
+        for row in judged
+    ]
     if run.served:
         word, how = "answer", f"its rounds took over {_ANSWER_STALL:g} times as long as in other "
         how += "answers of the same server"
@@ -276,14 +280,19 @@ def _of_machine(run: Run) -> Iterator[Caveat]:
         for row in judged:
             pace = row.decode_seconds / len(row.verify_seconds)
             servers[row.candidate, row.k, row.concurrency][row.key, row.repeat] = pace
-        paces = [list(of_server.values()) for of_server in servers.values()]
-        stalls = [pace > _ANSWER_STALL * median(each) for each in paces for pace in each]
-    if stalled := sum(stalls):
+        stalls = [
+            (pace > _ANSWER_STALL * median(paces.values()), k > 0)
+            for (_, k, _), paces in servers.items()
+            for pace in paces.values()
+        ]
+    if stalled := sum(stall for stall, _ in stalls):
+        sides = {drafting for stall, drafting in stalls if stall}
+        effect = "speed-ups are too low" if sides == {True} else "speed-ups are too high"
+        effect = "speed-ups may be too low or too high" if len(sides) > 1 else effect
         short = f"{stalled} {word}{'s' * (stalled > 1)} stalled"
         yield Caveat(
             "stalled",
-            f"{short}: {how}, as when the process is suspended or another job runs; measured "
-            "speeds are too low",
+            f"{short}: {how}, as when the process is suspended or another job runs; {effect}",
             decisive=stalled > _STALLED * len(stalls),
             short=short,
         )

@@ -12,7 +12,7 @@ from gguf import GGUFWriter
 
 from draftbench.errors import ModelError, PairError
 from draftbench.hub import Trust
-from draftbench.models.eagle import build_head, check_eagle, shape_of
+from draftbench.models.eagle import build_head, check_eagle, misfits, shape_of
 from draftbench.models.quantize import Build, build_runner
 from draftbench.models.source import ModelSource
 
@@ -238,3 +238,14 @@ def test_what_does_not_fit_or_is_not_run_here_is_refused_in_words(
     with pytest.raises(PairError, match="cannot draft for `target`") as caught:
         check_eagle(target, saved(config, change(weights)))
     assert words in caught.value.message
+
+
+@pytest.mark.parametrize(
+    ("name", "fits"),
+    # Engines may take the last norm and lm_head from the target, and nobody else has the layer.
+    [("norm.weight", True), ("layers.0.input_layernorm.weight", False), ("fc.weight", False)],
+)
+def test_a_head_without_its_own_layer_fits_no_engine(saved, target, name, fits):
+    config, weights = made()
+    wrong, not_run = misfits(target, saved(config, without(weights, name)))
+    assert (wrong == [], any(name in each for each in (*wrong, *not_run))) == (fits, True)

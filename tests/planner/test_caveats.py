@@ -14,6 +14,7 @@ from scenes import (
     CHEAP,
     INT4,
     NGRAM,
+    OTHER_TEXT,
     SELF_DRAFT,
     SMALL,
     TARGET,
@@ -244,6 +245,23 @@ def test_stalls_are_decisive_where_over_one_in_fifty_runs_stalled(clean, stalled
     rows = [structs.replace(row, **slow) if row in stalls else row for row in made.decodes]
     found = caveat_of(replace(made, decodes=tuple(rows)), "stalled")
     assert (found and found.decisive) is told
+    assert not found or found.text.endswith("speed-ups are too high")  # without a draft
+
+
+@pytest.mark.parametrize(
+    ("plain", "rounds", "told"),
+    [
+        ((1.0,) * 8, (1.0,) * 5 + (40.0,), "speed-ups are too low"),
+        ((1.0,) * 7 + (40.0,), (1.0,) * 5 + (40.0,), "speed-ups may be too low or too high"),
+    ],
+)
+def test_which_side_stalled_says_where_speed_ups_are_off(scene, plain, rounds, told):
+    scene.timed(30)
+    for k, seconds in ((0, plain), (1, rounds)):
+        more = {"verify_seconds": seconds, "accepted": (0,) * len(seconds), **OTHER_TEXT}
+        scene.decode("r0", k, sum(seconds), proposed=(k,) * len(seconds), **more)
+    found = caveat_of(scene.observed(1), "stalled")
+    assert found.text.endswith(told)
 
 
 def test_what_speeds_of_a_batch_leave_out_is_said(scene):
