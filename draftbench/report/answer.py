@@ -348,8 +348,8 @@ def candidates(
     legend += ["* predicted" if answer.costs_from else "* not decoded"] if starred else []
     legend += ["without ±: too few requests"] if alone else []
     legend += [
-        f"{named(each.configuration)} was measured at {with_ends(each.speedup_measured, '×')}: its "
-        "other timings speak against that"
+        f"{named(each.configuration)} was measured at {with_ends(each.speedup_measured, '×')}: "
+        "above is what all timings together suggest"
         for each in evaluations
         if each.measured_apart and each.speedup_measured and answer.costs_from is None
     ]
