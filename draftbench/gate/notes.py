@@ -121,7 +121,7 @@ def notes_on(
         yield "whether another draft still pays is open: more requests or processes would tell"
     elif payoff and (payoff.elsewhere or not (payoff.old and payoff.new)):
         yield (
-            "another draft has costs of its own: sweep both on one machine, timed "
+            "another draft takes another time: sweep both on one machine, timed "
             "(--measure best), to see whether it pays as the baseline's did"
         )
     for check in result.pooled:

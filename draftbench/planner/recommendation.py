@@ -195,7 +195,7 @@ class Evaluation(Configuration, frozen=True, kw_only=True):
 
     @property
     def slower_with_prefills(self) -> str | None:
-        """That requests get slower though decoding gets faster, in words; None if not so."""
+        """A sentence, if requests get slower though decoding gets faster."""
         decoding, whole = self.speedup_expected, self.speedup_end_to_end_expected
         if not decoding or not whole or decoding.low <= 1 or whole.high >= 1:
             return None
