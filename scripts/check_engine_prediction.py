@@ -31,6 +31,7 @@ from draftbench.errors import DraftbenchError
 from draftbench.planner.evaluator import Evaluator
 from draftbench.planner.options import DecisionOptions
 from draftbench.planner.recommend import recommend
+from draftbench.planner.recommendation import Configuration
 from draftbench.planner.what_to_measure import next_start
 from draftbench.records import Candidate, Decode
 from draftbench.run_folder.folder import RunFolder
@@ -123,10 +124,11 @@ def started_by_best(run: Run, candidate: Candidate, loads: Sequence[int]) -> lis
 
 def predicted(run: Run, candidate: Candidate, load: int, k: int) -> float | None:
     evaluator = Evaluator(run, DecisionOptions())
-    every = {(each.candidate, each.k): each for each in evaluator.alternatives(load)}
-    found = every.get((candidate, k))
-    log = found.predicted() if found else None
-    return None if log is None else math.exp(log[0])
+    wanted = Configuration.of(candidate, k, load)
+    if wanted not in evaluator.seconds(load).configurations:
+        return None
+    found = evaluator.predicted(wanted)
+    return found.value if found else None
 
 
 def regret(starts: Starts, chosen: int) -> tuple[float, float, float, int]:

@@ -9,8 +9,7 @@ import pytest
 
 from draftbench import notebook
 from draftbench.cli import main
-from draftbench.planner.alternatives import Alternative
-from draftbench.planner.decide import HARDLY_MORE_LOSS, DecisionAt
+from draftbench.planner.decide import HARDLY_MORE_LOSS
 from draftbench.planner.evaluator import Evaluator
 from draftbench.planner.options import DecisionOptions
 from draftbench.planner.recommend import recommend
@@ -102,25 +101,6 @@ def test_a_leader_that_was_replayed_on_fewer_responses_is_provisional_and_counts
     assert answer.leader.candidate == leader
     assert "qwen0.5:int4: replayed on only 16 of 48 responses" in answer.provisional
     assert "; 16 requests" in speed_up(answer)
-
-
-def test_of_two_that_lose_as_little_the_smaller_leads_only_where_it_pays_as_surely(monkeypatch):
-    evaluator = Evaluator(notebook.read(KEPT / "tinyllama-stories-40"), DecisionOptions())
-    competing = evaluator.at(1).competing[:2]
-    normal = np.random.default_rng(0).standard_normal((2, 2000))
-
-    def leader(doubt):
-        """Of a small draft and a large one, both expected to be 5% faster, the large one surely."""
-        pair = tuple(replace(one, memory_bytes=n + 1) for n, one in enumerate(competing))
-        logs = {
-            one.configuration: np.append(0.05, 0.05 + sd * draws)
-            for one, sd, draws in zip(pair, (doubt, 0.001), normal, strict=True)
-        }
-        monkeypatch.setattr(Alternative, "log_speedup", lambda self, by: logs[self.configuration])
-        return DecisionAt(evaluator, 1, pair).leader.memory_bytes
-
-    assert leader(0.001) == 1
-    assert leader(0.03) == 2
 
 
 def test_what_candidates_are_ranked_by_does_not_move_their_speed_ups():

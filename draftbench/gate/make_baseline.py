@@ -135,8 +135,7 @@ def make_baseline(
     cost_ratios, processes = _timed(run, candidate, k, concurrency)
     evaluator = Evaluator(run, DecisionOptions())
     wanted = Configuration.of(candidate, k, concurrency)
-    known = evaluator.at(concurrency, candidate).alternatives
-    here = next((each for each in known if each.configuration == wanted), None)
+    known = wanted in evaluator.seconds(concurrency).configurations
     return Baseline(
         schema_version=SCHEMA_VERSION,
         created=manifest.created,
@@ -152,8 +151,8 @@ def make_baseline(
         processes=processes,
         concurrency=concurrency,
         run=manifest.run,
-        speedup=here.expected if here else None,
-        speedup_end_to_end=here.estimate(here.log_speedup("end_to_end")) if here else None,
+        speedup=evaluator.expected(wanted) if known else None,
+        speedup_end_to_end=evaluator.expected(wanted, "end_to_end") if known else None,
         doubts=tuple(
             doubt
             for doubt in doubts(evaluator)

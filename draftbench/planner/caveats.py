@@ -16,14 +16,15 @@ from statistics import median
 
 from msgspec.structs import astuple
 
+from draftbench.acceptance.candidate_rounds import CandidateRounds
 from draftbench.acceptance.definitions import by_tokens
 from draftbench.acceptance.intervals import FEW_REQUESTS, MIN_REQUESTS, Estimate
-from draftbench.planner.alternatives import Alternative
-from draftbench.planner.cells import beyond_timed
 from draftbench.planner.cost_sources import engine_name
 from draftbench.planner.decide import OVER_TOKENS, DecisionAt, decide
 from draftbench.planner.doubts import doubts, of_each
 from draftbench.planner.evaluator import Evaluator
+from draftbench.planner.evidence import Evidence
+from draftbench.planner.passes import Block
 from draftbench.planner.recommendation import (
     FEW_DECODED,
     Caveat,
@@ -69,7 +70,7 @@ def caveats(
         text = f"{off} (median of {error.configurations}): the table's may be as far off; see --all"
         found.append(Caveat("prediction-error", text, decisive=True, short=off))
     else:
-        found += _of_contradicted_predictions(decided)
+        found += _of_contradicted_predictions(evaluator, decided)
     for failure in run.failures:
         if failure.candidate is not None:
             text = f"{failure.candidate} was not fully measured: {failure.reason}"
@@ -79,18 +80,20 @@ def caveats(
     return tuple(sorted(dict.fromkeys(found), key=lambda c: (not c.decisive, c.kind not in _BASIC)))
 
 
-def _of_contradicted_predictions(decided: DecisionAt) -> Iterator[Caveat]:
+def _of_contradicted_predictions(evaluator: Evaluator, decided: DecisionAt) -> Iterator[Caveat]:
     """Configurations that ran much faster or slower than all other timings suggest; the expected
     speed-up mostly takes that for noise. Decisive for the leader, and for what ran faster.
     """
     leader = decided.leader
-    best = leader.value("expected") if leader else None  # prefill excluded, as in what ran
-    for each in decided.alternatives:
-        error, ran = each.prediction_error, each.measured and each.measured.speedup.value
+    best = evaluator.value(leader) if leader else None  # prefill excluded, as in what ran
+    for each in decided.configurations:
+        evidence = evaluator.evidence(each)
+        error, measured = evidence.prediction_error, evidence.measured
+        ran = measured and measured.speedup.value
         if error is None or not ran or abs(error) <= _PREDICTION_ERROR_OF_ONE:
             continue
         short = f"{each} was measured at {ran:.2f}×, not the predicted {ran * (1 + error):.2f}×"
-        decisive = each is leader or (best is not None and ran > best)
+        decisive = each == leader or (best is not None and ran > best)
         text = f"{short}: something disturbed one of the two; repeat the sweep on a quiet machine"
         yield Caveat("prediction-error", text, decisive=decisive, short=short)
 
@@ -98,8 +101,9 @@ def _of_contradicted_predictions(decided: DecisionAt) -> Iterator[Caveat]:
 def _of_leader(evaluator: Evaluator, decided: DecisionAt) -> Iterator[Caveat]:
     leader, found, least = decided.leader, decided.deciding, decided.min_speedup
     if leader is None:
-        yield Caveat("no-speed", _no_speed(decided))
+        yield Caveat("no-speed", _no_speed(evaluator, decided))
         return
+    evidence = evaluator.evidence(leader)
     if decided.impossible:
         yield Caveat(
             "impossible",
@@ -108,8 +112,8 @@ def _of_leader(evaluator: Evaluator, decided: DecisionAt) -> Iterator[Caveat]:
             decisive=True,
             short=decided.impossible,
         )
-    if leader.block and not leader.note and leader.block.target.slow_step:
-        tokens, several, one = leader.block.target.slow_step
+    if evidence.block and not evidence.note and evidence.block.target.slow_step:
+        tokens, several, one = evidence.block.target.slow_step
         times = one / several
         less = found and Estimate(found.value / times, found.low / times, found.high / times)
         speed = f"the speed-up is up to {times:.2f} times too high"
@@ -120,40 +124,46 @@ def _of_leader(evaluator: Evaluator, decided: DecisionAt) -> Iterator[Caveat]:
             decisive=decide(less, least) != decide(found, least),
             short=f"a step without a draft is slower than a pass over {tokens} tokens: {speed}",
         )
-    if parts := leader.interval_from:
+    if parts := evidence.interval_from:
         requests, runs, undecoded = (f"±{math.expm1(part):.0%}" for part in astuple(parts))
         text = f"the interval of {leader} is {requests} from the requests and {runs} from the noise"
         text += " of decoding runs"
         if parts.undecoded:
             why = f"{leader} was not decoded{' with these costs' * evaluator.foreign}"
-            if leader.note:
+            if evidence.note:
                 why = f"concurrency {decided.concurrency} was not timed"
             text += f", and {undecoded} since {why}"
         short = f"{leader} was not measured: treat its speed-up as a prediction"
         # With costs from elsewhere another caveat says that every speed-up is a prediction.
-        yield Caveat("interval", text, short="" if leader.cells or evaluator.foreign else short)
+        yield Caveat("interval", text, short="" if evidence.cells or evaluator.foreign else short)
     if found is None:
         few = ""
-        if leader.requests >= MIN_REQUESTS:
-            few = f"{leader.requests} requests of such unequal length count as only "
-            few += f"{leader.equal:.0f}"
+        if evidence.requests >= MIN_REQUESTS:
+            few = f"{evidence.requests} requests of such unequal length count as only "
+            few += f"{evidence.effective_requests:.0f}"
         text = f"{leader}: {few + ', too few' if few else 'too few requests'} to decide by"
         yield Caveat("too-few", text, decisive=bool(few), short=few)
 
 
-def _no_speed(decided: DecisionAt) -> str:
+def _no_speed(evaluator: Evaluator, decided: DecisionAt) -> str:
     """Why no candidate's speed is known, by reason."""
-    could = [a for a in decided.alternatives if not a.not_run]
-    known = [a for a in could if a.log_speedup() is not None or a.measured]
-    if breaking := [each for each in known if each.configuration in decided.breaks]:
-        least = min(breaking, key=lambda each: (each.memory_bytes is None, each.memory_bytes))
-        named = f"{least}: {'; '.join(decided.breaks[least.configuration])}"
+    table, run = decided.table, evaluator.run
+    every = [evaluator.evidence(each) for each in decided.configurations]
+    known = [
+        each.configuration
+        for each in every
+        if each.configuration not in table.not_run and (each.timed or each.measured)
+    ]
+    if breaking := [each for each in known if each in table.breaks]:
+        memory = {each: table.memory[table.column[each]] for each in breaking}
+        least = min(breaking, key=lambda each: (memory[each] is None, memory[each]))
+        named = f"{least}: {'; '.join(table.breaks[least])}"
         return f"none of the timed candidates keeps the limits ({named})"
-    whys = {f.candidate: f.reason for f in decided.evaluator.run.failures if f.candidate}
+    whys = {f.candidate: f.reason for f in run.failures if f.candidate}
     # What was decoded, if on too few requests, says more than what was not.
-    for each in sorted(decided.alternatives, key=lambda each: each.measured is None):
-        if each.candidate.draft != SELF:
-            whys.setdefault(each.candidate, each.why_unknown)
+    for each in sorted(every, key=lambda each: each.measured is None):
+        if each.configuration.draft != SELF:
+            whys.setdefault(each.configuration.candidate, each.why_unknown(run))
     names: dict[str, list[str]] = defaultdict(list)
     for candidate, why in whys.items():
         names[why].append(str(candidate))
@@ -165,7 +175,8 @@ def _of_engine(evaluator: Evaluator, decided: DecisionAt) -> Iterator[Caveat]:
     """What the built-in decoder does not model at a load, and caveats of a run on a serving engine;
     if costs come from elsewhere, only on what it did not answer.
     """
-    run, shown, concurrency = evaluator.run, decided.alternatives, decided.concurrency
+    run, concurrency = evaluator.run, decided.concurrency
+    shown = [evaluator.evidence(each) for each in decided.configurations]
     question, traffic = run.manifest.question, run.manifest.traffic
     if concurrency > 1 and not evaluator.on_engine:
         text = f"at concurrency {concurrency}, prefill of other requests is not modelled"
@@ -193,8 +204,9 @@ def _of_engine(evaluator: Evaluator, decided: DecisionAt) -> Iterator[Caveat]:
             decisive=True,
             short=short,
         )
-    timed = {a.candidate for a in shown if a.log_speedup() is not None or a.measured}
-    names = dict.fromkeys(str(each.candidate) for each in shown if each.candidate not in timed)
+    timed = {each.configuration.candidate for each in shown if each.timed or each.measured}
+    candidates = dict.fromkeys(each.configuration.candidate for each in shown)
+    names = [str(each) for each in candidates if each not in timed]
     if timed and names:
         yield Caveat(
             "not-timed",
@@ -202,12 +214,12 @@ def _of_engine(evaluator: Evaluator, decided: DecisionAt) -> Iterator[Caveat]:
             "whether it pays there",
         )
     for each in shown:
-        runs = each.measured.runs if each.measured else ()
-        if runs and each.k and not any(timed_run.row.proposed for timed_run in runs):
+        runs, k = each.measured.runs if each.measured else (), each.configuration.k
+        if runs and k and not any(timed_run.row.proposed for timed_run in runs):
             yield Caveat(
                 "untold-rounds",
                 f"{engine_name(run)} reports nothing about its drafting: its acceptance is "
-                f"unknown, and that it drafts {each.k} tokens a round is taken from --k",
+                f"unknown, and that it drafts {k} tokens a round is taken from --k",
             )
     here = run.answers_at(concurrency)
     shares = {
@@ -230,13 +242,14 @@ def _of_engine(evaluator: Evaluator, decided: DecisionAt) -> Iterator[Caveat]:
 
 def _of_sample(evaluator: Evaluator, decided: DecisionAt) -> Iterator[Caveat]:
     run, leader = evaluator.run, decided.leader
+    measured = evaluator.evidence(leader).measured if leader else None
     replayed = by_tokens(run.trajectories)
     counts: list[tuple[CaveatKind, int, float, str]] = []
     requests = len(replayed.requests)
     # A draft that only an engine runs has no requests besides the decoded ones.
-    if run.replays or not (leader and leader.measured):
+    if run.replays or not measured:
         counts.append(("few-requests", requests, replayed.equal_requests, ""))
-    decoded = len(leader.measured.speedup.requests) if leader and leader.measured else 0
+    decoded = len(measured.speedup.requests) if measured else 0
     if decoded and (decoded < requests or not counts):
         # Judged by number: as many as a sweep decodes by default are enough, whatever their
         # lengths.
@@ -255,8 +268,12 @@ def _of_sample(evaluator: Evaluator, decided: DecisionAt) -> Iterator[Caveat]:
 
 def _of_candidates(evaluator: Evaluator, decided: DecisionAt) -> Iterator[Caveat]:
     found, costs = [], {}
-    for candidate in dict.fromkeys(each.candidate for each in decided.alternatives):
-        at_every_k = [each for each in decided.alternatives if each.candidate == candidate]
+    for candidate in dict.fromkeys(each.candidate for each in decided.configurations):
+        at_every_k = [
+            evaluator.evidence(each)
+            for each in decided.configurations
+            if each.candidate == candidate
+        ]
         one = at_every_k[0]
         costs[candidate] = one.block.draft_cost_ratio(one.rounds.context) if one.block else None
         found += [
@@ -276,11 +293,11 @@ def _of_candidates(evaluator: Evaluator, decided: DecisionAt) -> Iterator[Caveat
 
 
 def _of_candidate(
-    evaluator: Evaluator, alternatives: Sequence[Alternative], c: Estimate | None
+    evaluator: Evaluator, at_every_k: Sequence[Evidence], c: Estimate | None
 ) -> Iterator[Caveat]:
     """Caveats of one candidate without its name; `c` is its draft cost ratio, if known."""
-    one = alternatives[0]
-    if facts := evaluator.run.facts_of(one.candidate):
+    one, candidate = at_every_k[0], at_every_k[0].configuration.candidate
+    if facts := evaluator.run.facts_of(candidate):
         yield from (Caveat("model", text) for text in facts.caveats)
     if c and c.high > _UNCERTAIN_TIMES * c.low and c.high - c.low > _UNCERTAIN_STEPS:
         uncertain = f"c could be anything from {c.low:.2f} to {c.high:.2f}"
@@ -290,8 +307,8 @@ def _of_candidate(
             f"{uncertain}, because repeats of one pass took very different times: {advice}",
             short=f"{uncertain}: {advice}",
         )
-    speeds = [each.measured.speedup.value or 0.0 for each in alternatives if each.measured]
-    if one.candidate.draft == SELF and (most := max(speeds, default=0.0)) > OVER_TOKENS:
+    speeds = [each.measured.speedup.value or 0.0 for each in at_every_k if each.measured]
+    if candidate.draft == SELF and (most := max(speeds, default=0.0)) > OVER_TOKENS:
         short = f"{most:.2f}× is impossible for the target as its own draft"
         yield Caveat(
             "impossible",
@@ -300,9 +317,35 @@ def _of_candidate(
             decisive=True,
             short=short,
         )
-    largest = max(each.k for each in alternatives)
+    largest = max(each.configuration.k for each in at_every_k)
     for text in beyond_timed(one.rounds, one.block, largest) if one.block else ():
         yield Caveat("outside-timed-range", text)
+
+
+def beyond_timed(rounds: CandidateRounds, block: Block, largest_k: int) -> tuple[str, ...]:
+    """Sentences on costs that predictions take from outside the timed range."""
+    contexts, prompts = rounds.contexts, rounds.prompts
+    longest = min(largest_k + 1, block.longest or largest_k + 1)
+    used = (
+        ("target passes", block.target, longest, contexts),
+        # A step reads two tokens after a fully accepted round; a file gives one time for both.
+        ("draft steps", block.draft, 1 if block.longest or block.catch_up else 2, contexts),
+        ("prefills", block.prefill, prompts, 0),
+        ("draft prefills", block.draft_prefill, prompts, 0),
+    )
+    sentences = [
+        f"{what} were not timed at the size or context of {missed} of {len(prompts)} responses; "
+        "the nearest timed ones are used"
+        for what, passes, size, context in used
+        if passes is not None and (missed := int((~passes.covers(size, context)).sum()))
+        if block.longest is None
+    ]
+    if longest <= largest_k:
+        sentences.append(
+            f"passes over more than {longest} tokens were not timed, so the speed of k ≥ {longest} "
+            "is unknown"
+        )
+    return tuple(sentences)
 
 
 def checks(answer: Recommendation) -> tuple[str, ...]:

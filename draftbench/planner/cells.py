@@ -22,7 +22,7 @@ says how fast its own configuration was on the requests it decoded, and nothing 
 from __future__ import annotations
 
 import math
-from collections import Counter, defaultdict
+from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
@@ -34,7 +34,6 @@ import msgspec
 import numpy as np
 
 from draftbench.acceptance.candidate_rounds import (
-    CandidateRounds,
     ResponseRounds,
     candidate_rounds,
     context_of,
@@ -280,7 +279,7 @@ class Columns:
         return found
 
 
-def _seconds(spent: Spent, weights: Floats) -> tuple[Floats, Floats]:
+def seconds_and_factor(spent: Spent, weights: Floats) -> tuple[Floats, Floats]:
     """The seconds of every response [responses], and the factor by which drawn passes change their
     sum [1 + draws].
     """
@@ -369,7 +368,7 @@ def cells_of(
                             reads = expected.reads[rows] * often
                             rounds = replace(rounds, by_draft=by_draft, reads=reads)
                         passes = block.rounds(rounds, contexts, concurrency, np.ones(len(parts)))
-                    promised, factor = _seconds(passes, weights)
+                    promised, factor = seconds_and_factor(passes, weights)
                     step = float(plain.seconds.sum() / (promised.sum() or 1.0))
                     promised = weights * promised
                 if not (spent.sum() > 0 and promised.sum() > 0):
@@ -431,160 +430,6 @@ def _joined(
     return {(k, name): runs for (k, name), runs in found.items() if (0, name) in found}
 
 
-@dataclass(frozen=True, eq=False)
-class Promised:
-    """What is promised for some configurations at one concurrency, a column each [1 + draws,
-    configurations]: seconds of `plain` decoding, and of `rounds` with the draft. `prefills` [1 +
-    draws, configurations, 2] are seconds without a draft and with it, NaN where unknown. `step` is
-    a target step over the passes of a round, `tokens` the tokens of all responses after each one's
-    first, `responses` their number, `equal` how many equally long requests they are worth.
-    """
-
-    configurations: list[Configuration]
-    plain: Floats
-    rounds: Floats
-    prefills: Floats
-    step: Floats
-    tokens: Floats
-    responses: Floats
-    equal: Floats
-    requests: Ints
-
-
-@remembered
-def in_seconds(
-    rounds: CandidateRounds, block: Block, concurrency: int, k: int | None
-) -> tuple[Floats, Floats]:
-    """The seconds that passes promise for every response at a k (None: without a draft), and the
-    factor by which drawn passes change their sum [1 + draws].
-    """
-    contexts, weights = rounds.contexts, rounds.weights
-    if k is None:
-        return _seconds(block.steps(rounds.tokens, contexts), weights)
-    return _seconds(block.rounds(rounds.at(k), contexts, concurrency, weights), weights)
-
-
-def promised(
-    run: Run,
-    every: Mapping[Candidate, Block | None],
-    concurrency: int,
-    ks: Sequence[int],
-    decoded: Mapping[Configuration, Sequence[TimedRun]],
-    drawn: DrawnRequests,
-    *,
-    foreign: bool,
-) -> Promised:
-    """What passes promise for candidates at a load, at each k at which their rounds are known.
-
-    Args:
-        every: the passes of each candidate; None on a serving engine.
-        decoded: the decoding runs of configurations of which neither passes nor rounds are known.
-        foreign: whether costs are from elsewhere, so that this run's prefills say nothing.
-    """
-    columns, configurations = Columns(drawn), list[Configuration]()
-    # By configuration: the columns of its seconds without a draft and with it, and of both
-    # prefills; tokens, target passes, responses, equal requests and requests.
-    table = list[tuple[float, ...]]()
-    nowhere = columns.add(np.full(len(drawn.names), np.nan))
-    for candidate, block in every.items():
-        rounds, passes = candidate_rounds(run, candidate), block or ROUND
-        weights = rounds.weights
-        rows = drawn.rows(t.request for t in rounds.trajectories)
-        own_requests = len(set(rows.tolist()))
-        longest = math.inf if block is None or block.longest is None else block.longest - 1
-        known = [k for k in ks if k <= longest and rounds.knows(k)]
-        if not known:
-            continue
-        answered: Mapping[int, int] = {}
-        if block and (prefills := block.prefills(rounds.prompts)) is not None:
-            answered = {
-                k: columns.add(drawn.column(rows, weights * side))
-                for k, side in enumerate(prefills.T)
-            }
-        elif not foreign:
-            of_answers = _answered_prefills(run, candidate, concurrency, drawn)
-            answered = {k: columns.add(column) for k, column in of_answers.items()}
-        seconds, factor = in_seconds(rounds, passes, concurrency, None)
-        plain = columns.add(drawn.column(rows, weights * seconds), factor)
-        for k in known:
-            seconds, factor = in_seconds(rounds, passes, concurrency, k)
-            column, at_k = drawn.column(rows, weights * seconds), rounds.at(k)
-            nearest = min(filter(None, answered), key=lambda n: (abs(n - k), n), default=0)
-            prefill, both = answered.get(0, nowhere), answered.get(nearest, nowhere)
-            passed, often = float(weights @ at_k.target_passes), float(weights.sum())
-            tokens, sizes = float(weights @ at_k.tokens), (equal_requests(column), own_requests)
-            sides = plain, columns.add(column, factor), prefill, both
-            table.append((*sides, tokens, passed, often, *sizes))
-            configurations.append(Configuration.of(candidate, k, concurrency))
-    for configuration, runs in decoded.items():
-        rows = drawn.rows(each.row.request for each in runs)
-        spent = np.array([each.response.weight * each.steady.decode_seconds for each in runs])
-        # Known by its tokens alone: the same without a draft and with it.
-        at, total = columns.add(column := drawn.column(rows, spent)), float(spent.sum())
-        sizes = equal_requests(column), len({*rows})
-        configurations.append(configuration)
-        table.append((at, at, nowhere, nowhere, total, total, 0.0, *sizes))
-    counts = np.array(table).reshape(len(table), 9).T
-    tokens, target_passes, responses, equal, requests = counts[4:]
-    sums = columns.sums()[:, counts[:4].astype(np.int64)]  # [1 + draws, 4, configurations]
-    with np.errstate(invalid="ignore", divide="ignore"):
-        step = (sums[0, 0] / tokens) / (sums[0, 1] / target_passes)
-    return Promised(
-        configurations=configurations,
-        plain=sums[:, 0],
-        rounds=sums[:, 1],
-        prefills=np.moveaxis(sums[:, 2:], 1, -1),
-        step=step,
-        tokens=tokens,
-        responses=responses,
-        equal=equal,
-        requests=requests.astype(np.int64),
-    )
-
-
-def _answered_prefills(
-    run: Run, candidate: Candidate, concurrency: int, drawn: DrawnRequests
-) -> dict[int, Floats]:
-    """The prefill seconds of the decoded requests, scaled up to all of them, by k [requests]."""
-    by_k, found = defaultdict[int, list[Decode]](list), {}
-    for row in run.decodes:
-        if (row.block, row.concurrency) == (str(candidate), concurrency):
-            by_k[row.k].append(row)
-    total = candidate_rounds(run, candidate).weights.sum()
-    for k, own in sorted(by_k.items()):
-        often = Counter(row.request for row in own)
-        weights = np.array([run.responses[row.key].weight / often[row.request] for row in own])
-        seconds = weights * [row.prefills for row in own] * total / weights.sum()
-        found[k] = drawn.column(drawn.rows(row.request for row in own), seconds)
-    return found if 0 in found and len(found) > 1 else {}
-
-
 def ks_of(run: Run) -> tuple[int, ...]:
     """The draft lengths of the run's question, ascending."""
     return tuple(sorted(set(run.manifest.question.ks)))
-
-
-def beyond_timed(rounds: CandidateRounds, block: Block, largest_k: int) -> tuple[str, ...]:
-    """Sentences on costs that predictions take from outside the timed range."""
-    contexts, prompts = rounds.contexts, rounds.prompts
-    longest = min(largest_k + 1, block.longest or largest_k + 1)
-    used = (
-        ("target passes", block.target, longest, contexts),
-        # A step reads two tokens after a fully accepted round; a file gives one time for both.
-        ("draft steps", block.draft, 1 if block.longest or block.catch_up else 2, contexts),
-        ("prefills", block.prefill, prompts, 0),
-        ("draft prefills", block.draft_prefill, prompts, 0),
-    )
-    sentences = [
-        f"{what} were not timed at the size or context of {missed} of {len(prompts)} responses; "
-        "the nearest timed ones are used"
-        for what, passes, size, context in used
-        if passes is not None and (missed := int((~passes.covers(size, context)).sum()))
-        if block.longest is None
-    ]
-    if longest <= largest_k:
-        sentences.append(
-            f"passes over more than {longest} tokens were not timed, so the speed of k ≥ {longest} "
-            "is unknown"
-        )
-    return tuple(sentences)

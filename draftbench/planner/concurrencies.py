@@ -34,7 +34,8 @@ def at_concurrency(evaluator: Evaluator, concurrency: int) -> AtConcurrency:
     """One concurrency's answer."""
     decided, price = evaluator.at(concurrency), evaluator.options.price_per_hour
     leader, plain = decided.leader, plain_decoding(evaluator, concurrency)
-    speedup = leader.value("expected") if leader else None
+    evidence = evaluator.evidence(leader) if leader else None
+    speedup = evaluator.value(leader) if leader else None
     plain_range: tuple[float, float] | None = None
     plain_rate = rate = plain_time = time = None
     # How many requests were decoded together is known only if their number is constant.
@@ -45,31 +46,33 @@ def at_concurrency(evaluator: Evaluator, concurrency: int) -> AtConcurrency:
             plain_range = concurrency / max(steps), concurrency / min(steps)
     if plain:
         plain_time = plain.token or plain.step
-        of_time = leader.value("end_to_end") if leader and plain.token else speedup
+        of_time = evaluator.value(leader, "end_to_end") if leader and plain.token else speedup
         time = plain_time / of_time if of_time else None
     per_dollar = [
         concurrency / each * _SECONDS_AN_HOUR / price if plain_rate and each and price else None
         for each in (plain_time, time)
     ]
-    known = any(each.log_speedup() is not None for each in decided.alternatives)
+    known = any(evaluator.value(each) is not None for each in decided.configurations)
     return AtConcurrency(
         concurrency=decided.concurrency,
         decision=decided.decision if known else None,
         k=decided.k,
-        choice=decided.choice.configuration if decided.choice else None,
-        leader=leader.configuration if leader else None,
-        runner_up=decided.runner_up.configuration if decided.runner_up else None,
-        speedup_predicted=leader.estimate(leader.predicted()) if leader else None,
-        speedup_measured=estimate(leader.measured.speedup if leader and leader.measured else None),
-        speedup_expected=leader.expected if leader else None,
-        prediction_error=leader.prediction_error if leader else None,
+        choice=decided.choice,
+        leader=leader,
+        runner_up=decided.runner_up,
+        speedup_predicted=evaluator.predicted(leader) if leader else None,
+        speedup_measured=estimate(
+            evidence.measured.speedup if evidence and evidence.measured else None
+        ),
+        speedup_expected=evaluator.expected(leader) if leader else None,
+        prediction_error=evidence.prediction_error if evidence else None,
         tokens_per_second_plain=plain_rate,
         tokens_per_second=rate,
         seconds_per_token_plain=plain_time,
         seconds_per_token=time,
         tokens_per_dollar_plain=per_dollar[0],
         tokens_per_dollar=per_dollar[1],
-        costs=_note_on_costs(decided),
+        costs=_note_on_costs(evaluator, decided),
         speedup_deciding=decided.deciding,
         plain_range=plain_range,
         texts=texts_at(evaluator.run, concurrency),
@@ -77,16 +80,16 @@ def at_concurrency(evaluator: Evaluator, concurrency: int) -> AtConcurrency:
     )
 
 
-def _note_on_costs(decided: DecisionAt) -> str | None:
+def _note_on_costs(evaluator: Evaluator, decided: DecisionAt) -> str | None:
     """What to know about the leader's costs; without a leader, about every candidate's."""
-    leader, evaluator = decided.leader, decided.evaluator
+    leader, load = decided.leader, decided.concurrency
     if leader is None:
-        notes = (each.note for each in decided.alternatives)
+        candidates = dict.fromkeys(each.candidate for each in decided.configurations)
+        notes = (evaluator.source.note(candidate, load) for candidate in candidates)
         return "; ".join(dict.fromkeys(filter(None, notes))) or None
-    found = [leader.note] if leader.note else []
-    if leader.note and any(
-        c.configuration.candidate == leader.candidate for c in evaluator.effects.cells
-    ):
+    note = evaluator.source.note(leader.candidate, load)
+    found = [note] if note else []
+    if note and any(c.configuration.candidate == leader.candidate for c in evaluator.effects.cells):
         found.append("corrected by what was decoded there")
     elif not (evaluator.foreign or evaluator.effects.cells):
         found.append("from pass timings alone: nothing was decoded")
@@ -133,7 +136,7 @@ def plain_decoding(evaluator: Evaluator, concurrency: int) -> PlainDecoding | No
 
 def _passes(evaluator: Evaluator, concurrency: int) -> dict[Candidate, float]:
     """Seconds of a step next to each candidate, by timed passes alone; 1 on an engine."""
-    here = evaluator.promised(concurrency)
+    here = evaluator.seconds(concurrency)
     return {
         each.candidate: float(here.plain[0, at] / here.tokens[at])
         for at, each in enumerate(here.configurations)
@@ -162,7 +165,7 @@ def _token(evaluator: Evaluator, concurrency: int, step: float) -> float | None:
     """Seconds of a request over its tokens if a step takes `step`; the geometric mean over
     candidates.
     """
-    here, of_candidates = evaluator.promised(concurrency), {}
+    here, of_candidates = evaluator.seconds(concurrency), {}
     for at, each in enumerate(here.configurations):
         prefill, tokens, requests = here.prefills[0, at, 0], here.tokens[at], here.responses[at]
         if math.isfinite(prefill):
@@ -198,7 +201,7 @@ def _answer_with(evaluator: Evaluator, candidate: Candidate, concurrency: int) -
     answer = evaluator.at(concurrency)
     if answer.leader is not None and answer.leader.candidate == candidate:
         return answer
-    alone = evaluator.at(concurrency, candidate)
+    alone = answer.alone(candidate)
     pays_alone = alone.decision == "speculate" and answer.decision != "speculate"
     return answer if pays_alone else alone
 
@@ -229,6 +232,7 @@ def crossover(
     and the ranges below it where the draft does not clearly pay.
     """
     known = _known_concurrencies(evaluator, candidate)
+    evaluator.prepare(known)
     paying = [at for at in known if _answer_with(evaluator, candidate, at).decision == "speculate"]
     if not paying:
         return 0, None, ()

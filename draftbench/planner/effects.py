@@ -186,8 +186,8 @@ class Effects:
 
 def root(covariance: Floats) -> Floats:
     """The symmetric square root of a covariance; it does not depend on the order of the rows."""
-    values, vectors = np.linalg.eigh((covariance + covariance.T) / 2)
-    found: Floats = vectors * np.sqrt(np.maximum(values, 0.0)) @ vectors.T
+    values, vectors = np.linalg.eigh((covariance + covariance.mT) / 2)
+    found: Floats = vectors * np.sqrt(np.maximum(values, 0.0))[..., None, :] @ vectors.mT
     return found
 
 

@@ -1,17 +1,12 @@
-"""The model's draws → the log speed-ups of every configuration of a run, at any concurrency.
-
-The best of several drafts tends to be the luckiest one. So the true speed-ups of drafts are taken
-to be normal around their mean with an unknown spread: estimates that differ by no more than their
-errors are shrunk together, those far apart hardly move (Gelman, Hill & Yajima 2012).
-"""
+"""A run and what is asked of it → tables of draws, and the decision at any load."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from functools import cached_property
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from itertools import chain
-from typing import NamedTuple
+from typing import Literal
 
 import numpy as np
 
@@ -19,41 +14,58 @@ from draftbench.acceptance.candidate_rounds import candidate_rounds
 from draftbench.acceptance.intervals import (
     MIN_REQUESTS,
     RESAMPLES,
+    Estimate,
     generator_of,
 )
 from draftbench.acceptance.rounds import Floats
-from draftbench.planner.alternatives import Alternative, Kind, VarianceByCause, draft_memory
 from draftbench.planner.cells import (
     Cell,
     DrawnRequests,
     Measurement,
-    Promised,
     TimedRun,
     cells_of,
     ks_of,
     measurements,
-    promised,
 )
 from draftbench.planner.cost_sources import costs_in
 from draftbench.planner.decide import DecisionAt
-from draftbench.planner.effects import BuiltInDesign, Design, Effects, EngineDesign, reshaped
+from draftbench.planner.effects import BuiltInDesign, Design, Effects, EngineDesign
+from draftbench.planner.evidence import Evidence
+from draftbench.planner.limits import broken_limits, draft_memory, not_run
 from draftbench.planner.options import DecisionOptions
 from draftbench.planner.passes import PASS_DRAWS, Block, between
-from draftbench.planner.recommendation import (
-    Configuration,
-)
-from draftbench.records import SELF, Candidate, Key
+from draftbench.planner.recommendation import Configuration
+from draftbench.planner.seconds import PredictedSeconds, predicted_seconds
+from draftbench.planner.shrinkage import shrinkage
+from draftbench.planner.table import Table, estimate_of
+from draftbench.records import Candidate, Key
 from draftbench.remembered import remembered
 from draftbench.run_folder.run import Run
 
-# How much drafts differ (sd of log speed-ups): half-Cauchy with this scale, on a grid.
-DRAFTS_DIFFER, _AMONG = 0.2, np.geomspace(0.005, 0.64, 8)
+# As many loads are computed together, whose draws take some hundred megabytes.
+_LOADS_AT_ONCE = 16
+
+# A speed-up of decoding, or with both prefills included.
+Kind = Literal["expected", "end_to_end"]
+
+
+@dataclass(frozen=True, eq=False)
+class Draws:
+    """Draws of log speed-ups at one load: what drawn requests and drawn times add to them [draws,
+    configurations], and the estimates with both [1 + draws, configurations], NaN where unknown.
+    `shrunk` is what shrinking drafts together adds [1 + draws, configurations].
+    """
+
+    requests: Floats
+    time: Floats
+    every: Floats
+    shrunk: Floats
 
 
 class Evaluator:
-    """Decides for one run at any concurrency, each once. The `effects` say how much longer than
-    promised decoding takes, learned from all timed cells. With costs from elsewhere (`foreign`) the
-    run's own decoding does not count.
+    """Decides for one run at any load. The `effects` say how much longer than predicted by passes
+    decoding takes, learned from all timed cells. With costs from elsewhere (`foreign`) the run's
+    own decoding does not count.
     """
 
     def __init__(self, run: Run, options: DecisionOptions) -> None:
@@ -92,28 +104,8 @@ class Evaluator:
         self.cells: dict[Configuration, tuple[Cell, ...]] = {}
         for cell in cells if not self.foreign else ():
             self.cells[cell.configuration] = (*self.cells.get(cell.configuration, ()), cell)
-
-    @cached_property
-    def can_be_timed(self) -> bool:
-        """Whether the built-in decoder can time a draft that did not fail, and none is to be tried
-        again first. The speed of a simulated level says nothing about the level, and the target as
-        its own draft is a control.
-        """
-        run = self.run
-        failed = {failure.candidate for failure in run.failures}
-
-        def simulated(model: Candidate | None) -> bool:
-            return (facts := run.facts_of(model)) is not None and not facts.has_kernel
-
-        return (
-            run.manifest.question.engine is None
-            and not any(failure.tried_again for failure in run.failures)
-            and not simulated(None)
-            and any(
-                each.draft != SELF and each not in failed and not simulated(each)
-                for each in run.candidates
-            )
-        )
+        self._seconds: dict[int, PredictedSeconds] = {}
+        self._draws: dict[tuple[int, Kind], Draws] = {}
 
     def concurrencies(self) -> tuple[int, ...]:
         """The loads that the run was asked for; with costs from elsewhere, those timed there."""
@@ -125,107 +117,124 @@ class Evaluator:
         return tuple(sorted(self.run.manifest.question.concurrency))
 
     @remembered
-    def measured(self, concurrency: int) -> dict[tuple[Candidate, int], Measurement]:
-        """The run's measured speed-ups; none with costs from elsewhere."""
-        return {} if self.foreign else measurements(self.run, concurrency)
+    def at(self, concurrency: int, only: Candidate | None = None) -> DecisionAt:
+        """The decision at one load, among all candidates or for one candidate alone."""
+        return DecisionAt(self.table(concurrency), self.options.min_speedup, only)
 
     @remembered
-    def decoded(self, candidate: Candidate) -> frozenset[Key]:
-        """The responses on which a candidate was decoded at any load."""
+    def table(self, concurrency: int) -> Table:
+        """Every candidate at every k that the run was asked for, if anything is known there, with
+        the speed-up that ranks them.
+        """
+        draws, seconds = self.draws(concurrency, self.by), self.seconds(concurrency)
+        every, run, options = seconds.configurations, self.run, self.options
+        of_draft = {each: draft_memory(run, each) for each in run.candidates}
+        breaks = {}
+        if run.manifest.question.engine or options.max_memory or options.max_p99_ratio:
+            for each in every:
+                found = broken_limits(run, options, self.evidence(each), self.value(each))
+                if broken := tuple(found):
+                    breaks[each] = broken
+        others = {} if self.foreign else {each: not_run(run, each) for each in every}
+        return Table(
+            concurrency=concurrency,
+            configurations=every,
+            logs=draws.every + draws.shrunk,
+            by_requests=draws.requests,
+            by_time=draws.time,
+            requests=seconds.requests,
+            equal=seconds.equal,
+            tokens_per_round=seconds.tokens_per_round,
+            memory=[of_draft[each.candidate] for each in every],
+            breaks=breaks,
+            not_run={each: why for each, why in others.items() if why},
+        )
+
+    @remembered
+    def evidence(self, configuration: Configuration) -> Evidence:
+        """What was observed of a configuration."""
+        candidate, concurrency = configuration.candidate, configuration.concurrency
+        seconds, cells = self.seconds(concurrency), self.cells.get(configuration, ())
+        column, design, slowdown = seconds.column[configuration], self.effects.design, None
+        predictable = math.isfinite(seconds.rounds[0, column]) and configuration not in design.alone
+        if isinstance(design, EngineDesign):
+            predictable = predictable and design.started_beside(configuration)
+        if predictable:
+            without, step = configuration if cells else None, float(seconds.step[column])
+            slowdown = self.effects.slower(configuration, step, without)
+        return Evidence(
+            configuration=configuration,
+            rounds=candidate_rounds(self.run, candidate),
+            block=self._block(candidate, concurrency),
+            measured=self.measured(concurrency).get((candidate, configuration.k)),
+            decoded=self._decoded(candidate),
+            cells=cells,
+            note=self.source.note(candidate, concurrency),
+            timed=self.value(configuration) is not None,
+            requests=int(seconds.requests[column]),
+            effective_requests=float(seconds.equal[column]),
+            log_slowdown=slowdown,
+            variance_by_cause=self._variance_by_cause(configuration),
+        )
+
+    @remembered
+    def _decoded(self, candidate: Candidate) -> frozenset[Key]:
         decodes = () if self.foreign else self.run.decodes
         return frozenset(row.key for row in decodes if row.candidate == candidate)
 
-    @remembered
-    def promised(self, concurrency: int) -> Promised:
-        """What the timed passes promise for every candidate at a load."""
-        cells, alone = self.cells, dict[Configuration, Sequence[TimedRun]]()
-        for (of, k), measurement in self.measured(concurrency).items():
-            configuration = Configuration.of(of, k, concurrency)
-            if configuration in cells and configuration in self.effects.design.alone:
-                alone[configuration] = measurement.runs
-        by_tokens_alone, every = {c.candidate for c in alone}, {}
-        for candidate in self.run.candidates:
-            block = self._block(candidate, concurrency)
-            served = concurrency in self.source.served.get(candidate, ())
-            if block or (served and candidate not in by_tokens_alone):
-                every[candidate] = block
-        return promised(
-            self.run, every, concurrency, self.ks, alone, self.drawn, foreign=self.foreign
-        )
+    def _variance_by_cause(self, configuration: Configuration) -> tuple[float, float, float] | None:
+        """The variance of its log speed-up by cause; decoding it removes the last."""
+        draws = self.draws(configuration.concurrency, self.by)
+        column = self.seconds(configuration.concurrency).column[configuration]
+        requests, time = (float(each[:, column].var()) for each in (draws.requests, draws.time))
+        if not math.isfinite(time):
+            return None
+        chances, grid = self.effects.chances, self.effects.grid
+        noise = 2 * float(chances @ [each.noise**2 for each in grid])
+        timed = any(cell.configuration == configuration for cell in self.effects.cells)
+        undecoded = 0.0 if timed else time**2 / (time + noise)
+        return requests, time - undecoded, undecoded
 
-    @remembered
-    def alternatives(self, concurrency: int) -> tuple[Alternative, ...]:
-        """Every candidate at every k that the run was asked for, if anything is known there."""
-        here, variances = self.promised(concurrency), self._variances_by_cause(concurrency)
-        column_of = {each: column for column, each in enumerate(here.configurations)}
-        found = []
-        for candidate in self.run.candidates:
-            rounds, measured = candidate_rounds(self.run, candidate), self.measured(concurrency)
-            block, memory = self._block(candidate, concurrency), draft_memory(self.run, candidate)
-            note = self.source.note(candidate, concurrency)
-            for k in self.ks:
-                if not (rounds.reaches(k) or (candidate, k) in measured):
-                    continue
-                configuration = Configuration.of(candidate, k, concurrency)
-                at = column_of.get(configuration)
-                found.append(
-                    Alternative(
-                        evaluator=self,
-                        configuration=configuration,
-                        rounds=rounds,
-                        block=block,
-                        measured=measured.get((candidate, k)),
-                        cells=self.cells.get(configuration, ()),
-                        note=note,
-                        memory_bytes=memory,
-                        requests=0 if at is None else int(here.requests[at]),
-                        equal=0.0 if at is None else float(here.equal[at]),
-                        variance_by_cause=None if at is None else variances[at],
-                        column=at,
-                    )
-                )
-        return tuple(found)
+    def value(self, configuration: Configuration, by: Kind = "expected") -> float | None:
+        """The expected speed-up; None where it is unknown."""
+        log = self._log(configuration, by)
+        return math.exp(log[0]) if np.isfinite(log).all() else None
 
-    @remembered
-    def log_speedups(self, concurrency: int, by: Kind) -> list[Floats | None]:
-        """The draws of every log speed-up [1 + draws], by column; None where unknown."""
-        every = self.logs_by_cause(concurrency, by).every + self.among_drafts(concurrency, by)
-        return [log if np.isfinite(log).all() else None for log in np.ascontiguousarray(every.T)]
+    def expected(self, configuration: Configuration, by: Kind = "expected") -> Estimate | None:
+        """The expected speed-up with its interval."""
+        return estimate_of(self._log(configuration, by), self.evidence(configuration).requests)
 
-    @remembered
-    def logs_by_cause(self, concurrency: int, by: Kind) -> _LogsByCause:
-        """The log speed-ups, split by cause: what draws of requests add, what draws of time add,
-        and the estimates with both. Draws of requests are scaled to Student's t, with n the number
-        of equally long requests.
-        """
-        here, prefills = self.promised(concurrency), by == "end_to_end"
-        seconds, equal = np.stack([here.plain, here.rounds], axis=-1), here.equal
-        if self.on_engine:  # its rounds are known from the answered requests alone
-            cells = [c for c in self.effects.cells if c.configuration.concurrency == concurrency]
-            equal = np.minimum(equal, min((cell.equal for cell in cells), default=math.inf))
+    def _log(self, configuration: Configuration, by: Kind) -> Floats:
+        draws = self.draws(configuration.concurrency, by)
+        column = self.seconds(configuration.concurrency).column[configuration]
+        log: Floats = draws.every[:, column] + draws.shrunk[:, column]
+        return log
 
-        def logs(rows: slice, longer: Floats) -> Floats:
-            with np.errstate(divide="ignore", invalid="ignore"):
-                sides = np.log(seconds[rows]) + longer
-                if prefills:
-                    sides = np.logaddexp(sides, np.log(here.prefills[rows]))
-                return np.asarray(sides[..., 0] - sides[..., 1], np.float64)
+    def predicted(self, configuration: Configuration, by: Kind = "expected") -> Estimate | None:
+        """The speed-up as the other cells predict it, with an interval over requests alone."""
+        evidence, concurrency = self.evidence(configuration), configuration.concurrency
+        if evidence.log_slowdown is None:
+            return None
+        seconds = self.seconds(concurrency)
+        column = seconds.column[configuration]
+        plain, rounds = seconds.plain[0, column], seconds.rounds[0, column]
+        sides = np.array([plain, rounds * np.exp(evidence.log_slowdown)])
+        sides += seconds.prefills[0, column] if by == "end_to_end" else 0.0
+        requests = self.draws(concurrency, by).requests[:, column]
+        log = np.log(sides[0] / sides[1]) + np.append(0.0, requests)
+        return estimate_of(log, evidence.requests)
 
-        estimate, by_requests, by_time = self.effects.longer(here.configurations, here.step)
-        middle = logs(slice(0, 1), estimate[None])[0]
-        requests, time = logs(slice(1, None), by_requests), logs(slice(0, 1), by_time) - middle
-        n = np.maximum(equal, MIN_REQUESTS)
-        normal, square = generator_of("student").standard_normal((RESAMPLES, 1)), 2 / (9 * (n - 1))
-        # χ² over its degrees of freedom (Wilson & Hilferty 1931).
-        spread = np.maximum(1 - square + normal * np.sqrt(square), 0.05) ** 3
-        requests = (requests - requests.mean(axis=0)) * np.sqrt((n + 1) / (n - 1) / spread)
-        return _LogsByCause(
-            requests, time, np.concatenate([middle[None], middle + requests + time])
-        )
+    def shrunk_by(self, configuration: Configuration) -> float | None:
+        """How much the other drafts change its expected speed-up, as a share; None: unknown."""
+        seconds = self.seconds(configuration.concurrency)
+        column = seconds.column[configuration]
+        if not math.isfinite(seconds.rounds[0, column]):
+            return None
+        return math.expm1(self.draws(configuration.concurrency, "expected").shrunk[0, column])
 
-    def simulated_timings(self, timed: Sequence[Alternative]) -> Floats:
-        """The log speed-ups that one more timing of each alternative would show, without the draws
-        of requests [draws, alternatives].
+    def simulated_timings(self, timed: Sequence[Configuration]) -> Floats:
+        """The log speed-ups that one more timing of each would show, without the draws of requests
+        [draws, configurations].
         """
         found, noises = [], np.array([each.noise for each in self.effects.grid])
         normal, noise = generator_of("cells").standard_normal, noises[self.effects.given]
@@ -233,84 +242,121 @@ class Evaluator:
         shared = self.on_engine and not self.run.manifest.question.in_turn
         beside = 0.0 if shared else noise * normal(len(noise))
         for each in timed:
-            concurrency = each.configuration.concurrency
-            passes = each.timing if each.block else np.zeros(PASS_DRAWS)
+            evidence = self.evidence(each)
+            passes = evidence.by_drawn_passes if evidence.block else np.zeros(PASS_DRAWS)
             passes = np.tile(passes, RESAMPLES // PASS_DRAWS)
-            time = self.logs_by_cause(concurrency, "expected").time[:, each.column]
+            column = self.seconds(each.concurrency).column[each]
+            time = self.draws(each.concurrency, "expected").time[:, column]
             found.append(time + passes + noise * normal(len(noise)) - beside)
         return np.stack(found, axis=1)
+
+    @remembered
+    def measured(self, concurrency: int) -> dict[tuple[Candidate, int], Measurement]:
+        """The run's measured speed-ups; none with costs from elsewhere."""
+        return {} if self.foreign else measurements(self.run, concurrency)
 
     @remembered
     def _block(self, candidate: Candidate, concurrency: int) -> Block | None:
         return between(self.source.blocks.get(candidate, {}), concurrency)
 
-    def _variances_by_cause(self, concurrency: int) -> list[VarianceByCause | None]:
-        """The variance of every log speed-up by cause, by column; decoding it removes the last."""
-        here, logs = self.promised(concurrency), self.logs_by_cause(concurrency, self.by)
-        chances, grid = self.effects.chances, self.effects.grid
-        noise = 2 * float(chances @ [each.noise**2 for each in grid])
-        found: list[VarianceByCause | None] = []
-        timed = {cell.configuration for cell in self.effects.cells}
-        for each, requests, time in zip(
-            here.configurations, logs.requests.var(axis=0), logs.time.var(axis=0), strict=True
-        ):
-            undecoded = 0.0 if each in timed else float(time**2 / (time + noise))
-            known = math.isfinite(time)
-            found.append((float(requests), float(time) - undecoded, undecoded) if known else None)
-        return found
+    def seconds(self, concurrency: int) -> PredictedSeconds:
+        """The predicted seconds of every candidate at every k, if anything is known there."""
+        if concurrency not in self._seconds:
+            self._predict([concurrency])
+        return self._seconds[concurrency]
 
-    @remembered
-    def among_drafts(self, concurrency: int, by: Kind) -> Floats:
-        """What shrinking each draw toward the mean over drafts adds to it [1 + draws,
-        configurations]: true speed-ups at the best k are taken to be normal, their spread unknown.
+    def draws(self, concurrency: int, by: Kind) -> Draws:
+        """The draws of every log speed-up at a load."""
+        if (concurrency, by) not in self._draws:
+            self._draw([concurrency], by)
+        return self._draws[concurrency, by]
+
+    def prepare(self, loads: Iterable[int]) -> None:
+        """Draw the speed-ups at these loads together, which is faster than one load at a time."""
+        rest = [load for load in dict.fromkeys(loads) if (load, self.by) not in self._draws]
+        for first in range(0, len(rest), _LOADS_AT_ONCE):
+            together = rest[first : first + _LOADS_AT_ONCE]
+            self._predict([load for load in together if load not in self._seconds])
+            self._draw(together, self.by)
+
+    def _predict(self, loads: Sequence[int]) -> None:
+        """Predict the seconds at these loads."""
+        alone, blocks = self.effects.design.alone, dict[tuple[Candidate, int], Block | None]()
+        decoded, at_load = dict[Configuration, Sequence[TimedRun]](), list[list[Configuration]]()
+        for concurrency in loads:
+            measured, by_tokens = self.measured(concurrency), set[Candidate]()
+            at_load.append(
+                [
+                    Configuration.of(candidate, k, concurrency)
+                    for candidate in self.run.candidates
+                    for k in self.ks
+                    if candidate_rounds(self.run, candidate).reaches(k)
+                    or (candidate, k) in measured
+                ]
+            )
+            for (of, k), measurement in measured.items():
+                configuration = Configuration.of(of, k, concurrency)
+                if configuration in self.cells and configuration in alone:
+                    decoded[configuration] = measurement.runs
+                    by_tokens.add(of)
+            for candidate in self.run.candidates:
+                block = self._block(candidate, concurrency)
+                served = concurrency in self.source.served.get(candidate, ())
+                if block or (served and candidate not in by_tokens):
+                    blocks[candidate, concurrency] = block
+        every = list(chain(*at_load))
+        found = predicted_seconds(
+            self.run, every, blocks, decoded, self.drawn, foreign=self.foreign
+        )
+        end = 0
+        for concurrency, configurations in zip(loads, at_load, strict=True):
+            begin, end = end, end + len(configurations)
+            self._seconds[concurrency] = found.part(slice(begin, end))
+
+    def _draw(self, loads: Sequence[int], by: Kind) -> None:
+        """Draw the speed-ups at these loads. Draws of requests are scaled to Student's t, with n
+        the number of equally long requests.
         """
-        logs, best = self.logs_by_cause(concurrency, by).every, dict[Candidate, int]()
-        configurations = self.promised(concurrency).configurations
-        for at, each in enumerate(configurations):
-            known = each.candidate.draft != SELF and math.isfinite(logs[0, at])
-            if known and logs[0, at] > logs[0, best.get(each.candidate, at)] - 1e-12:
-                best[each.candidate] = at
-        columns = list(best.values())
-        if len(columns) < 2:
-            return np.zeros_like(logs)
-        estimates, draws = logs[0, columns], logs[1:, columns]
-        count = len(columns)
-        error = np.cov(draws.T) + 1e-10 * np.eye(count)
-        one, options, pulls, shapes = np.ones(count), [], [], []
-        for sd in _AMONG.tolist():
-            inverse = np.linalg.inv(error + sd**2 * np.eye(count))
-            precision = one @ inverse @ one
-            off = estimates - one @ inverse @ estimates / precision
-            log = np.linalg.slogdet(inverse)[1] - math.log(precision) - off @ inverse @ off
-            options.append(log / 2 + math.log(sd) - math.log1p((sd / DRAFTS_DIFFER) ** 2))
-            # Given the spread, the true speed-ups have the mean estimate - error · inverse · off.
-            pull = -error @ inverse @ (np.eye(count) - np.outer(one, one @ inverse) / precision)
-            pulls.append(pull)
-            shapes.append(reshaped(error, error + pull @ error) - np.eye(count))
-        chances = np.exp(np.array(options) - max(options))
-        chances /= chances.sum()
-        chosen = generator_of("among drafts").choice(len(chances), p=chances, size=RESAMPLES)
-        moved = np.zeros((RESAMPLES + 1, count + 1))  # the last column, of the control, stays 0
-        moved[0, :-1] = sum(c * pull for c, pull in zip(chances, pulls, strict=True)) @ estimates
-        for at, pull in enumerate(pulls):
-            rows = np.flatnonzero(chosen == at)
-            moved[1 + rows, :-1] = (draws[rows] - estimates) @ shapes[at].T + pull @ estimates
-        drafts = list(best)
-        own = [drafts.index(c.candidate) if c.candidate in best else -1 for c in configurations]
-        return moved[:, own]
+        of_loads = [self.seconds(load) for load in loads]
+        configurations = [each for seconds in of_loads for each in seconds.configurations]
+        plain = np.concatenate([each.plain for each in of_loads], axis=1)
+        rounds = np.concatenate([each.rounds for each in of_loads], axis=1)
+        known = np.flatnonzero(np.isfinite(rounds[0]))
+        seconds = np.stack([plain[:, known], rounds[:, known]], axis=-1)
+        some = [configurations[column] for column in known]
+        step = np.concatenate([each.step for each in of_loads])[known]
+        equal = np.concatenate([each.equal for each in of_loads])[known]
+        if self.on_engine:  # its rounds are known from the answered requests alone
+            least = dict[int, float]()
+            for cell in self.effects.cells:
+                load = cell.configuration.concurrency
+                least[load] = min(cell.equal, least.get(load, math.inf))
+            equal = np.minimum(equal, [least.get(each.concurrency, math.inf) for each in some])
+        prefills = np.concatenate([each.prefills for each in of_loads], axis=1)[:, known]
 
-    @remembered
-    def at(self, concurrency: int, only: Candidate | None = None) -> DecisionAt:
-        """The decision at one load, among all candidates or for one candidate alone."""
-        every = self.alternatives(concurrency)
-        return DecisionAt(self, concurrency, [a for a in every if only in (None, a.candidate)])
+        def logs(rows: slice, longer: Floats) -> Floats:
+            # Without a round, or without known prefills, a speed-up is unknown.
+            with np.errstate(divide="ignore", invalid="ignore"):
+                sides = np.log(seconds[rows]) + longer
+                if by == "end_to_end":
+                    sides = np.logaddexp(sides, np.log(prefills[rows]))
+            return np.asarray(sides[..., 0] - sides[..., 1], np.float64)
 
-
-class _LogsByCause(NamedTuple):
-    """Draws of log speed-ups: what drawn requests and drawn times add to them [draws,
-    configurations], and the estimates with both [1 + draws, configurations].
-    """
-
-    requests: Floats
-    time: Floats
-    every: Floats
+        estimate, by_requests, by_time = self.effects.longer(some, step)
+        middle = logs(slice(0, 1), estimate[None])[0]
+        requests, time = logs(slice(1, None), by_requests), logs(slice(0, 1), by_time) - middle
+        n = np.maximum(equal, MIN_REQUESTS)
+        normal, square = generator_of("student").standard_normal((RESAMPLES, 1)), 2 / (9 * (n - 1))
+        # χ² over its degrees of freedom (Wilson & Hilferty 1931).
+        spread = np.maximum(1 - square + normal * np.sqrt(square), 0.05) ** 3
+        requests = (requests - requests.mean(axis=0)) * np.sqrt((n + 1) / (n - 1) / spread)
+        drawn = [requests, time, np.concatenate([middle[None], middle + requests + time])]
+        for at, values in enumerate(drawn):
+            drawn[at] = np.full((len(values), len(configurations)), np.nan)
+            drawn[at][:, known] = values
+        end = 0
+        for load, of_load in zip(loads, of_loads, strict=True):
+            begin, end = end, end + len(of_load.configurations)
+            requests, time, every = (values[:, begin:end] for values in drawn)
+            shrunk = shrinkage(of_load.configurations, every)
+            self._draws[load, by] = Draws(requests, time, every, shrunk)

@@ -10,12 +10,16 @@ import numpy as np
 from draftbench.acceptance.rounds import alpha_of
 from draftbench.models.drafting import DRAFT_KINDS, parsed
 from draftbench.planner.decide import DecisionAt
+from draftbench.planner.evaluator import Evaluator
 from draftbench.planner.recommendation import Evaluation, Headroom, Reach
 from draftbench.records import SELF, Candidate
 
 
 def headroom(
-    decided: DecisionAt, evaluated: Sequence[Evaluation], ceiling: float | None
+    evaluator: Evaluator,
+    decided: DecisionAt,
+    evaluated: Sequence[Evaluation],
+    ceiling: float | None,
 ) -> tuple[Headroom, ...]:
     """What a better draft at the same cost would bring, before one is trained: how fast the best
     possible one would be, and how often a draft must be accepted to pay off or to win; for every
@@ -30,18 +34,18 @@ def headroom(
         ceiling: the α of the target as its own greedy draft, if no draft can reach more.
     """
     alphas = {each.candidate: each.alpha.value for each in evaluated if each.alpha}
+    table = decided.table
     of_self = {
-        each.k: each
-        for each in decided.alternatives
-        if each.candidate.draft == SELF and ceiling is not None
+        each.k: table.tokens(each)
+        for each in table.configurations
+        if each.draft == SELF and ceiling is not None
     }
     at_each_k: dict[Candidate, list[_AtK]] = {}
     for each in decided.competing:
-        speed, tokens = each.value("expected"), each.tokens_per_round
-        own = of_self.get(each.k)
-        most = own.tokens_per_round if own else None
+        speed, tokens, most = evaluator.value(each), table.tokens(each), of_self.get(each.k)
         if most is None:  # every drafted token is accepted; the last round of a response is shorter
-            lengths, weights = each.rounds.tokens, each.rounds.weights
+            rounds = evaluator.evidence(each).rounds
+            lengths, weights = rounds.tokens, rounds.weights
             passes = weights @ np.ceil(lengths / (each.k + 1))
             most = float(weights @ lengths) / max(float(passes), 1.0)
         if speed and tokens:

@@ -16,28 +16,32 @@ from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from math import sqrt
 from statistics import NormalDist, fmean
-from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
 
 from draftbench.acceptance.intervals import Estimate, quantiles
 from draftbench.planner.cells import TimedRun
-from draftbench.planner.recommendation import Distribution, Latency, Side, Slo, SloKept
+from draftbench.planner.evidence import Evidence
+from draftbench.planner.recommendation import (
+    Configuration,
+    Distribution,
+    Latency,
+    Side,
+    Slo,
+    SloKept,
+)
 from draftbench.records import Served
 from draftbench.run_folder.run import Run
 from draftbench.run_folder.served import chunk_gaps
 
-if TYPE_CHECKING:
-    from draftbench.planner.alternatives import Alternative
 
-
-def latency(alternative: Alternative, run: Run) -> Latency | None:
-    """The measured waits of an alternative; None if it was not decoded."""
-    measured = alternative.measured
+def latency(evidence: Evidence, run: Run) -> Latency | None:
+    """The measured waits of a configuration; None if it was not decoded."""
+    measured, shown = evidence.measured, evidence.configuration
     if measured is None:
         return None
-    sides, served = [], _answers(run, alternative, alternative.configuration.concurrency)
+    sides, served = [], _answers(run, shown, shown.concurrency)
     for runs, answers in zip((measured.baseline, measured.runs), served, strict=True):
         paces = _paces(runs)
         if not paces:
@@ -61,10 +65,10 @@ def latency(alternative: Alternative, run: Run) -> Latency | None:
     plain, speculative = sides
     ratio, compared = _tail(plain.time_per_output_token, speculative.time_per_output_token)
     return Latency(
-        draft=alternative.candidate.draft,
-        quant=alternative.candidate.quant,
-        k=alternative.k,
-        concurrency=alternative.configuration.concurrency,
+        draft=shown.draft,
+        quant=shown.quant,
+        k=shown.k,
+        concurrency=shown.concurrency,
         plain=plain,
         speculative=speculative,
         p99_ratio=ratio,
@@ -72,33 +76,33 @@ def latency(alternative: Alternative, run: Run) -> Latency | None:
     )
 
 
-def tail_ratio(alternative: Alternative) -> tuple[float, str] | None:
+def tail_ratio(evidence: Evidence, expected: float | None) -> tuple[float, str] | None:
     """The p99 of a request's time per output token, with speculation over without, as measured or
     else as expected, and what was compared; None where unknown. The expected ratio is taken over
     the requests on which the draft was decoded at any load, so that the answers at different loads
     cover the same requests; over all if it was not decoded.
     """
-    measured = alternative.measured
+    measured = evidence.measured
     if measured is not None:
         plain, speculative = map(_paces, (measured.baseline, measured.runs))
         if plain and speculative:
             ratio, compared = _tail(_distribution(plain), _distribution(speculative))
             return ratio, f"{compared}, measured"
-    promised, expected = alternative.promised_by_response, alternative.value("expected")
-    if promised is None or expected is None:
+    seconds = evidence.seconds_by_response
+    if seconds is None or expected is None:
         return None
-    without, rounds, tokens, weights = promised
-    decoded = alternative.evaluator.decoded(alternative.candidate)
-    trajectories = alternative.rounds.trajectories
-    own = (tokens > 0) & [not decoded or each.key in decoded for each in trajectories]
-    if not own.any():
+    of, decoded = evidence.rounds, evidence.decoded
+    tokens = of.at(evidence.configuration.k).tokens
+    counted = (tokens > 0) & [not decoded or each.key in decoded for each in of.trajectories]
+    if not counted.any():
         return None
-    ratio, compared = _tail(*(_distribution(each[own] / tokens[own]) for each in (without, rounds)))
-    slower = float((weights @ without) / (weights @ rounds)) / expected
-    return ratio * slower, f"{compared}, predicted"
+    paces = (each[counted] / tokens[counted] for each in seconds)
+    ratio, compared = _tail(*map(_distribution, paces))
+    without, rounds = (float(of.weights @ each) for each in seconds)
+    return ratio * (without / rounds / expected), f"{compared}, predicted"
 
 
-def _answers(run: Run, leader: Alternative | None, concurrency: int) -> tuple[list[Served], ...]:
+def _answers(run: Run, leader: Configuration | None, concurrency: int) -> tuple[list[Served], ...]:
     """A serving engine's answers at a load, without speculation and with the leader; if no speed-up
     is known, with the only draft that answered.
     """
@@ -137,7 +141,7 @@ def _tail(plain: Distribution, speculative: Distribution) -> tuple[float, str]:
 
 
 def slo_kept(
-    run: Run, leader: Alternative | None, concurrency: int, slo: Slo | None
+    run: Run, leader: Configuration | None, concurrency: int, slo: Slo | None
 ) -> SloKept | None:
     """The share of an engine's requests that kept the limits, without speculation and with the
     leader; None if no engine answered or no limits are given.

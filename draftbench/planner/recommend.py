@@ -22,13 +22,13 @@ from draftbench.acceptance.definitions import (
 )
 from draftbench.acceptance.faults import near_tie_share
 from draftbench.acceptance.intervals import estimates
-from draftbench.planner.alternatives import Alternative
 from draftbench.planner.caveats import caveats, checks
 from draftbench.planner.cells import Cell
 from draftbench.planner.concurrencies import at_concurrency, crossover, schedule
 from draftbench.planner.cost_sources import engine_name
 from draftbench.planner.decide import HARDLY_MORE_LOSS, DecisionAt
 from draftbench.planner.evaluator import Evaluator
+from draftbench.planner.evidence import Evidence
 from draftbench.planner.headroom import headroom
 from draftbench.planner.latency import latency, slo_kept
 from draftbench.planner.options import DecisionOptions
@@ -37,6 +37,7 @@ from draftbench.planner.recommendation import (
     NEAR_TIES,
     TOSS_UP,
     CheckedPrediction,
+    Configuration,
     Evaluation,
     PredictionError,
     Recommendation,
@@ -72,11 +73,11 @@ def recommend(run: Run, options: DecisionOptions | None = None) -> Recommendatio
     draft = leader.candidate if leader else None
     limit, between, gaps = crossover(evaluator, draft) if draft else (None, None, ())
     option = None if refused else leader
-    alone = leader.value(decided.by) if leader and not decided.deciding else None
-    evaluated, ceiling = evaluations(run, decided), None
+    alone = decided.table.value(leader) if leader and not decided.deciding else None
+    evaluated, ceiling = evaluations(evaluator, decided), None
     error = prediction_errors(evaluator)
     doubts = caveats(evaluator, decided, error)
-    remedy = settled_by(decided, doubts)
+    remedy = settled_by(evaluator, decided, doubts)
     question, samples = run.manifest.question, any(t.sampling.temperature for t in run.trajectories)
     if question.mode is DraftingMode.GREEDY and question.responses == "target" and samples:
         # The α of the target as its own draft, if no greedy draft can be expected to reach more,
@@ -110,11 +111,11 @@ def recommend(run: Run, options: DecisionOptions | None = None) -> Recommendatio
         drafting_mode=question.mode,
         concurrency=decided.concurrency,
         objective=evaluator.options.objective,
-        prefills_counted=decided.by == "end_to_end",
+        prefills_counted=evaluator.by == "end_to_end",
         by_concurrency=tuple(loads),
         schedule=schedule(evaluator, draft, list(concurrencies)) if draft else (),
         crossover=limit,
-        latency=latency(leader, run) if leader else None,
+        latency=latency(evaluator.evidence(leader), run) if leader else None,
         crossover_between=between,
         crossover_gaps=gaps,
         failures=run.failures,
@@ -123,9 +124,9 @@ def recommend(run: Run, options: DecisionOptions | None = None) -> Recommendatio
         costs_from=evaluator.source.runner if evaluator.foreign else None,
         slo_kept=slo_kept(run, leader, decided.concurrency, evaluator.options.slo),
         settled_by=remedy,
-        larger_sweep=larger_sweep(decided) if remedy == "sample" else None,
+        larger_sweep=larger_sweep(evaluator, decided) if remedy == "sample" else None,
         ceiling_alpha=ceiling,
-        headroom=headroom(decided, evaluated, ceiling),
+        headroom=headroom(evaluator, decided, evaluated, ceiling),
         runner_up_faster=decided.chance(decided.runner_up, leader)
         if leader and decided.runner_up and decided.deciding
         else None,
@@ -133,79 +134,81 @@ def recommend(run: Run, options: DecisionOptions | None = None) -> Recommendatio
     return msgspec.structs.replace(answer, checks=checks(answer))
 
 
-def evaluations(run: Run, decided: DecisionAt) -> tuple[Evaluation, ...]:
+def evaluations(evaluator: Evaluator, decided: DecisionAt) -> tuple[Evaluation, ...]:
     """Every candidate at every k, in the order in which they were measured."""
-    evaluator, concurrency = decided.evaluator, decided.concurrency
-    samples: dict[Alternative, dict[str, Sample | None]] = {}
-    bests, answered = set[Alternative | None](), dict[Alternative, int]()
-    for candidate in dict.fromkeys(each.candidate for each in decided.alternatives):
-        at_every_k = [each for each in decided.alternatives if each.candidate == candidate]
-        # Memory breaks ties, so a draft may lead at another k than the best among its own.
-        led = decided.leader is not None and decided.leader.candidate == candidate
-        bests.add(decided.leader if led else evaluator.at(concurrency, candidate).best_of_draft)
-        rate = alpha(at_every_k[0].rounds.replays)
-        for each in at_every_k:
-            measured, rounds = each.measured, each.rounds
-            # A serving engine's answers, whether there is a baseline or not.
-            answers = runs_at(run, candidate, each.k, concurrency) if run.served else []
-            answered[each] = len({row.request for _, row in answers})
-            counted = counted_in(answers) if answers else None
-            counted = measured.counted if measured else counted
-            # A draft that cannot be replayed has the engine's τ at k's that were started, and at
-            # others the τ that follows from the positions that the engine counted.
-            expected = rounds.trajectories, rounds.at(each.k)
-            replayed = expected if rounds.replays else counted or expected
-            samples[each] = {
-                "alpha": rate,
-                "mean_accepted_length": mean_accepted_length(*replayed),
-                "tokens_per_round": tokens_per_round(*replayed),
-                "accepted_per_drafted": accepted_per_drafted(*replayed),
-                "mean_accepted_length_measured": counted and mean_accepted_length(*counted),
-                "accepted_per_drafted_measured": counted and accepted_per_drafted(*counted),
-                "speedup_measured": measured.speedup if measured else None,
-            }
+    run, concurrency, table = evaluator.run, decided.concurrency, decided.table
+    samples: dict[Configuration, dict[str, Sample | None]] = {}
+    bests, answered = set[Configuration | None](), dict[Configuration, int]()
+    rates: dict[Candidate, Sample | None] = {}
+    for each in table.configurations:
+        evidence, candidate = evaluator.evidence(each), each.candidate
+        measured, rounds = evidence.measured, evidence.rounds
+        if candidate not in rates:
+            rates[candidate] = alpha(rounds.replays)
+            # Memory breaks ties, so a draft may lead at another k than the best among its own.
+            led = decided.leader is not None and decided.leader.candidate == candidate
+            bests.add(decided.leader if led else decided.alone(candidate).best_of_draft)
+        # A serving engine's answers, whether there is a baseline or not.
+        answers = runs_at(run, candidate, each.k, concurrency) if run.served else []
+        answered[each] = len({row.request for _, row in answers})
+        counted = counted_in(answers) if answers else None
+        counted = measured.counted if measured else counted
+        # A draft that cannot be replayed has the engine's τ at k's that were started, and at
+        # others the τ that follows from the positions that the engine counted.
+        expected = rounds.trajectories, rounds.at(each.k)
+        replayed = expected if rounds.replays else counted or expected
+        samples[each] = {
+            "alpha": rates[candidate],
+            "mean_accepted_length": mean_accepted_length(*replayed),
+            "tokens_per_round": tokens_per_round(*replayed),
+            "accepted_per_drafted": accepted_per_drafted(*replayed),
+            "mean_accepted_length_measured": counted and mean_accepted_length(*counted),
+            "accepted_per_drafted_measured": counted and accepted_per_drafted(*counted),
+            "speedup_measured": measured.speedup if measured else None,
+        }
     # All at once, since requests are drawn once for the figures that are computed together.
     intervals = iter(estimates([sample for of in samples.values() for sample in of.values()]))
-    drawn = evaluator.among_drafts(concurrency, "expected")[0]
     found = []
-    for each, of in samples.items():
+    for column, (each, of) in enumerate(samples.items()):
         figures = {name: next(intervals) for name in of}
         alone = {name: sample.value for name, sample in of.items() if sample and not figures[name]}
-        rounds, block, measured, own = each.rounds, each.block, each.measured, each.configuration
+        evidence = evaluator.evidence(each)
+        rounds, block, measured = evidence.rounds, evidence.block, evidence.measured
         sure = decided.deciding and each in decided.competing
-        experts, experts_at_most = _experts_read(each)
+        experts, experts_at_most = _experts_read(evaluator, each)
+        plain_cells = evaluator.cells.get(each.at(0), ()) if measured else ()
         found.append(
             Evaluation(
-                draft=own.draft,
-                quant=own.quant,
-                k=own.k,
+                draft=each.draft,
+                quant=each.quant,
+                k=each.k,
                 draft_cost_ratio=block.draft_cost_ratio(rounds.context) if block else None,
-                verify_ratio=block.verify_ratio(own.k + 1, rounds.context) if block else None,
-                speedup_predicted=each.estimate(each.predicted()),
+                verify_ratio=block.verify_ratio(each.k + 1, rounds.context) if block else None,
+                speedup_predicted=evaluator.predicted(each),
                 best=each in bests,
-                speedup_expected=each.expected,
-                speedup_end_to_end=each.estimate(each.predicted("end_to_end")),
-                prediction_error=each.prediction_error,
-                memory_bytes=each.memory_bytes,
-                reason=None if each is decided.choice else why_not(each, decided),
-                speedup_end_to_end_expected=each.estimate(each.log_speedup("end_to_end")),
-                requests=each.requests,
+                speedup_expected=evaluator.expected(each),
+                speedup_end_to_end=evaluator.predicted(each, "end_to_end"),
+                prediction_error=evidence.prediction_error,
+                memory_bytes=table.memory[column],
+                reason=None if each == decided.choice else why_not(evaluator, evidence, decided),
+                speedup_end_to_end_expected=evaluator.expected(each, "end_to_end"),
+                requests=evidence.requests,
                 requests_served=answered[each],
                 requests_measured=len(measured.speedup.requests) if measured else 0,
                 probability_best=decided.probability(each) if sure else None,
-                round_overhead=_over_passes(each.cells),
-                plain_overhead=_over_passes(evaluator.cells.get(own.at(0), ()) if measured else ()),
-                acceptance_luck=each.acceptance_luck,
-                breaks=decided.breaks.get(own, ()),
-                drawn_to_others=None if each.column is None else math.expm1(drawn[each.column]),
-                interval_from=each.interval_from,
+                round_overhead=_over_passes(evidence.cells),
+                plain_overhead=_over_passes(plain_cells),
+                acceptance_luck=evidence.acceptance_luck,
+                breaks=table.breaks.get(each, ()),
+                drawn_to_others=evaluator.shrunk_by(each),
+                interval_from=evidence.interval_from,
                 experts_read=experts,
                 experts_read_at_most=experts_at_most,
-                concurrency=own.concurrency,
+                concurrency=each.concurrency,
                 alpha_without_interval=alone.get("alpha"),
                 tokens_per_round_without_interval=alone.get("tokens_per_round"),
                 replayed=bool(rounds.replays),
-                not_run=each.not_run is not None,
+                not_run=each in table.not_run,
                 **figures,
             )
         )
@@ -218,15 +221,14 @@ def _over_passes(cells: Sequence[Cell]) -> float | None:
     return math.exp(mean(known)) if known else None
 
 
-def _experts_read(alternative: Alternative) -> tuple[float | None, float | None]:
+def _experts_read(evaluator: Evaluator, own: Configuration) -> tuple[float | None, float | None]:
     """How many of the target's experts the timed passes over k + 1 tokens read in a layer, linear
     between timed sizes; and how many they could read at most.
     """
-    run, own = alternative.evaluator.run, alternative.configuration
-    facts, counts = run.facts_of(None), defaultdict[int, list[float]](list)
-    if facts is None or facts.mixture is None or alternative.evaluator.foreign:
+    facts, counts = evaluator.run.facts_of(None), defaultdict[int, list[float]](list)
+    if facts is None or facts.mixture is None or evaluator.foreign:
         return None, None
-    for point in run.costs:
+    for point in evaluator.run.costs:
         at = point.candidate, point.block, point.concurrency
         if point.experts_read is not None and at == (None, str(own.candidate), own.concurrency):
             counts[point.new_tokens].append(point.experts_read)
@@ -237,26 +239,27 @@ def _experts_read(alternative: Alternative) -> tuple[float | None, float | None]
     return counted, facts.mixture.most_read(own.concurrency * tokens)
 
 
-def why_not(alternative: Alternative, decided: DecisionAt) -> str:
-    """Why an alternative lost to plain decoding, to another k of its draft, or to another draft;
+def why_not(evaluator: Evaluator, evidence: Evidence, decided: DecisionAt) -> str:
+    """Why a configuration lost to plain decoding, to another k of its draft, or to another draft;
     for the leader, why it was not chosen.
     """
-    leader, speed = decided.leader, alternative.value(decided.by)
-    if alternative.candidate.draft == SELF:
+    own, leader, table = evidence.configuration, decided.leader, decided.table
+    speed = table.value(own)
+    if own.draft == SELF:
         return "a control: the target as its own draft is never recommended"
-    if broken := decided.breaks.get(alternative.configuration):
+    if broken := table.breaks.get(own):
         return "; ".join(broken)
     if speed is None:
-        return f"its speed is unknown: {alternative.why_unknown}"
-    if alternative.not_run:
-        return f"{speed:.2f}× predicted, but {alternative.not_run}"
-    if leader is None or (best := leader.value(decided.by)) is None:
-        return f"its speed is unknown: {alternative.why_unknown}"
+        return f"its speed is unknown: {evidence.why_unknown(evaluator.run)}"
+    if own in table.not_run:
+        return f"{speed:.2f}× predicted, but {table.not_run[own]}"
+    if leader is None or (best := table.value(leader)) is None:
+        return f"its speed is unknown: {evidence.why_unknown(evaluator.run)}"
     # What it brings, with a third digit if two do not tell the speeds apart.
-    digits = 3 if leader is not alternative and f"{speed:.2f}" == f"{best:.2f}" else 2
+    digits = 3 if leader != own and f"{speed:.2f}" == f"{best:.2f}" else 2
     brings, against = f"{speed:.{digits}f}× expected", f" against {best:.{digits}f}×"
-    economy, tokens = "", alternative.tokens_per_round
-    if decided.by == "end_to_end":
+    economy, tokens = "", table.tokens(own)
+    if evaluator.by == "end_to_end":
         economy = ", both prefills included"
     elif tokens is not None:
         economy = f"; a round produces {tokens:.2f} tokens"
@@ -266,22 +269,23 @@ def why_not(alternative: Alternative, decided: DecisionAt) -> str:
             economy += f" in the time of {tokens / speed:.2f} target steps"
     if speed <= 1:
         return f"no faster than plain decoding: {speed:.2f}× expected{economy}"
-    if alternative is leader:
+    if own == leader:
         least = decided.min_speedup
         reaches = "does not reach" if speed < least else "may not reach"
         missed = f"{reaches} the {least:g}× asked for"
         if least == 1:
             missed = "may be no faster than plain decoding"
         return f"{missed}: {brings}{economy}"
-    lost, of_leader = decided.loss(alternative), decided.loss(leader)
+    lost, of_leader = decided.loss(own), decided.loss(leader)
     if abs(lost - of_leader) <= HARDLY_MORE_LOSS:
         same = f"{speed:.2f}" == f"{best:.2f}"
         both = f"{speed:.2f}×" if same else f"{speed:.2f}× against {best:.2f}×"
-        name = f"k = {leader.k}" if alternative.candidate == leader.candidate else str(leader)
-        if alternative.memory_bytes == leader.memory_bytes:
-            why = "drafts fewer tokens" if leader.k < alternative.k else "is the faster one"
+        name = f"k = {leader.k}" if own.candidate == leader.candidate else str(leader)
+        memory, its_memory = (table.memory[table.column[each]] for each in (own, leader))
+        if memory == its_memory:
+            why = "drafts fewer tokens" if leader.k < own.k else "is the faster one"
         else:
-            known = alternative.memory_bytes is not None
+            known = memory is not None
             why = "needs less memory" if known else "is the one whose memory is known"
         return f"about as good, {both}; {name} {why}"
     if speed > best:
@@ -289,7 +293,7 @@ def why_not(alternative: Alternative, decided: DecisionAt) -> str:
             f"less certain: {speed:.2f}× is expected, but on average it would lose {lost:.1%} of "
             f"the best speed, {leader} only {of_leader:.1%}"
         )
-    chance = decided.chance(alternative, leader)
+    chance = decided.chance(own, leader)
     how = "slower" if chance < TOSS_UP else f"{chance:.0%} likely to be the faster one"
     return f"{how}: {brings}{against}{economy}"
 
@@ -297,11 +301,11 @@ def why_not(alternative: Alternative, decided: DecisionAt) -> str:
 def prediction_errors(evaluator: Evaluator) -> PredictionError | None:
     """The prediction errors of every decoded configuration, at every concurrency."""
     decoded = [
-        (each, error)
+        (evidence, evidence.prediction_error)
         for concurrency in sorted({row.concurrency for row in evaluator.run.decodes})
         if evaluator.measured(concurrency)
-        for each in evaluator.alternatives(concurrency)
-        if (error := each.prediction_error) is not None
+        for each in evaluator.seconds(concurrency).configurations
+        if (evidence := evaluator.evidence(each)).prediction_error is not None
     ]
     if not decoded:
         return None
@@ -316,12 +320,8 @@ def prediction_errors(evaluator: Evaluator) -> PredictionError | None:
         passes_only_worst=max(passes_only, default=None),
         by_configuration=tuple(
             CheckedPrediction(
-                draft=each.candidate.draft,
-                quant=each.candidate.quant,
-                k=each.k,
-                concurrency=each.configuration.concurrency,
-                error=error,
+                draft=own.draft, quant=own.quant, k=own.k, concurrency=own.concurrency, error=error
             )
-            for each, error in decoded
+            for own, error in ((each.configuration, error) for each, error in decoded)
         ),
     )

@@ -6,6 +6,7 @@ nothing.
 
 from __future__ import annotations
 
+from functools import lru_cache
 from typing import Literal
 
 from draftbench.acceptance.intervals import Estimate
@@ -101,6 +102,11 @@ NEAR_TIES = 0.98
 TOSS_UP = 0.25
 
 
+@lru_cache(maxsize=1024)
+def _candidate(draft: str, quant: str) -> Candidate:
+    return Candidate(draft=draft, quant=quant)
+
+
 class Configuration(Record, frozen=True):
     """A candidate at one draft length and one concurrency."""
 
@@ -120,7 +126,7 @@ class Configuration(Record, frozen=True):
     @property
     def candidate(self) -> Candidate:
         """The draft at its quantization level."""
-        return Candidate(draft=self.draft, quant=self.quant)
+        return _candidate(self.draft, self.quant)
 
     @property
     def configuration(self) -> Configuration:

@@ -8,10 +8,12 @@ from statistics import NormalDist
 
 import numpy as np
 
-from draftbench.planner.alternatives import REACH
 from draftbench.planner.decide import DecisionAt, faster_than
+from draftbench.planner.evaluator import Evaluator
+from draftbench.planner.evidence import REACH
 from draftbench.planner.recommendation import FEW_DECODED, SETTLES, Caveat, LargerSweep, Remedy
-from draftbench.run_folder.run import to_decode
+from draftbench.records import SELF, Candidate
+from draftbench.run_folder.run import Run, to_decode
 
 # A sweep is advised up to this many times the requests; if none of these would settle it, the next
 # one to try has this many times the requests.
@@ -23,9 +25,11 @@ _HARDLY_MORE = 0.01
 _NORMAL = NormalDist()
 
 
-def settled_by(decided: DecisionAt, doubts: Sequence[Caveat]) -> Remedy | None:
+def settled_by(
+    evaluator: Evaluator, decided: DecisionAt, doubts: Sequence[Caveat]
+) -> Remedy | None:
     """What to do next to settle an open decision, or to clear up a doubt; None: nothing."""
-    leader, run, evaluator = decided.leader, decided.evaluator.run, decided.evaluator
+    leader, run = decided.leader, evaluator.run
     kinds = {doubt.kind for doubt in doubts}
     if "unfinished" in kinds:
         return "resuming"
@@ -36,14 +40,15 @@ def settled_by(decided: DecisionAt, doubts: Sequence[Caveat]) -> Remedy | None:
     if decided.decision != "inconclusive" or decided.impossible:
         return None
     if leader is None:
-        replayed = run.manifest.effort.measure == "replay" and evaluator.can_be_timed
+        replayed = run.manifest.effort.measure == "replay" and _can_be_timed(run)
         asked = decided.concurrency in run.manifest.question.concurrency
         return "timing" if replayed and asked else None
-    if leader.cells or evaluator.on_engine or evaluator.foreign:
+    evidence = evaluator.evidence(leader)
+    if evidence.cells or evaluator.on_engine or evaluator.foreign:
         return "sample"
-    if leader.note:
+    if evidence.note:
         return "load"
-    enough = len(to_decode(leader.rounds.trajectories, FEW_DECODED)) >= FEW_DECODED
+    enough = len(to_decode(evidence.rounds.trajectories, FEW_DECODED)) >= FEW_DECODED
     if not enough:
         return "sample"
     # A sweep keeps to the k's of a draft that it began with, unless it decodes at all of them.
@@ -51,7 +56,28 @@ def settled_by(decided: DecisionAt, doubts: Sequence[Caveat]) -> Remedy | None:
     return "every-k" if (leader.candidate, decided.concurrency) in begun else "decoding"
 
 
-def larger_sweep(decided: DecisionAt) -> LargerSweep | None:
+def _can_be_timed(run: Run) -> bool:
+    """Whether the built-in decoder can time a draft that did not fail, and none is to be tried
+    again first. The speed of a simulated level says nothing about the level, and the target as its
+    own draft is a control.
+    """
+    failed = {failure.candidate for failure in run.failures}
+
+    def simulated(model: Candidate | None) -> bool:
+        return (facts := run.facts_of(model)) is not None and not facts.has_kernel
+
+    return (
+        run.manifest.question.engine is None
+        and not any(failure.tried_again for failure in run.failures)
+        and not simulated(None)
+        and any(
+            each.draft != SELF and each not in failed and not simulated(each)
+            for each in run.candidates
+        )
+    )
+
+
+def larger_sweep(evaluator: Evaluator, decided: DecisionAt) -> LargerSweep | None:
     """The smallest sweep that settles an open decision in nine of ten cases, or the next one worth
     trying; None if the leader has no interval that more requests would narrow.
 
@@ -60,12 +86,15 @@ def larger_sweep(decided: DecisionAt) -> LargerSweep | None:
     O'Hagan, Stevens & Campbell 2005): taking the present estimate as the truth would promise too
     much.
     """
-    leader, deciding, evaluator = decided.leader, decided.deciding, decided.evaluator
-    if leader is None or deciding is None or not leader.variance_by_cause:
+    leader, deciding = decided.leader, decided.deciding
+    if leader is None or deciding is None:
         return None
-    requests, cells, undecoded = leader.variance_by_cause
+    evidence = evaluator.evidence(leader)
+    if not evidence.variance_by_cause:
+        return None
+    requests, cells, undecoded = evidence.variance_by_cause
     least = faster_than(decided.min_speedup)
-    now = max(len(leader.cells), 1)  # processes, or starts of an engine
+    now = max(len(evidence.cells), 1)  # processes, or starts of an engine
     if requests <= 1e-12:
         return None
     distance = math.log(deciding.value / least)
@@ -75,7 +104,7 @@ def larger_sweep(decided: DecisionAt) -> LargerSweep | None:
     scale = (math.log(deciding.value / end) / REACH) ** 2 / total
     distinct = evaluator.run.manifest.traffic.distinct
     given = any(not facts.started for facts in evaluator.run.engines)
-    more = (1, 3, 5) if leader.cells and not (evaluator.foreign or given) else ()
+    more = (1, 3, 5) if evidence.cells and not (evaluator.foreign or given) else ()
     counts = [now, *(count for count in more if count > now)]
 
     def chance(times: float, count: int) -> float:
@@ -87,7 +116,7 @@ def larger_sweep(decided: DecisionAt) -> LargerSweep | None:
         return chance(times, count) >= max(SETTLES, chance(2 * times, count) - _HARDLY_MORE)
 
     def sweep(times: float, count: int) -> LargerSweep:
-        larger = math.ceil(times * leader.requests)
+        larger = math.ceil(times * evidence.requests)
         few = distinct if larger > distinct else None
         return LargerSweep(larger, count, chance(times, count), few)
 
@@ -100,6 +129,6 @@ def larger_sweep(decided: DecisionAt) -> LargerSweep | None:
     if settling:
         return min(settling, key=lambda each: (bool(each.distinct), each.requests * each.processes))
     most = float(_NEXT_TIMES)
-    if distinct > leader.requests:
-        most = min(most, distinct / leader.requests)
+    if distinct > evidence.requests:
+        most = min(most, distinct / evidence.requests)
     return sweep(most, counts[min(1, len(counts) - 1)])

@@ -14,12 +14,13 @@ from statistics import median
 import numpy as np
 
 from draftbench.acceptance.intervals import quantiles
-from draftbench.planner.alternatives import Alternative
+from draftbench.acceptance.rounds import Floats
 from draftbench.planner.cells import ks_of
 from draftbench.planner.decide import HARDLY_MORE_LOSS, TIMING_NOISE, DecisionAt
 from draftbench.planner.evaluator import Evaluator
 from draftbench.planner.options import DecisionOptions
 from draftbench.planner.passes import STALL
+from draftbench.planner.recommendation import Configuration
 from draftbench.records import SAMPLES_PER_VISIT, Candidate, CostPoint, Trajectory
 from draftbench.run_folder.run import Run, part_of, waves
 
@@ -42,27 +43,45 @@ def ks_to_decode(run: Run, candidate: Candidate, concurrency: int = 1, most: int
     """
     evaluator = Evaluator(run, DecisionOptions())
     own = evaluator.at(concurrency, candidate)
-    found, further = list[Alternative](), own.best_of_draft
+    found, further = list[Configuration](), own.best_of_draft
     while further and len(found) < most:
         found.append(further)
-        further = _worth_timing(evaluator.at(concurrency), own.competing, found)
+        further = _worth_timing(evaluator, concurrency, own.competing, found)
     return sorted(each.k for each in found)
 
 
 def _worth_timing(
-    here: DecisionAt, some: Sequence[Alternative], timed: Sequence[Alternative] = ()
-) -> Alternative | None:
-    """The alternative whose decoding improves the choice most for its time, besides those that will
+    evaluator: Evaluator,
+    concurrency: int,
+    some: Sequence[Configuration],
+    timed: Sequence[Configuration] = (),
+) -> Configuration | None:
+    """The one of some whose decoding improves the choice most for its time, besides those that will
     be `timed`; None if none improves it enough. The unit of time is decoding without a draft.
     """
-    gain = here.gain(timed)
+    here = evaluator.at(concurrency)
+
+    def gain(together: Sequence[Configuration]) -> float:
+        return _gain(here, evaluator.simulated_timings(together)) if together else 0.0
+
+    before = gain(timed)
     worth = {
-        each: (here.gain([*timed, each]) - gain) * (each.value(here.by) or 0.0)
+        each: (gain([*timed, each]) - before) * (here.table.value(each) or 0.0)
         for each in some
         if each not in timed
     }
     best = max(worth, key=lambda each: worth[each], default=None)
     return best if best and worth[best] >= HARDLY_MORE_LOSS else None
+
+
+def _gain(here: DecisionAt, timings: Floats) -> float:
+    """How much faster the choice is expected to be, as a logarithm, if it is made after one more
+    timing of some configurations [draws, configurations] (the knowledge gradient of correlated
+    beliefs, Frazier et al. 2009).
+    """
+    shown, expected = timings - timings.mean(axis=0), here.drawn.mean(axis=0)
+    learned = np.linalg.lstsq(shown, here.drawn - expected, rcond=None)[0]
+    return float((expected + shown @ learned).max(axis=1).mean() - expected.max())
 
 
 def next_start(
@@ -84,13 +103,16 @@ def next_start(
     ends = (ks[0], ks[-1]) if is_replayed else (ks[-1], ks[0])
     if len(started) < 2 and (not_started := [k for k in ends if k not in started]):
         return not_started[0]
-    here = Evaluator(run, DecisionOptions()).at(concurrency)
+    evaluator = Evaluator(run, DecisionOptions())
+    here = evaluator.at(concurrency)
     own = [each for each in here.competing if each.candidate == candidate and each.k in ks]
     best = here.best_of(own)
-    if best is None or (best.expected and best.expected.high < 1 + TIMING_NOISE):
+    expected = evaluator.expected(best) if best else None
+    if best is None or (expected and expected.high < 1 + TIMING_NOISE):
         return None
     if best.k in started:
-        best = _worth_timing(here, [each for each in own if each.k not in started])
+        others = [each for each in own if each.k not in started]
+        best = _worth_timing(evaluator, concurrency, others)
     return best.k if best else None
 
 
@@ -117,7 +139,10 @@ def timed_enough(
     """
     evaluator = Evaluator(replace(run, costs=tuple(points)), DecisionOptions())
     best = evaluator.at(concurrency, candidate).best_of_draft
-    if best is None or best.block is None or best.variance_by_cause is None:
+    if best is None:
+        return True
+    evidence = evaluator.evidence(best)
+    if evidence.block is None or evidence.variance_by_cause is None:
         return True
     spent = 0.0  # by all visits and one more to every step, without stalls
     for point in points:
@@ -128,17 +153,17 @@ def timed_enough(
         # In each visit a pass also runs once untimed.
         samples = 1 if of_prompt else SAMPLES_PER_VISIT
         spent += (len(point.seconds) // samples + (not of_prompt)) * (samples + 1) * middle
-    speed = best.value("expected") or 1.0
-    step = float(best.block.target.at(1, best.rounds.context)[0, 0])
+    speed = evaluator.value(best) or 1.0
+    step = float(evidence.block.target.at(1, evidence.rounds.context)[0, 0])
     tokens = sum(t.output_tokens for t in decoded)
     decoding = tokens * step / concurrency * (1 + (cells - 1) / speed)
     if spent > SHARE_OF_DECODING * decoding:
         return True
-    low, high = quantiles(best.timing, (0.025, 0.975))
+    low, high = quantiles(evidence.by_drawn_passes, (0.025, 0.975))
     # With --until settled others may follow, and all together leave less doubt.
     measured = len({trajectory.request for trajectory in run.trajectories})
     share = min(1.0, measured / run.manifest.traffic.requests)
-    of_requests = 1.96 * math.sqrt(share * best.variance_by_cause[0])
+    of_requests = 1.96 * math.sqrt(share * evidence.variance_by_cause[0])
     small = max(_SHARE_OF_DISTANCE * abs(math.log(speed)), _SHARE_OF_REQUESTS * of_requests)
     return bool((high - low) / 2 <= min(max(small, _FINEST), _COARSEST))
 

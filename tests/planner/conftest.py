@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from scenes import ALL, DRAFT, STEPS
 
-from draftbench.planner import effects, evaluator
+from draftbench.planner import effects, shrinkage
 
 
 @pytest.fixture
@@ -16,7 +16,7 @@ def requests_alone(monkeypatch):
         monkeypatch.setattr(effects, name, 1e-3)
     monkeypatch.setattr(effects.BuiltInDesign, "noises", np.array([1e-6]))
     monkeypatch.setattr(effects.BuiltInDesign, "spreads", (1.0,))
-    monkeypatch.setattr(evaluator, "_AMONG", np.array([100.0]))
+    monkeypatch.setattr(shrinkage, "_SPREADS", np.array([100.0]))
 
 
 @pytest.fixture

@@ -10,11 +10,11 @@ from msgspec import structs
 from planner.engine_run import answers, in_rounds, run
 from scenes import ALL, BIG, CHEAP, INT4, NGRAM, NONE, SMALL, TARGET, engine_facts
 
+from draftbench.planner.caveats import beyond_timed
 from draftbench.planner.cells import (
     DrawnRequests,
     Drift,
     baseline_drift,
-    beyond_timed,
     cells_of,
     measurements,
     steady,
@@ -22,6 +22,7 @@ from draftbench.planner.cells import (
 from draftbench.planner.evaluator import Evaluator
 from draftbench.planner.options import DecisionOptions
 from draftbench.planner.recommend import recommend
+from draftbench.planner.recommendation import Configuration
 from draftbench.records import Decode
 
 TWO, DRAFT_TWO = {1: 1.0, 2: 1.2, 3: 1.5}, {1: 0.1, 2: 0.16}
@@ -31,14 +32,21 @@ TWO, DRAFT_TWO = {1: 1.0, 2: 1.2, 3: 1.5}, {1: 0.1, 2: 0.16}
 ROUND = (1.2 + 2 / 3 * 0.3) + (0.1 + 2 / 3 * 0.06) + (8 / 9) * 0.1
 
 
-def alternative(scene, k, candidate=SMALL, concurrency=1):
-    every = Evaluator(scene.observed(1, 2, k), DecisionOptions()).alternatives(concurrency)
-    return next(each for each in every if (each.candidate, each.k) == (candidate, k))
+def evidence(scene, k, candidate=SMALL, concurrency=1):
+    evaluator = Evaluator(scene.observed(1, 2, k), DecisionOptions())
+    return evaluator.evidence(Configuration.of(candidate, k, concurrency))
 
 
 def speedup(scene, k, candidate=SMALL, concurrency=1):
-    plain, rounds, _, weights = alternative(scene, k, candidate, concurrency).promised_by_response
-    return weights @ plain / (weights @ rounds)
+    found = evidence(scene, k, candidate, concurrency)
+    plain, rounds = found.seconds_by_response
+    return found.rounds.weights @ plain / (found.rounds.weights @ rounds)
+
+
+def whole(scene):
+    """The speed-up at k = 2 with both prefills."""
+    evaluator = Evaluator(scene.observed(1, 2), DecisionOptions())
+    return evaluator.value(Configuration.of(SMALL, 2, 1), "end_to_end")
 
 
 @pytest.fixture
@@ -87,7 +95,7 @@ def test_each_request_pays_at_its_own_context(scene):
         scene.replay(name, [0.0])
     for context in (0, 100):
         scene.times(dict.fromkeys((1, 2, 3), context / 100), {1: 0.1, 2: 0.1}, contexts=(context,))
-    plain, rounds, *_ = alternative(scene, 1).promised_by_response
+    plain, rounds = evidence(scene, 1).seconds_by_response
     assert plain == pytest.approx([0.91, 0.11])
     assert rounds == pytest.approx([1.01, 0.21])
 
@@ -104,15 +112,14 @@ def test_prompt_lookup_pays_one_proposal_a_round_whatever_it_finds(scene):
 
 
 def test_end_to_end_adds_both_prefills(timed):
-    assert alternative(timed, 2).log_speedup("end_to_end") is None
+    assert whole(timed) is None
     timed.prefills(2.0, 0.5)
-    found = alternative(timed, 2).value("end_to_end")
-    assert found == pytest.approx((8 + 2) / (4.1 + 2.5))
+    assert whole(timed) == pytest.approx((8 + 2) / (4.1 + 2.5))
 
 
 def test_costs_asked_beyond_the_timed_points_are_named(scene):
     def beyond(largest_k):
-        found = alternative(scene, 2)
+        found = evidence(scene, 2)
         return beyond_timed(found.rounds, found.block, largest_k)
 
     scene.requests(2, ALL)

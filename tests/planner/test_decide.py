@@ -23,13 +23,15 @@ from scenes import (
 
 from draftbench.acceptance.intervals import Estimate
 from draftbench.errors import UsageError
-from draftbench.planner.alternatives import memory_needed
-from draftbench.planner.decide import decide
+from draftbench.planner.decide import DecisionAt, decide
 from draftbench.planner.evaluator import Evaluator
 from draftbench.planner.latency import tail_ratio
+from draftbench.planner.limits import memory_needed
 from draftbench.planner.options import DecisionOptions
 from draftbench.planner.recommend import recommend
 from draftbench.planner.recommendation import Configuration
+from draftbench.planner.table import Table
+from draftbench.records import Candidate
 from draftbench.report.answer import reasons
 
 pytestmark = pytest.mark.usefixtures("requests_alone")
@@ -223,11 +225,11 @@ def test_an_expected_tail_is_as_much_longer_as_the_speed_up_is_smaller_than_pred
     # twice as long as its passes.
     scene = unequal(5)
     scene.decodes(5, 1, 10.0)
-    at_one = Evaluator(scene.observed(1, 2), DecisionOptions()).at(1)
-    (two,) = (each for each in at_one.alternatives if each.k == 2)
-    expected = two.value("expected")
+    evaluator = Evaluator(scene.observed(1, 2), DecisionOptions())
+    two = Configuration("small", "none", 2)
+    expected = evaluator.value(two)
     assert expected < 1.2
-    ratio, _ = tail_ratio(two)
+    ratio, _ = tail_ratio(evaluator.evidence(two), expected)
     assert ratio == pytest.approx(0.52 * 48 / 31.66 / expected, rel=1e-3)
 
 
@@ -283,6 +285,80 @@ def test_two_decoded_requests_of_thirteen_decide_nothing(scene):
     assert small.speedup_predicted == evaluation(recommend(bare), k=2).speedup_predicted
     assert found.decision == "do_not_speculate"
     assert "few-decoded" in [caveat.kind for caveat in found.caveats if caveat.decisive]
+
+
+def table(*alike, sd=0.02, memory=None, **changes):
+    """Configurations at k = 1 and one load, each with its draft's name, its expected speed-up and,
+    unless it is `sd`, the doubt about it (sd of the logarithm).
+    """
+    normal = np.random.default_rng(0).standard_normal((len(alike), 2000))
+    rows = [(*each, sd)[:3] for each in alike]
+    logs = [
+        math.log(value) + np.append(0.0, doubt * (draws - draws.mean()))
+        for (_, value, doubt), draws in zip(rows, normal, strict=True)
+    ]
+    logs = np.stack(logs, axis=1)
+    count = len(alike)
+    return Table(
+        concurrency=1,
+        configurations=[Configuration(name, "none", 1) for name, *_ in rows],
+        logs=logs,
+        by_requests=logs[1:] - logs[0],
+        by_time=np.zeros((2000, count)),
+        requests=np.full(count, 100),
+        equal=np.full(count, 100.0),
+        tokens_per_round=np.full(count, 4.0),
+        memory=memory or [None] * count,
+        **changes,
+    )
+
+
+@pytest.mark.parametrize(
+    ("doubt", "leads"), [(0.001, "small"), (0.03, "big")], ids=["surely", "not surely"]
+)
+def test_of_two_that_lose_as_little_the_smaller_leads_only_where_it_pays_as_surely(doubt, leads):
+    pair = table(("small", 1.05, doubt), ("big", 1.052, 0.001), memory=[1, 2])
+    assert DecisionAt(pair, 1.0).leader.draft == leads
+
+
+def test_a_decision_follows_from_numbers_alone():
+    """Speed-ups of 1.3 and 1.25 that requests leave open by 2%: a tie is a speed within 2% of the
+    best, which log 1.25 / 1.3 = -.039 ± .028 is in 25% of draws.
+    """
+    two = DecisionAt(table(("fast", 1.3), ("other", 1.25)), 1.0)
+    assert (two.decision, two.leader.draft, two.runner_up.draft) == ("speculate", "fast", "other")
+    assert two.deciding.value == pytest.approx(1.3)
+    assert two.deciding.low == pytest.approx(1.3 * math.exp(-1.96 * 0.02), rel=0.005)
+    assert two.probability(two.runner_up) == pytest.approx(
+        NormalDist(-0.0392, 0.0283).cdf(math.inf) - NormalDist(-0.0392, 0.0283).cdf(math.log(0.98)),
+        abs=0.03,
+    )
+    assert two.chance(two.runner_up, two.leader) == pytest.approx(
+        1 - NormalDist(-0.0392, 0.0283).cdf(0.0), abs=0.02
+    )
+    assert DecisionAt(two.table, 1.4).decision == "do_not_speculate"
+    assert DecisionAt(two.table, 1.28).decision == "inconclusive"
+    assert two.alone(Candidate(draft="other")).leader.draft == "other"
+
+
+def test_what_breaks_a_limit_or_does_not_run_or_is_unknown_does_not_compete():
+    fast, other = Configuration("fast", "none", 1), Configuration("other", "none", 1)
+    rows = ("fast", 1.3), ("other", 1.25), ("self", 1.4)
+    broken = DecisionAt(table(*rows, breaks={fast: ("too large",)}), 1.0)
+    assert broken.competing == [other]
+    assert DecisionAt(table(*rows, not_run={fast: "another k"}), 1.0).competing == [other]
+    unknown = DecisionAt(table(("fast", math.nan), ("other", 1.25)), 1.0)
+    assert unknown.competing == [other]
+    none = DecisionAt(table(*rows, breaks={fast: ("x",), other: ("y",)}), 1.0)
+    assert (none.decision, none.leader) == ("do_not_speculate", None)
+
+
+def test_more_than_the_tokens_of_a_round_is_impossible():
+    found = DecisionAt(table(("fast", 5.5)), 1.0)
+    assert (found.impossible, found.decision) == (
+        "5.50× is impossible with 4.00 tokens per round",
+        "inconclusive",
+    )
 
 
 @pytest.mark.parametrize(
@@ -416,7 +492,7 @@ def test_the_draws_of_few_requests_are_as_wide_as_students_t(scene):
         scene.replay(f"r{at}", ALL if at % 2 else [*ALL[:6], 0.0, 1.0])
     scene.times(TARGET, DRAFT)
     evaluator = Evaluator(scene.observed(1), DecisionOptions())
-    seconds = evaluator.at(1).alternatives[0].promised_by_response[1]
-    low, high = np.quantile(evaluator.logs_by_cause(1, "expected").requests[:, 0], (0.025, 0.975))
+    _, seconds = evaluator.evidence(Configuration("small", "none", 1)).seconds_by_response
+    low, high = np.quantile(evaluator.table(1).by_requests[:, 0], (0.025, 0.975))
     reach = 2.776 * seconds.std(ddof=1) / seconds.mean() / 5**0.5
     assert (high - low) / 2 == pytest.approx(reach, rel=0.06)

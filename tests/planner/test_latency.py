@@ -80,8 +80,9 @@ def of_engine(**told):
             served(SMALL, 2, *moments, **told),
         ],
     )
-    (alternative,) = Evaluator(run, DecisionOptions()).at(1).alternatives
-    return latency(alternative, run)
+    evaluator = Evaluator(run, DecisionOptions())
+    (configuration,) = evaluator.table(1).configurations
+    return latency(evaluator.evidence(configuration), run)
 
 
 def test_a_round_of_an_engine_is_not_as_long_as_their_mean():

@@ -231,7 +231,7 @@ def test_the_fewest_requests_that_settle_an_answer_are_of_whole_waves(alike_requ
     run, asked = alike_requests(1), []
 
     def stays(here, *shares):
-        asked.append(len(here.evaluator.run.trajectories))
+        asked.append(int(here.table.requests[0]))
         return 0.9 + 0.01 * len(asked) * 3
 
     monkeypatch.setattr(DecisionAt, "chance_unchanged", stays)
