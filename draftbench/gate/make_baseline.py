@@ -135,7 +135,8 @@ def make_baseline(
     cost_ratios, processes = _timed(run, candidate, k, concurrency)
     evaluator = Evaluator(run, DecisionOptions())
     wanted = Configuration.of(candidate, k, concurrency)
-    known = wanted in evaluator.seconds(concurrency).configurations
+    decoding, whole = (evaluator.table(concurrency, by) for by in ("expected", "end_to_end"))
+    known = wanted in decoding.column
     return Baseline(
         schema_version=SCHEMA_VERSION,
         created=manifest.created,
@@ -151,8 +152,8 @@ def make_baseline(
         processes=processes,
         concurrency=concurrency,
         run=manifest.run,
-        speedup=evaluator.expected(wanted) if known else None,
-        speedup_end_to_end=evaluator.expected(wanted, "end_to_end") if known else None,
+        speedup=decoding.estimate(wanted) if known else None,
+        speedup_end_to_end=whole.estimate(wanted) if known else None,
         doubts=tuple(
             doubt
             for doubt in doubts(evaluator)

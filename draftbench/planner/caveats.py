@@ -85,7 +85,8 @@ def _of_contradicted_predictions(evaluator: Evaluator, decided: DecisionAt) -> I
     speed-up mostly takes that for noise. Decisive for the leader, and for what ran faster.
     """
     leader = decided.leader
-    best = evaluator.value(leader) if leader else None  # prefill excluded, as in what ran
+    decoding = evaluator.table(decided.concurrency, "expected")
+    best = decoding.value(leader) if leader else None  # prefill excluded, as in what ran
     for each in decided.configurations:
         evidence = evaluator.evidence(each)
         error, measured = evidence.prediction_error, evidence.measured
@@ -152,12 +153,12 @@ def _no_speed(evaluator: Evaluator, decided: DecisionAt) -> str:
     known = [
         each.configuration
         for each in every
-        if each.configuration not in table.not_run and (each.timed or each.measured)
+        if each.configuration not in decided.not_run and (each.timed or each.measured)
     ]
-    if breaking := [each for each in known if each in table.breaks]:
+    if breaking := [each for each in known if each in decided.breaks]:
         memory = {each: table.memory[table.column[each]] for each in breaking}
         least = min(breaking, key=lambda each: (memory[each] is None, memory[each]))
-        named = f"{least}: {'; '.join(table.breaks[least])}"
+        named = f"{least}: {'; '.join(decided.breaks[least])}"
         return f"none of the timed candidates keeps the limits ({named})"
     whys = {f.candidate: f.reason for f in run.failures if f.candidate}
     # What was decoded, if on too few requests, says more than what was not.

@@ -34,8 +34,10 @@ def at_concurrency(evaluator: Evaluator, concurrency: int) -> AtConcurrency:
     """One concurrency's answer."""
     decided, price = evaluator.at(concurrency), evaluator.options.price_per_hour
     leader, plain = decided.leader, plain_decoding(evaluator, concurrency)
-    evidence = evaluator.evidence(leader) if leader else None
-    speedup = evaluator.value(leader) if leader else None
+    evidence, expected = None, evaluator.table(concurrency, "expected")
+    if leader:
+        evidence = evaluator.evidence(leader)
+    speedup = expected.value(leader) if leader else None
     plain_range: tuple[float, float] | None = None
     plain_rate = rate = plain_time = time = None
     # How many requests were decoded together is known only if their number is constant.
@@ -46,13 +48,17 @@ def at_concurrency(evaluator: Evaluator, concurrency: int) -> AtConcurrency:
             plain_range = concurrency / max(steps), concurrency / min(steps)
     if plain:
         plain_time = plain.token or plain.step
-        of_time = evaluator.value(leader, "end_to_end") if leader and plain.token else speedup
+        of_time = (
+            evaluator.table(concurrency, "end_to_end").value(leader)
+            if leader and plain.token
+            else speedup
+        )
         time = plain_time / of_time if of_time else None
     per_dollar = [
         concurrency / each * _SECONDS_AN_HOUR / price if plain_rate and each and price else None
         for each in (plain_time, time)
     ]
-    known = any(evaluator.value(each) is not None for each in decided.configurations)
+    known = bool(expected.known)
     return AtConcurrency(
         concurrency=decided.concurrency,
         decision=decided.decision if known else None,
@@ -64,7 +70,7 @@ def at_concurrency(evaluator: Evaluator, concurrency: int) -> AtConcurrency:
         speedup_measured=estimate(
             evidence.measured.speedup if evidence and evidence.measured else None
         ),
-        speedup_expected=evaluator.expected(leader) if leader else None,
+        speedup_expected=expected.estimate(leader) if leader else None,
         prediction_error=evidence.prediction_error if evidence else None,
         tokens_per_second_plain=plain_rate,
         tokens_per_second=rate,

@@ -9,7 +9,8 @@ lies above the required minimum plus timing noise, and not to if it lies below.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from functools import cached_property
 
 import numpy as np
@@ -29,33 +30,63 @@ HARDLY_MORE_LOSS = TIMING_NOISE / 2
 OVER_TOKENS = 1.25
 
 
+@dataclass(frozen=True, eq=False)
 class DecisionAt:
-    """The decision between the configurations of a table, or between those of one candidate."""
+    """The decision between the configurations of a table, or between those of one candidate.
+    `breaks` has the limits that some break, `not_run` why others may not be chosen.
+    """
 
-    def __init__(self, table: Table, min_speedup: float, only: Candidate | None = None) -> None:
-        self.table, self.min_speedup = table, min_speedup
-        self.configurations = [c for c in table.configurations if only in (None, c.candidate)]
-        # Those that may be chosen, by name: neither the control, nor what breaks a limit, nor k's
-        # that a running server does not draft.
-        self.shown = [c for c in self.configurations if c.draft != SELF and c not in table.not_run]
-        may = set(table.known).intersection(self.shown).difference(table.breaks)
-        self.competing = sorted(may, key=str)
-        logs = table.logs[1:, [table.column[each] for each in self.competing]]
-        # The log speed-ups of plain decoding, 0, and of every competing one [draws, 1 + competing].
-        self.drawn: Floats = np.insert(logs, 0, 0.0, axis=1)
-        # Their speeds as shares of the best in each draw.
-        self._shares: Floats = np.exp(self.drawn - self.drawn.max(axis=1, keepdims=True))
-        self._lost: Floats = 1 - self._shares.mean(axis=0)
-        self._place: dict[Configuration | None, int] = {None: 0}
-        self._place |= {each: place for place, each in enumerate(self.competing, 1)}
+    table: Table
+    min_speedup: float
+    breaks: Mapping[Configuration, Sequence[str]] = field(default_factory=dict)
+    not_run: Mapping[Configuration, str] = field(default_factory=dict)
+    only: Candidate | None = None
 
     @property
     def concurrency(self) -> int:
         return self.table.concurrency
 
+    @cached_property
+    def configurations(self) -> list[Configuration]:
+        return [c for c in self.table.configurations if self.only in (None, c.candidate)]
+
+    @cached_property
+    def shown(self) -> list[Configuration]:
+        """All but the control and the k's that a running server does not draft."""
+        return [c for c in self.configurations if c.draft != SELF and c not in self.not_run]
+
+    @cached_property
+    def competing(self) -> list[Configuration]:
+        """Those that may be chosen, by name: their speed is known, and they keep the limits."""
+        may = set(self.table.known).intersection(self.shown).difference(self.breaks)
+        return sorted(may, key=str)
+
+    @cached_property
+    def drawn(self) -> Floats:
+        """Log speed-ups of plain decoding, 0, and of those that may be chosen [draws, 1 +
+        competing].
+        """
+        logs = self.table.logs[1:, [self.table.column[each] for each in self.competing]]
+        return np.insert(logs, 0, 0.0, axis=1)
+
+    @cached_property
+    def _shares(self) -> Floats:
+        """Their speeds as shares of the best in each draw."""
+        shares: Floats = np.exp(self.drawn - self.drawn.max(axis=1, keepdims=True))
+        return shares
+
+    @cached_property
+    def _losses(self) -> list[float]:
+        losses: list[float] = (1 - self._shares.mean(axis=0)).tolist()
+        return losses
+
+    @cached_property
+    def _place(self) -> dict[Configuration | None, int]:
+        return {None: 0, **{each: place for place, each in enumerate(self.competing, 1)}}
+
     def loss(self, choice: Configuration | None) -> float:
         """The share of the best speed that a choice loses on average; None: plain decoding."""
-        return float(self._lost[self._place[choice]])
+        return self._losses[self._place[choice]]
 
     def probability(self, choice: Configuration | None) -> float:
         """How often a choice is the best or ties with it."""
@@ -98,13 +129,13 @@ class DecisionAt:
     @property
     def best_of_draft(self) -> Configuration | None:
         """The leader; the fastest where nothing competes (the control, or limits are broken)."""
-        known = set(self.table.known).difference(self.table.not_run)
+        known = set(self.table.known).difference(self.not_run)
         some = [each for each in self.configurations if each in known]
         return self.leader or max(some, key=lambda c: self.table.value(c) or 0.0, default=None)
 
     def alone(self, candidate: Candidate) -> DecisionAt:
         """The decision on one candidate alone."""
-        return DecisionAt(self.table, self.min_speedup, candidate)
+        return DecisionAt(self.table, self.min_speedup, self.breaks, self.not_run, candidate)
 
     @cached_property
     def runner_up(self) -> Configuration | None:
@@ -141,7 +172,7 @@ class DecisionAt:
     @cached_property
     def decision(self) -> Decision:
         """Whether to speculate at this load: no, if no configuration keeps the limits."""
-        if self.shown and all(each in self.table.breaks for each in self.shown):
+        if self.shown and all(each in self.breaks for each in self.shown):
             return "do_not_speculate"
         return "inconclusive" if self.impossible else decide(self.deciding, self.min_speedup)
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from itertools import chain
 from typing import Literal
 
@@ -47,19 +46,6 @@ _LOADS_AT_ONCE = 16
 
 # A speed-up of decoding, or with both prefills included.
 Kind = Literal["expected", "end_to_end"]
-
-
-@dataclass(frozen=True, eq=False)
-class Draws:
-    """Draws of log speed-ups at one load: what drawn requests and drawn times add to them [draws,
-    configurations], and the estimates with both [1 + draws, configurations], NaN where unknown.
-    `shrunk` is what shrinking drafts together adds [1 + draws, configurations].
-    """
-
-    requests: Floats
-    time: Floats
-    every: Floats
-    shrunk: Floats
 
 
 class Evaluator:
@@ -105,7 +91,7 @@ class Evaluator:
         for cell in cells if not self.foreign else ():
             self.cells[cell.configuration] = (*self.cells.get(cell.configuration, ()), cell)
         self._seconds: dict[int, PredictedSeconds] = {}
-        self._draws: dict[tuple[int, Kind], Draws] = {}
+        self._tables: dict[tuple[int, Kind], Table] = {}
 
     def concurrencies(self) -> tuple[int, ...]:
         """The loads that the run was asked for; with costs from elsewhere, those timed there."""
@@ -119,36 +105,26 @@ class Evaluator:
     @remembered
     def at(self, concurrency: int, only: Candidate | None = None) -> DecisionAt:
         """The decision at one load, among all candidates or for one candidate alone."""
-        return DecisionAt(self.table(concurrency), self.options.min_speedup, only)
-
-    @remembered
-    def table(self, concurrency: int) -> Table:
-        """Every candidate at every k that the run was asked for, if anything is known there, with
-        the speed-up that ranks them.
-        """
-        draws, seconds = self.draws(concurrency, self.by), self.seconds(concurrency)
-        every, run, options = seconds.configurations, self.run, self.options
-        of_draft = {each: draft_memory(run, each) for each in run.candidates}
-        breaks = {}
-        if run.manifest.question.engine or options.max_memory or options.max_p99_ratio:
-            for each in every:
-                found = broken_limits(run, options, self.evidence(each), self.value(each))
-                if broken := tuple(found):
+        table, run, limits = self.table(concurrency), self.run, self.options
+        breaks, elsewhere = dict[Configuration, list[str]](), dict[Configuration, str]()
+        if run.manifest.question.engine or limits.max_memory or limits.max_p99_ratio:
+            expected = self.table(concurrency, "expected")
+            for each in table.configurations:
+                found = broken_limits(run, limits, self.evidence(each), expected.value(each))
+                if broken := list(found):
                     breaks[each] = broken
-        others = {} if self.foreign else {each: not_run(run, each) for each in every}
-        return Table(
-            concurrency=concurrency,
-            configurations=every,
-            logs=draws.every + draws.shrunk,
-            by_requests=draws.requests,
-            by_time=draws.time,
-            requests=seconds.requests,
-            equal=seconds.equal,
-            tokens_per_round=seconds.tokens_per_round,
-            memory=[of_draft[each.candidate] for each in every],
-            breaks=breaks,
-            not_run={each: why for each, why in others.items() if why},
-        )
+                if not self.foreign and (why := not_run(run, each)):
+                    elsewhere[each] = why
+        return DecisionAt(table, limits.min_speedup, breaks, elsewhere, only)
+
+    def table(self, concurrency: int, by: Kind | None = None) -> Table:
+        """The speed-ups of every candidate at every k that the run was asked for, if anything is
+        known there; of the kind by which they are ranked, unless another is named.
+        """
+        kind = by or self.by
+        if (concurrency, kind) not in self._tables:
+            self._draw([concurrency], kind)
+        return self._tables[concurrency, kind]
 
     @remembered
     def evidence(self, configuration: Configuration) -> Evidence:
@@ -170,7 +146,7 @@ class Evaluator:
             decoded=self._decoded(candidate),
             cells=cells,
             note=self.source.note(candidate, concurrency),
-            timed=self.value(configuration) is not None,
+            timed=self.table(concurrency, "expected").value(configuration) is not None,
             requests=int(seconds.requests[column]),
             effective_requests=float(seconds.equal[column]),
             log_slowdown=slowdown,
@@ -184,9 +160,11 @@ class Evaluator:
 
     def _variance_by_cause(self, configuration: Configuration) -> tuple[float, float, float] | None:
         """The variance of its log speed-up by cause; decoding it removes the last."""
-        draws = self.draws(configuration.concurrency, self.by)
-        column = self.seconds(configuration.concurrency).column[configuration]
-        requests, time = (float(each[:, column].var()) for each in (draws.requests, draws.time))
+        table = self.table(configuration.concurrency)
+        column = table.column[configuration]
+        requests, time = (
+            float(each[:, column].var()) for each in (table.by_requests, table.by_time)
+        )
         if not math.isfinite(time):
             return None
         chances, grid = self.effects.chances, self.effects.grid
@@ -194,21 +172,6 @@ class Evaluator:
         timed = any(cell.configuration == configuration for cell in self.effects.cells)
         undecoded = 0.0 if timed else time**2 / (time + noise)
         return requests, time - undecoded, undecoded
-
-    def value(self, configuration: Configuration, by: Kind = "expected") -> float | None:
-        """The expected speed-up; None where it is unknown."""
-        log = self._log(configuration, by)
-        return math.exp(log[0]) if np.isfinite(log).all() else None
-
-    def expected(self, configuration: Configuration, by: Kind = "expected") -> Estimate | None:
-        """The expected speed-up with its interval."""
-        return estimate_of(self._log(configuration, by), self.evidence(configuration).requests)
-
-    def _log(self, configuration: Configuration, by: Kind) -> Floats:
-        draws = self.draws(configuration.concurrency, by)
-        column = self.seconds(configuration.concurrency).column[configuration]
-        log: Floats = draws.every[:, column] + draws.shrunk[:, column]
-        return log
 
     def predicted(self, configuration: Configuration, by: Kind = "expected") -> Estimate | None:
         """The speed-up as the other cells predict it, with an interval over requests alone."""
@@ -220,17 +183,9 @@ class Evaluator:
         plain, rounds = seconds.plain[0, column], seconds.rounds[0, column]
         sides = np.array([plain, rounds * np.exp(evidence.log_slowdown)])
         sides += seconds.prefills[0, column] if by == "end_to_end" else 0.0
-        requests = self.draws(concurrency, by).requests[:, column]
+        requests = self.table(concurrency, by).by_requests[:, column]
         log = np.log(sides[0] / sides[1]) + np.append(0.0, requests)
         return estimate_of(log, evidence.requests)
-
-    def shrunk_by(self, configuration: Configuration) -> float | None:
-        """How much the other drafts change its expected speed-up, as a share; None: unknown."""
-        seconds = self.seconds(configuration.concurrency)
-        column = seconds.column[configuration]
-        if not math.isfinite(seconds.rounds[0, column]):
-            return None
-        return math.expm1(self.draws(configuration.concurrency, "expected").shrunk[0, column])
 
     def simulated_timings(self, timed: Sequence[Configuration]) -> Floats:
         """The log speed-ups that one more timing of each would show, without the draws of requests
@@ -245,8 +200,8 @@ class Evaluator:
             evidence = self.evidence(each)
             passes = evidence.by_drawn_passes if evidence.block else np.zeros(PASS_DRAWS)
             passes = np.tile(passes, RESAMPLES // PASS_DRAWS)
-            column = self.seconds(each.concurrency).column[each]
-            time = self.draws(each.concurrency, "expected").time[:, column]
+            table = self.table(each.concurrency, "expected")
+            time = table.by_time[:, table.column[each]]
             found.append(time + passes + noise * normal(len(noise)) - beside)
         return np.stack(found, axis=1)
 
@@ -265,15 +220,9 @@ class Evaluator:
             self._predict([concurrency])
         return self._seconds[concurrency]
 
-    def draws(self, concurrency: int, by: Kind) -> Draws:
-        """The draws of every log speed-up at a load."""
-        if (concurrency, by) not in self._draws:
-            self._draw([concurrency], by)
-        return self._draws[concurrency, by]
-
     def prepare(self, loads: Iterable[int]) -> None:
         """Draw the speed-ups at these loads together, which is faster than one load at a time."""
-        rest = [load for load in dict.fromkeys(loads) if (load, self.by) not in self._draws]
+        rest = [load for load in dict.fromkeys(loads) if (load, self.by) not in self._tables]
         for first in range(0, len(rest), _LOADS_AT_ONCE):
             together = rest[first : first + _LOADS_AT_ONCE]
             self._predict([load for load in together if load not in self._seconds])
@@ -355,8 +304,19 @@ class Evaluator:
             drawn[at] = np.full((len(values), len(configurations)), np.nan)
             drawn[at][:, known] = values
         end = 0
-        for load, of_load in zip(loads, of_loads, strict=True):
-            begin, end = end, end + len(of_load.configurations)
+        for load, seconds_at in zip(loads, of_loads, strict=True):
+            begin, end = end, end + len(seconds_at.configurations)
             requests, time, every = (values[:, begin:end] for values in drawn)
-            shrunk = shrinkage(of_load.configurations, every)
-            self._draws[load, by] = Draws(requests, time, every, shrunk)
+            shrunk = shrinkage(seconds_at.configurations, every)
+            self._tables[load, by] = Table(
+                concurrency=load,
+                configurations=seconds_at.configurations,
+                logs=every + shrunk,
+                by_requests=requests,
+                by_time=time,
+                shrunk=shrunk,
+                requests=seconds_at.requests,
+                equal=seconds_at.equal,
+                tokens_per_round=seconds_at.tokens_per_round,
+                memory=[draft_memory(self.run, c.candidate) for c in seconds_at.configurations],
+            )

@@ -34,7 +34,7 @@ def headroom(
         ceiling: the α of the target as its own greedy draft, if no draft can reach more.
     """
     alphas = {each.candidate: each.alpha.value for each in evaluated if each.alpha}
-    table = decided.table
+    table, decoding = decided.table, evaluator.table(decided.concurrency, "expected")
     of_self = {
         each.k: table.tokens(each)
         for each in table.configurations
@@ -42,7 +42,7 @@ def headroom(
     }
     at_each_k: dict[Candidate, list[_AtK]] = {}
     for each in decided.competing:
-        speed, tokens, most = evaluator.value(each), table.tokens(each), of_self.get(each.k)
+        speed, tokens, most = decoding.value(each), table.tokens(each), of_self.get(each.k)
         if most is None:  # every drafted token is accepted; the last round of a response is shorter
             rounds = evaluator.evidence(each).rounds
             lengths, weights = rounds.tokens, rounds.weights

@@ -84,6 +84,7 @@ def memory_needed(run: Run, candidate: Candidate, concurrency: int) -> float | N
     )
 
 
+@remembered
 def draft_memory(run: Run, candidate: Candidate) -> int | None:
     """Bytes of a draft's weights and its cache at the traffic's longest context."""
     draft, tokens = _footprint(run, candidate), _longest_context(run)

@@ -168,6 +168,7 @@ def evaluations(evaluator: Evaluator, decided: DecisionAt) -> tuple[Evaluation, 
         }
     # All at once, since requests are drawn once for the figures that are computed together.
     intervals = iter(estimates([sample for of in samples.values() for sample in of.values()]))
+    decoding, whole = (evaluator.table(concurrency, by) for by in ("expected", "end_to_end"))
     found = []
     for column, (each, of) in enumerate(samples.items()):
         figures = {name: next(intervals) for name in of}
@@ -186,12 +187,12 @@ def evaluations(evaluator: Evaluator, decided: DecisionAt) -> tuple[Evaluation, 
                 verify_ratio=block.verify_ratio(each.k + 1, rounds.context) if block else None,
                 speedup_predicted=evaluator.predicted(each),
                 best=each in bests,
-                speedup_expected=evaluator.expected(each),
+                speedup_expected=decoding.estimate(each),
                 speedup_end_to_end=evaluator.predicted(each, "end_to_end"),
                 prediction_error=evidence.prediction_error,
                 memory_bytes=table.memory[column],
                 reason=None if each == decided.choice else why_not(evaluator, evidence, decided),
-                speedup_end_to_end_expected=evaluator.expected(each, "end_to_end"),
+                speedup_end_to_end_expected=whole.estimate(each),
                 requests=evidence.requests,
                 requests_served=answered[each],
                 requests_measured=len(measured.speedup.requests) if measured else 0,
@@ -199,8 +200,8 @@ def evaluations(evaluator: Evaluator, decided: DecisionAt) -> tuple[Evaluation, 
                 round_overhead=_over_passes(evidence.cells),
                 plain_overhead=_over_passes(plain_cells),
                 acceptance_luck=evidence.acceptance_luck,
-                breaks=table.breaks.get(each, ()),
-                drawn_to_others=evaluator.shrunk_by(each),
+                breaks=tuple(decided.breaks.get(each, ())),
+                drawn_to_others=math.expm1(decoding.shrunk[0, column]) if evidence.timed else None,
                 interval_from=evidence.interval_from,
                 experts_read=experts,
                 experts_read_at_most=experts_at_most,
@@ -208,7 +209,7 @@ def evaluations(evaluator: Evaluator, decided: DecisionAt) -> tuple[Evaluation, 
                 alpha_without_interval=alone.get("alpha"),
                 tokens_per_round_without_interval=alone.get("tokens_per_round"),
                 replayed=bool(rounds.replays),
-                not_run=each in table.not_run,
+                not_run=each in decided.not_run,
                 **figures,
             )
         )
@@ -247,12 +248,12 @@ def why_not(evaluator: Evaluator, evidence: Evidence, decided: DecisionAt) -> st
     speed = table.value(own)
     if own.draft == SELF:
         return "a control: the target as its own draft is never recommended"
-    if broken := table.breaks.get(own):
+    if broken := decided.breaks.get(own):
         return "; ".join(broken)
     if speed is None:
         return f"its speed is unknown: {evidence.why_unknown(evaluator.run)}"
-    if own in table.not_run:
-        return f"{speed:.2f}× predicted, but {table.not_run[own]}"
+    if own in decided.not_run:
+        return f"{speed:.2f}× predicted, but {decided.not_run[own]}"
     if leader is None or (best := table.value(leader)) is None:
         return f"its speed is unknown: {evidence.why_unknown(evaluator.run)}"
     # What it brings, with a third digit if two do not tell the speeds apart.

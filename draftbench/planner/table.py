@@ -1,5 +1,5 @@
-"""What a decision at one load is made from: every configuration with the draws of its log speed-up,
-a column each.
+"""What a decision at one load is made from: configurations with the draws of their log speed-ups, a
+column each.
 
 `evaluator` fills it from a run; numbers alone will do.
 """
@@ -7,8 +7,8 @@ a column each.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Sequence
+from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
@@ -22,10 +22,10 @@ from draftbench.planner.recommendation import Configuration
 class Table:
     """Configurations at one load, a column each.
 
-    `logs` are draws of the log speed-up by which they are ranked [1 + draws, configurations]: row 0
-    is the estimate, NaN is unknown. `by_requests` and `by_time` [draws, configurations] are what
-    drawn requests and drawn times add to it. `requests` [configurations] is over how many it is
-    known, and `equal` as how many equally long ones they count.
+    `logs` are draws of their log speed-ups [1 + draws, configurations]: row 0 is the estimate, NaN
+    is unknown. `by_requests` and `by_time` [draws, configurations] are what drawn requests and
+    drawn times add to it, `shrunk` [1 + draws, configurations] what the other drafts do. `requests`
+    [configurations] is over how many it is known, `equal` as how many equally long ones they count.
     """
 
     concurrency: int
@@ -33,13 +33,11 @@ class Table:
     logs: Floats
     by_requests: Floats
     by_time: Floats
+    shrunk: Floats
     requests: Ints
     equal: Floats
     tokens_per_round: Floats  # NaN: unknown
     memory: Sequence[int | None]  # bytes of the draft
-    # Why some may not be chosen: the limits that they break, and what a running server drafts.
-    breaks: Mapping[Configuration, tuple[str, ...]] = field(default_factory=dict)
-    not_run: Mapping[Configuration, str] = field(default_factory=dict)
 
     @cached_property
     def column(self) -> dict[Configuration, int]:
@@ -67,10 +65,10 @@ class Table:
         return tokens if math.isfinite(tokens) else None
 
 
-def estimate_of(log: Floats | None, requests: int) -> Estimate | None:
+def estimate_of(log: Floats, requests: int) -> Estimate | None:
     """A speed-up with its 95% interval from draws of its logarithm [1 + draws]; None where it is
     unknown or over fewer than five requests.
     """
-    if log is None or requests < MIN_REQUESTS or not np.isfinite(log).all():
+    if requests < MIN_REQUESTS or not np.isfinite(log).all():
         return None
     return Estimate(*np.exp([log[0], *quantiles(log[1:], (0.025, 0.975))]).tolist())

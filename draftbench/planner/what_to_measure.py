@@ -107,7 +107,7 @@ def next_start(
     here = evaluator.at(concurrency)
     own = [each for each in here.competing if each.candidate == candidate and each.k in ks]
     best = here.best_of(own)
-    expected = evaluator.expected(best) if best else None
+    expected = here.table.estimate(best) if best else None
     if best is None or (expected and expected.high < 1 + TIMING_NOISE):
         return None
     if best.k in started:
@@ -153,7 +153,7 @@ def timed_enough(
         # In each visit a pass also runs once untimed.
         samples = 1 if of_prompt else SAMPLES_PER_VISIT
         spent += (len(point.seconds) // samples + (not of_prompt)) * (samples + 1) * middle
-    speed = evaluator.value(best) or 1.0
+    speed = evaluator.table(concurrency).value(best) or 1.0
     step = float(evidence.block.target.at(1, evidence.rounds.context)[0, 0])
     tokens = sum(t.output_tokens for t in decoded)
     decoding = tokens * step / concurrency * (1 + (cells - 1) / speed)

@@ -46,7 +46,7 @@ def speedup(scene, k, candidate=SMALL, concurrency=1):
 def whole(scene):
     """The speed-up at k = 2 with both prefills."""
     evaluator = Evaluator(scene.observed(1, 2), DecisionOptions())
-    return evaluator.value(Configuration.of(SMALL, 2, 1), "end_to_end")
+    return evaluator.table(1, "end_to_end").value(Configuration.of(SMALL, 2, 1))
 
 
 @pytest.fixture

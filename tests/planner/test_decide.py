@@ -227,7 +227,7 @@ def test_an_expected_tail_is_as_much_longer_as_the_speed_up_is_smaller_than_pred
     scene.decodes(5, 1, 10.0)
     evaluator = Evaluator(scene.observed(1, 2), DecisionOptions())
     two = Configuration("small", "none", 2)
-    expected = evaluator.value(two)
+    expected = evaluator.table(1, "expected").value(two)
     assert expected < 1.2
     ratio, _ = tail_ratio(evaluator.evidence(two), expected)
     assert ratio == pytest.approx(0.52 * 48 / 31.66 / expected, rel=1e-3)
@@ -287,7 +287,7 @@ def test_two_decoded_requests_of_thirteen_decide_nothing(scene):
     assert "few-decoded" in [caveat.kind for caveat in found.caveats if caveat.decisive]
 
 
-def table(*alike, sd=0.02, memory=None, **changes):
+def table(*alike, sd=0.02, memory=None):
     """Configurations at k = 1 and one load, each with its draft's name, its expected speed-up and,
     unless it is `sd`, the doubt about it (sd of the logarithm).
     """
@@ -305,11 +305,11 @@ def table(*alike, sd=0.02, memory=None, **changes):
         logs=logs,
         by_requests=logs[1:] - logs[0],
         by_time=np.zeros((2000, count)),
+        shrunk=np.zeros((2001, count)),
         requests=np.full(count, 100),
         equal=np.full(count, 100.0),
         tokens_per_round=np.full(count, 4.0),
         memory=memory or [None] * count,
-        **changes,
     )
 
 
@@ -344,12 +344,12 @@ def test_a_decision_follows_from_numbers_alone():
 def test_what_breaks_a_limit_or_does_not_run_or_is_unknown_does_not_compete():
     fast, other = Configuration("fast", "none", 1), Configuration("other", "none", 1)
     rows = ("fast", 1.3), ("other", 1.25), ("self", 1.4)
-    broken = DecisionAt(table(*rows, breaks={fast: ("too large",)}), 1.0)
+    broken = DecisionAt(table(*rows), 1.0, breaks={fast: ("too large",)})
     assert broken.competing == [other]
-    assert DecisionAt(table(*rows, not_run={fast: "another k"}), 1.0).competing == [other]
+    assert DecisionAt(table(*rows), 1.0, not_run={fast: "another k"}).competing == [other]
     unknown = DecisionAt(table(("fast", math.nan), ("other", 1.25)), 1.0)
     assert unknown.competing == [other]
-    none = DecisionAt(table(*rows, breaks={fast: ("x",), other: ("y",)}), 1.0)
+    none = DecisionAt(table(*rows), 1.0, breaks={fast: ("x",), other: ("y",)})
     assert (none.decision, none.leader) == ("do_not_speculate", None)
 
 
