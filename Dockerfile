@@ -4,7 +4,7 @@
 #   docker run --rm -v draftbench:/root -v "$PWD:/work" draftbench demo
 # With CUDA (driver 580 or later, NVIDIA Container Toolkit):
 #   docker build -t draftbench --build-arg DRAFTBENCH_TORCH=torch==2.13.0 .
-#   docker run --rm --gpus all -v draftbench:/root -v "$PWD:/work" draftbench selfcheck --device cuda
+#   docker run --rm --gpus all -v draftbench:/root -v "$PWD:/work" draftbench check --device cuda
 # The volume of /root keeps models of the hub, and the key by which the requests of two runs are paired.
 FROM python:3.12-slim
 ARG PIP_EXTRA_INDEX_URL

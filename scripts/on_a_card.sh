@@ -141,10 +141,10 @@ step levels 60 "${MAY_SAY_NO[@]}" "${SWEEP[@]}" "${LARGE[@]}" --drafts "$LARGER,
     --quant int8,fp8,int4 --sample "$ALONE" --k $K --out "$OUT/levels"
 step transformers 80 "$PYTHON" scripts/card_peers.py transformers "$OUT/peers.jsonl" \
     --target "$TARGET" --draft "$DRAFT" --k $K --requests "$ALONE" --tokens "$TOKENS"
-step selfcheck 60 "${DRAFTBENCH[@]}" selfcheck --device "$DEVICE"
+step selfcheck 60 "${DRAFTBENCH[@]}" check --device "$DEVICE"
 if [ "$DEVICE" = cuda ]; then
     # A plugin for benchmarks, where there is one, would warn, and warnings are errors.
-    step tests-cuda 90 "$PYTHON" -m pytest -n 8 -p no:benchmark -q -k "not selfcheck" tests/cuda \
+    step tests-cuda 90 "$PYTHON" -m pytest -n 8 -p no:benchmark -q -k "not check_of_the_device" tests/cuda \
         tests/decoder/test_fused.py
 else
     missing tests-cuda "PyTorch finds no GPU here"

@@ -8,7 +8,8 @@ from collections.abc import Iterator
 from functools import partial
 
 from draftbench.cli.flags import traffic_flag, traffic_query
-from draftbench.cli.output import TextOutput, note
+from draftbench.cli.output import TextOutput, note, write_result
+from draftbench.errors import UsageError
 from draftbench.flags import drafts_flag, flag, size_of, target_flag
 from draftbench.hub import Trust, refuse_missing
 from draftbench.memory import format_size
@@ -21,7 +22,7 @@ from draftbench.models.check_result import (
     Works,
 )
 from draftbench.models.drafting import DRAFT_KINDS, parsed
-from draftbench.records import SELF, draft_of_stack
+from draftbench.records import SELF, draft_of_stack, to_json
 from draftbench.report.text import Section, counted, parameters, shortened
 
 _STACKED = (
@@ -31,6 +32,7 @@ _STACKED = (
 _DIFF_LINES, _DIFF_COLUMNS = 12, 300
 _NAME = 28
 _NONE = "none"  # of chat templates
+_SIGNS = {True: "works", False: "FAILS", None: "–"}  # of what was tried on a device
 CAN_WORK: dict[Works, str] = {"yes": "can work", "maybe": "may work", "no": "cannot work"}
 _CAN_DRAFT: dict[Works, str] = {
     "yes": "can draft for",
@@ -43,8 +45,11 @@ _MORE = "Chat templates, sizes, memory and options of engines: the same command 
 
 def check(
     *,
-    target: str = target_flag(),
-    drafts: tuple[str, ...] = drafts_flag(),
+    target: str | None = target_flag(None),
+    drafts: tuple[str, ...] | None = drafts_flag(default=None),
+    device: str | None = flag(
+        None, "Try what a sweep needs on this machine instead: cpu, cuda or cuda:1.", "DEVICE"
+    ),
     traffic: str | None = traffic_flag(
         None, "Count how often logged answers, or else prompts, use tokens that the drafts lack."
     ),
@@ -61,12 +66,23 @@ def check(
     trust: Trust,
     output: TextOutput,
 ) -> int:
-    """Check whether drafts can work with a target, before any weights load. Exits 1 if one cannot.
+    """Check whether drafts can work with a target, before any weights load, or whether a device
+    works. Exits 1 if not.
 
     draftbench check --target ./big --drafts ./small,./tiny
     draftbench check --target ./big --drafts ./small --traffic prod.jsonl
     draftbench check --target ./big --drafts ./small --memory 24GB
+    draftbench check --device cuda
     """
+    if device is not None:
+        return _check_device(device, output)
+    if target is None or drafts is None:
+        missing = "--target" if target is None else "--drafts"
+        raise UsageError(
+            f"missing option {missing}",
+            hint="`draftbench check --target MODEL --drafts MODEL,…` checks models, `draftbench "
+            "check --device cuda` a device",
+        )
     for name in drafts:
         if parsed(name) and draft_of_stack(name):
             note(f"note: `{name}` is checked as its draft: {_STACKED}")
@@ -111,6 +127,35 @@ def check(
     output.show(answer, sections(answer, everything=everything), "" if everything else "--all")
     obstacles = [pair.obstacles for pair in answer.pairs]
     return 1 if any([*obstacles, *(head.obstacles for head in answer.heads)]) else 0
+
+
+def _check_device(device: str, output: TextOutput) -> int:
+    """Try versions, CUDA graphs, quantization levels and a small sweep on a device, each reported
+    as soon as it is known.
+    """
+    from draftbench.cli.progress import TerminalWatcher
+    from draftbench.decoder.device import device_of
+    from draftbench.sweep.device_check import check_device
+
+    chosen = device_of(device)
+    if chosen == "auto":
+        raise UsageError("a check tries one device", hint="--device cpu, cuda or cuda:1")
+    note(f"trying {chosen}; this takes a minute")
+    found, watcher = {}, TerminalWatcher(quiet=True)
+    for finding in check_device(chosen, traffic_query("suite:completion", 2), watcher):
+        found[finding.what] = finding
+        if output.style != "json":
+            write_result(f"{_SIGNS[finding.works]:6} {finding.what}: {finding.found}")
+    failed, untried = (
+        "; ".join(what for what, finding in found.items() if finding.works is works) or "nothing"
+        for works in (False, None)
+    )
+    if output.style == "json":
+        output.write(to_json([*found.values()]))
+    else:
+        where = f"{found['device'].found}; {found['versions'].found}"
+        write_result(f"\nFor a report: {where}; fails: {failed}; not tried: {untried}")
+    return 1 if failed != "nothing" else 0
 
 
 def sections(answer: CheckResult, *, everything: bool = False) -> Iterator[Section]:

@@ -22,10 +22,11 @@ from draftbench.flags import LAST, flag_name, flags_of, number, one_of, path
 COMMANDS = {
     "demo": "Try everything on small models, offline, in a minute or two.",
     "suggest": "List drafts that are known to be used with a target.",
-    "traffic": "Show how a request log is parsed.",
-    "check": "Check whether drafts can work with a target.",
+    "traffic": "Show how a request log is parsed; list the built-in ones.",
+    "check": "Check whether drafts can work with a target, or a device.",
     "sweep": "Measure drafts on your traffic.",
     "recommend": "Decide: speculate or not, which draft, which k, how sure.",
+    "explain": "Explain a caveat of an answer.",
     "acceptance": "Show acceptance, and where drafts lose it.",
     "report": "Write one HTML page that explains a run, with charts.",
     "train": "Fine-tune a draft on your traffic if it is forecast to pay off.",
@@ -33,8 +34,6 @@ COMMANDS = {
     "gate": "Fail a CI job when acceptance regresses.",
     "export": "Print the configuration of a serving engine.",
     "estimate": "Compute a speed-up by formula, without measuring.",
-    "suites": "List the built-in traffic.",
-    "selfcheck": "Test what works on this machine's CPU or GPU.",
     "runs": "List, prune or redact run folders.",
 }
 # Types of flags that nothing parses, by their names in annotations.

@@ -9,9 +9,10 @@ from draftbench.cli.flags import COSTS, RunArgument, read, with_costs
 from draftbench.cli.invocation import command, words_of
 from draftbench.cli.output import Output, width
 from draftbench.flags import flag, flag_name, flags_of
+from draftbench.planner.caveat_kinds import CAVEATS
 from draftbench.planner.options import DecisionOptions
 from draftbench.planner.recommend import recommend as decide
-from draftbench.planner.recommendation import Caveat, CaveatKind, Recommendation
+from draftbench.planner.recommendation import Caveat, Recommendation
 from draftbench.records import to_json
 from draftbench.report.answer import (
     LONGEST_NAME,
@@ -63,22 +64,7 @@ _SHORTEST_NAME, _TELLING_NAME = 12, 24
 _HALF = "± half a 95% interval"
 # Kinds of caveats for the first screen, the most urgent first; decisive ones already stand in its
 # second line.
-_URGENT: tuple[CaveatKind, ...] = (
-    "unanswered",
-    "output-differs",
-    "suspected-fault",
-    "prediction-error",
-    "failed",
-    "not-timed",
-    "borrowed-costs",
-    "interval",
-    "looping",
-    "stalled",
-    "uncertain-cost",
-    "slow-step",
-    "throttled",
-    "no-fast-kernel",
-)
+_URGENT = [kind for kind, about in CAVEATS.items() if about.urgent]
 
 
 def recommend(

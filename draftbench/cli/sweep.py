@@ -249,7 +249,7 @@ def describe(prepared: Prepared, watcher: TerminalWatcher) -> None:
     from draftbench.cli.traffic import traffic_lines
     from draftbench.models.check import reads_as_much
     from draftbench.models.drafting import parsed
-    from draftbench.planner.doubts import LOAD_AVERAGE
+    from draftbench.planner.caveat_kinds import LOAD_AVERAGE
     from draftbench.report.text import SCREEN_COLUMNS, paragraph
     from draftbench.run_folder.run import WAVE
     from draftbench.sweep.work import wave_sizes

@@ -11,9 +11,10 @@ from draftbench.cli.flags import traffic_query
 from draftbench.cli.output import TextOutput
 from draftbench.flags import flag
 from draftbench.records import to_json
-from draftbench.report.text import SCREEN_COLUMNS, counted, paragraph, printable
+from draftbench.report.text import SCREEN_COLUMNS, Section, counted, paragraph, printable
 from draftbench.traffic import TrafficQuery, load
 from draftbench.traffic.constraints import KINDS
+from draftbench.traffic.suites import suites
 from draftbench.traffic.summary import (
     ORDINARY,
     RequestFigures,
@@ -22,7 +23,11 @@ from draftbench.traffic.summary import (
 )
 
 SourceArgument = Annotated[
-    str, typer.Argument(help="A log file, suite:NAME or hf:DATASET.", metavar="SOURCE")
+    str | None,
+    typer.Argument(
+        help="A log file, suite:NAME or hf:DATASET (default: list the built-in suites).",
+        metavar="SOURCE",
+    ),
 ]
 # How many fields are named; the others are counted.
 _NAMED = 8
@@ -30,7 +35,7 @@ _NAMED = 8
 
 def traffic(
     *,
-    source: SourceArgument,
+    source: SourceArgument = None,
     reading: Annotated[dict[str, Any], TrafficQuery],
     show_prompt: bool = flag(False, "Show how the first request's text ends."),
     output: TextOutput,
@@ -42,6 +47,11 @@ def traffic(
     draftbench traffic prod.jsonl --show-prompt
     draftbench traffic suite:chat --format json | jq .forms
     """
+    if source is None:
+        every = suites()
+        rows = [[f"suite:{each.name}", str(each.requests), each.title] for each in every]
+        output.show(every, [Section("Built-in suites", ["suite", "requests", "what"], rows)])
+        return 0
     read = load(traffic_query(source, constraints=frozenset(KINDS), **reading))
     shown = show_prompt or source.startswith("suite:")
     first = first_request(read.requests[0], None, shown=shown)

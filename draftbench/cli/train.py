@@ -15,9 +15,9 @@ from draftbench.cli.signals import resumable
 from draftbench.errors import UsageError
 from draftbench.flags import flag, in_models
 from draftbench.models.drafting import parsed
+from draftbench.planner.caveat_kinds import ACCEPTANCE
 from draftbench.planner.decide import faster_than
 from draftbench.planner.doubts import about_acceptance
-from draftbench.planner.recommendation import ACCEPTANCE
 from draftbench.report.text import Section, TableCell, counted, duration, signed, with_ends
 from draftbench.run_folder.key import request_key
 from draftbench.training.outcome import Forecast, Proof, TrainingAnswer, Verdict

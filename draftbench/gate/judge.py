@@ -66,10 +66,11 @@ from draftbench.gate.result import (
     PayoffCheck,
     TextCheck,
 )
+from draftbench.planner.caveat_kinds import ACCEPTANCE, SPEED, CaveatKind
 from draftbench.planner.cells import SPEEDUP, ratio_of_rates
 from draftbench.planner.decide import decide
 from draftbench.planner.output_check import Match
-from draftbench.planner.recommendation import ACCEPTANCE, SPEED, CaveatKind, Decision
+from draftbench.planner.recommendation import Decision
 
 # Responses that newly loop, or newly end at once, are a suspected fault from this share on.
 _SHARE = 0.1

@@ -38,6 +38,7 @@ from draftbench.gate.baseline import (
     ProcessTimes,
     RequestCounts,
 )
+from draftbench.planner.caveat_kinds import ACCEPTANCE, SPEED
 from draftbench.planner.cells import measurements
 from draftbench.planner.doubts import doubts
 from draftbench.planner.evaluator import Evaluator
@@ -48,7 +49,7 @@ from draftbench.planner.output_check import (
     one_by_one,
     worst_by_request,
 )
-from draftbench.planner.recommendation import ACCEPTANCE, SPEED, Configuration
+from draftbench.planner.recommendation import Configuration
 from draftbench.records import OF_TARGET, SAMPLES_PER_VISIT, Candidate, Decode, Sampling, Trajectory
 from draftbench.run_folder.folder import PrivateText
 from draftbench.run_folder.run import Run

@@ -3,18 +3,23 @@
 Draws of what is measured
     passes           timed passes → seconds of any pass, and of the rounds of a draft
     cost_sources     whose passes are used: this run's, another run's, or those of a file
-    cells            decoding runs → measured speed-ups, what passes promise, what timed cells took
+    cells            decoding runs → measured speed-ups, and what timed cells took
+    seconds          passes and rounds → predicted seconds of every configuration
 The model
-    effects          cells → how much longer than promised anything takes, and how surely
+    effects          cells → how much longer than predicted anything takes, and how surely
+    shrinkage        why the best of several drafts is not taken at its word
 The decision
-    evaluator        effects → draws of the speed-up of every configuration at any concurrency
-    alternatives     what is known of each configuration, and which limits it breaks
-    decide           these draws → the decision at one concurrency
+    table            every configuration at one load with the draws of its speed-up, a column each
+    decide           a table → the decision at this load; needs no run
+    evidence         what was observed of one configuration
+    limits           what may not be chosen
+    evaluator        a run → its tables, its evidence, and the decision at any load
     settle           what would settle an open one
 The answer
-    concurrencies    the answer at each concurrency, k by concurrency, the crossover
+    concurrencies    the answer at each load, k by load, the crossover
     latency          how long users wait
     output_check     whether speculation changes the output
+    caveat_kinds     every kind of caveat: what it means, from when on it is said, what to do
     doubts           what makes a run's figures doubtful, for every answer
     caveats          what else to know beside the figures of this one
     headroom         what a better draft would bring

@@ -19,33 +19,28 @@ from msgspec.structs import astuple
 from draftbench.acceptance.candidate_rounds import CandidateRounds
 from draftbench.acceptance.definitions import by_tokens
 from draftbench.acceptance.intervals import FEW_REQUESTS, MIN_REQUESTS, Estimate
+from draftbench.planner.caveat_kinds import (
+    FEW_DECODED,
+    OVER_TOKENS,
+    PREDICTION_ERROR,
+    PREDICTION_ERROR_OF_ONE,
+    UNCERTAIN_STEPS,
+    UNCERTAIN_TIMES,
+    WHOLE_LOAD,
+    CaveatKind,
+)
 from draftbench.planner.cost_sources import engine_name
-from draftbench.planner.decide import OVER_TOKENS, DecisionAt, decide
+from draftbench.planner.decide import DecisionAt, decide
 from draftbench.planner.doubts import doubts, of_each
 from draftbench.planner.evaluator import Evaluator
 from draftbench.planner.evidence import Evidence
 from draftbench.planner.passes import Block
-from draftbench.planner.recommendation import (
-    FEW_DECODED,
-    Caveat,
-    CaveatKind,
-    PredictionError,
-    Recommendation,
-)
+from draftbench.planner.recommendation import Caveat, PredictionError, Recommendation
 from draftbench.records import SELF, Candidate
 from draftbench.run_folder.served import MOST_CACHED, cached_share
 
-# c is uncertain if the upper end of its interval is this many times the lower one, and this many
-# target steps above it.
-_UNCERTAIN_TIMES, _UNCERTAIN_STEPS = 3.0, 0.1
-# Three times what the model expects of one configuration (5%). The median was 0.3 to 8% in 12 runs,
-# and over 25% in two whose passes or decoding other processes disturbed. One configuration alone is
-# worth a word from five times on.
-_PREDICTION_ERROR, _PREDICTION_ERROR_OF_ONE = 0.15, 0.25
 # Decisive caveats after which no figure of acceptance can be trusted.
 _BASIC: tuple[CaveatKind, ...] = ("contradiction", "control-failed", "replay-disagreement")
-# Requests sent at a smaller share of the log's load say little about that load.
-_WHOLE_LOAD = 0.9
 
 
 def caveats(
@@ -65,7 +60,7 @@ def caveats(
     ]
     # What sets plain decoding apart from all rounds says more than the errors that it causes.
     explained = any(each.kind == "baseline-mismatch" for each in found)
-    if error and error.median > _PREDICTION_ERROR and not explained:
+    if error and error.median > PREDICTION_ERROR and not explained:
         off = f"measured speed-ups differ from predicted ones by {error.median:.0%}"
         text = f"{off} (median of {error.configurations}): the table's may be as far off; see --all"
         found.append(Caveat("prediction-error", text, decisive=True, short=off))
@@ -91,7 +86,7 @@ def _of_contradicted_predictions(evaluator: Evaluator, decided: DecisionAt) -> I
         evidence = evaluator.evidence(each)
         error, measured = evidence.prediction_error, evidence.measured
         ran = measured and measured.speedup.value
-        if error is None or not ran or abs(error) <= _PREDICTION_ERROR_OF_ONE:
+        if error is None or not ran or abs(error) <= PREDICTION_ERROR_OF_ONE:
             continue
         short = f"{each} was measured at {ran:.2f}×, not the predicted {ran * (1 + error):.2f}×"
         decisive = each == leader or (best is not None and ran > best)
@@ -196,7 +191,7 @@ def _of_engine(evaluator: Evaluator, decided: DecisionAt) -> Iterator[Caveat]:
         )
     # A sample of the log that is sent at the log's times is a lighter load than the log.
     answers, rows, scale = len(run.trajectories), traffic.rows, question.time_scale or 1.0
-    if question.arrivals == "log" and 0 < answers * scale < _WHOLE_LOAD * rows:
+    if question.arrivals == "log" and 0 < answers * scale < WHOLE_LOAD * rows:
         short = f"requests came at {answers * scale / rows:.0%} of the log's load"
         yield Caveat(
             "thinned-log",
@@ -300,7 +295,7 @@ def _of_candidate(
     one, candidate = at_every_k[0], at_every_k[0].configuration.candidate
     if facts := evaluator.run.facts_of(candidate):
         yield from (Caveat("model", text) for text in facts.caveats)
-    if c and c.high > _UNCERTAIN_TIMES * c.low and c.high - c.low > _UNCERTAIN_STEPS:
+    if c and c.high > UNCERTAIN_TIMES * c.low and c.high - c.low > UNCERTAIN_STEPS:
         uncertain = f"c could be anything from {c.low:.2f} to {c.high:.2f}"
         advice = "repeat the sweep on a quiet machine, in another --out"
         yield Caveat(

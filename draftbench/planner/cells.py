@@ -42,8 +42,9 @@ from draftbench.acceptance.candidate_rounds import (
 from draftbench.acceptance.definitions import Figure, Sample, equal_requests, pooled, quotient
 from draftbench.acceptance.intervals import RESAMPLES, generator_of
 from draftbench.acceptance.rounds import Floats, Ints, counted_rounds
+from draftbench.planner.caveat_kinds import FEW_DECODED
 from draftbench.planner.passes import PASS_DRAWS, UNTIMED, Block, Spent, between
-from draftbench.planner.recommendation import FEW_DECODED, Configuration
+from draftbench.planner.recommendation import Configuration
 from draftbench.records import Candidate, Decode, Key, Trajectory
 from draftbench.remembered import remembered
 from draftbench.run_folder.run import Run

@@ -31,8 +31,8 @@ from typing import Annotated, Any
 import msgspec
 
 from draftbench.errors import UsageError, did_you_mean
+from draftbench.planner.caveat_kinds import FEW_DECODED
 from draftbench.planner.passes import Block, blocks_of, exactly
-from draftbench.planner.recommendation import FEW_DECODED
 from draftbench.records import LOOKUP, Candidate
 from draftbench.run_folder.run import Run
 from draftbench.run_folder.served import decode_seconds_of

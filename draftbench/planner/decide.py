@@ -17,6 +17,7 @@ import numpy as np
 
 from draftbench.acceptance.intervals import MIN_REQUESTS, Estimate, quantiles
 from draftbench.acceptance.rounds import Floats
+from draftbench.planner.caveat_kinds import OVER_TOKENS
 from draftbench.planner.recommendation import Configuration, Decision
 from draftbench.planner.table import Table
 from draftbench.records import SELF, Candidate
@@ -26,8 +27,6 @@ TIMING_NOISE = 0.02
 # A smaller draft or k leads if it is expected to lose at most this much more of the best speed: on
 # few requests a larger k is often just lucky.
 HARDLY_MORE_LOSS = TIMING_NOISE / 2
-# A speed-up may exceed the tokens per round by this factor: noise, and lucky decoded requests.
-OVER_TOKENS = 1.25
 
 
 @dataclass(frozen=True, eq=False)

@@ -3,7 +3,7 @@
 the decision alone.
 
 A doubt about acceptance needs no times, and one about times leaves acceptance as it is
-(`recommendation.ACCEPTANCE`, `SPEED`). A decisive one says that the figures cannot be relied on
+(`caveat_kinds`). A decisive one says that the figures cannot be relied on
 until something is measured again.
 """
 
@@ -20,6 +20,23 @@ import msgspec
 
 from draftbench.acceptance.candidate_rounds import candidate_rounds
 from draftbench.acceptance.faults import CONTROL_FAILED, near_tie, suspected_faults
+from draftbench.planner.caveat_kinds import (
+    ANSWER_STALL,
+    BUSY_CORES,
+    BUSY_TIME,
+    COPIES,
+    DISAGREEMENT,
+    DRIFT,
+    LOAD_AVERAGE,
+    LOOPING,
+    MISMATCH,
+    MORE_THAN_ROUNDING,
+    ROUND_STALL,
+    ROUNDS_TO_JUDGE,
+    STALLED,
+    TELLING_TOKENS,
+    TOKENS_APART,
+)
 from draftbench.planner.cells import Cell, baseline_drift, ks_of
 from draftbench.planner.evaluator import Evaluator
 from draftbench.planner.output_check import audit
@@ -34,33 +51,6 @@ from draftbench.run_folder.served import (
     not_answered,
     shared_answers,
 )
-
-# Above this load per core when a run begins, its times are noisy.
-LOAD_AVERAGE = 0.75
-# A machine is busy if other processes use more than this share of its cores for more than this
-# share of the run.
-_BUSY_CORES, _BUSY_TIME = 0.25, 0.1
-# With thirty requests a speed-up's interval reaches about a tenth to either side: a machine that
-# drifts by more moves it.
-_DRIFT = 0.1
-# Shares of positions, and (looping) of output tokens. Rounding activations to 8 bits alone changes
-# the token at 6% of positions, whether replayed or stepped (SmolLM2), which acceptance averages
-# out; it never changed more than a fifth of the 48 positions that are stepped through.
-_DISAGREEMENT, _MORE_THAN_ROUNDING, _LOOPING = 0.05, 0.2, 0.05
-# Responses of so many tokens do not agree by chance, as labels may, and prompts that a date or an
-# id sets apart are about as long, as those that get the same refusal are not. From this share of
-# copies on intervals are noticeably too narrow (by 5%).
-_TELLING_TOKENS, _TOKENS_APART, _COPIES = 16, 4, 0.1
-# A decoding run stalled if one of its rounds took this many times the median round, an engine's
-# answer if its rounds took this many times the median of the same server's answers. (Without a
-# stall the slowest took 3.6 times as long: 13 runs on vLLM and llama.cpp, also on a busy machine.)
-_ROUND_STALL, _ANSWER_STALL, _ROUNDS_TO_JUDGE = 20.0, 10.0, 5
-# If a larger share stalled, the speed-up moves by more than its interval.
-_STALLED = 0.02
-# Decoding may take longer than its passes timed alone, with a draft and without. What only plain
-# decoding takes moves every speed-up alike, so that no other decoding shows it: the model expects
-# 3% of it (`effects.RUNNER`), seven kept runs had at most 3%, and intervals hold three times that.
-_MISMATCH = 0.1
 
 
 @remembered
@@ -131,8 +121,8 @@ def _of_replay(run: Run, candidate: Candidate) -> Iterator[Caveat]:
     """Doubts about the replays of one candidate, without its name."""
     rounds, facts = candidate_rounds(run, candidate), run.facts_of(candidate)
     share = (facts and facts.replay_disagreement) or 0.0
-    if share > _DISAGREEMENT:
-        decisive = candidate.quant == "none" or share > _MORE_THAN_ROUNDING
+    if share > DISAGREEMENT:
+        decisive = candidate.quant == "none" or share > MORE_THAN_ROUNDING
         short = f"stepping chose another token than replay at {share:.0%} of positions"
         yield Caveat(
             "replay-disagreement",
@@ -240,9 +230,9 @@ def unfinished(run: Run) -> str | None:
 
 def _of_machine(run: Run) -> Iterator[Caveat]:
     load, busy = run.manifest.environment.load, ""
-    crowded = sum(s.seconds for s in run.states if (s.others or 0.0) > _BUSY_CORES)
+    crowded = sum(s.seconds for s in run.states if (s.others or 0.0) > BUSY_CORES)
     share = crowded / (sum(state.seconds for state in run.states) or 1.0)
-    if share > _BUSY_TIME:
+    if share > BUSY_TIME:
         most = max(state.others or 0.0 for state in run.states)
         busy = f"other processes used up to {most:.0%} of the cores during {share:.0%} of the run"
     # The load is the mean of the minute before; what others used during the run says more.
@@ -266,22 +256,22 @@ def _of_machine(run: Run) -> Iterator[Caveat]:
             "replays, so near ties may fall differently; all times are from one machine",
         )
     # On an engine whole answers are judged: a client sees a server's rounds late, several at once.
-    judged = [row for row in run.decodes if len(row.verify_seconds) >= _ROUNDS_TO_JUDGE]
-    word, how = "decoding run", f"a round took over {_ROUND_STALL:g} times as long as usual"
+    judged = [row for row in run.decodes if len(row.verify_seconds) >= ROUNDS_TO_JUDGE]
+    word, how = "decoding run", f"a round took over {ROUND_STALL:g} times as long as usual"
     # Whether each stalled, and with a draft.
     stalls = [
-        (max(row.verify_seconds) > _ROUND_STALL * median(row.verify_seconds), row.k > 0)
+        (max(row.verify_seconds) > ROUND_STALL * median(row.verify_seconds), row.k > 0)
         for row in judged
     ]
     if run.served:
-        word, how = "answer", f"its rounds took over {_ANSWER_STALL:g} times as long as in other "
+        word, how = "answer", f"its rounds took over {ANSWER_STALL:g} times as long as in other "
         how += "answers of the same server"
         servers = defaultdict[Any, dict[Any, float]](dict)
         for row in judged:
             pace = row.decode_seconds / len(row.verify_seconds)
             servers[row.candidate, row.k, row.concurrency][row.key, row.repeat] = pace
         stalls = [
-            (pace > _ANSWER_STALL * median(paces.values()), k > 0)
+            (pace > ANSWER_STALL * median(paces.values()), k > 0)
             for (_, k, _), paces in servers.items()
             for pace in paces.values()
         ]
@@ -293,14 +283,14 @@ def _of_machine(run: Run) -> Iterator[Caveat]:
         yield Caveat(
             "stalled",
             f"{short}: {how}, as when the process is suspended or another job runs; {effect}",
-            decisive=stalled > _STALLED * len(stalls),
+            decisive=stalled > STALLED * len(stalls),
             short=short,
         )
     decodes, in_turn = run.decodes, run.manifest.question.in_turn
     if run.served and not in_turn:  # the one baseline is copied into every candidate's block
         decodes = tuple(row for row in decodes if row.block == decodes[0].block)
     drift = baseline_drift(decodes, by_start=bool(run.served))
-    if drift is not None and abs(drift.change) > max(_DRIFT, drift.doubt):
+    if drift is not None and abs(drift.change) > max(DRIFT, drift.doubt):
         change = f"{abs(drift.change):.0%} {'longer' if drift.change > 0 else 'less time'}"
         turns = defaultdict[tuple[Candidate | None, int], set[int]](set)
         for answer in run.served:
@@ -326,7 +316,7 @@ def _of_copies(run: Run) -> Iterator[Caveat]:
     """Requests that a time stamp or an id alone sets apart: intervals take each for another one."""
     alike, copies = defaultdict[tuple[str, int], dict[str, int]](dict), set[str]()
     for response in run.trajectories:
-        if response.digest and response.output_tokens >= _TELLING_TOKENS:
+        if response.digest and response.output_tokens >= TELLING_TOKENS:
             text = response.digest, response.output_tokens
             alike[text].setdefault(response.request, response.prompt_tokens)
     for prompts in alike.values():
@@ -334,10 +324,10 @@ def _of_copies(run: Run) -> Iterator[Caveat]:
         copies.update(
             request
             for (_, shorter), (request, tokens) in pairwise(by_length)
-            if tokens - shorter <= _TOKENS_APART
+            if tokens - shorter <= TOKENS_APART
         )
     requests = {response.request for response in run.trajectories}
-    if len(copies) > _COPIES * len(requests):
+    if len(copies) > COPIES * len(requests):
         short = f"{len(copies)} of {len(requests)} requests were answered like another one"
         different = len(requests) - len(copies)
         yield Caveat(
@@ -352,7 +342,7 @@ def _of_copies(run: Run) -> Iterator[Caveat]:
 def _of_outputs(run: Run) -> Iterator[Caveat]:
     written = sum(t.output_tokens for t in run.trajectories)
     looping = sum(t.looping for t in run.trajectories)
-    if looping > _LOOPING * written:
+    if looping > LOOPING * written:
         yield Caveat(
             "looping",
             f"in {looping / written:.0%} of the output the target repeats itself, which inflates "
@@ -396,7 +386,7 @@ def _of_baseline(cells: Sequence[Cell]) -> Iterator[Caveat]:
     off_by = {
         at: abs(apart)
         for at, (_, _, apart, error) in means.items()
-        if abs(apart) > max(math.log1p(_MISMATCH), 2 * error)
+        if abs(apart) > max(math.log1p(MISMATCH), 2 * error)
     }
     if not off_by:
         return

@@ -10,84 +10,10 @@ from functools import lru_cache
 from typing import Literal
 
 from draftbench.acceptance.intervals import Estimate
+from draftbench.planner.caveat_kinds import FEW_DECODED, CaveatKind
 from draftbench.records import SELF, Candidate, DraftingMode, Failure, Record
 
 Decision = Literal["speculate", "do_not_speculate", "inconclusive"]
-CaveatKind = Literal[
-    "borrowed-costs",
-    "model",
-    "failed",
-    "no-speed",
-    "impossible",
-    "slow-step",
-    "baseline-mismatch",
-    "interval",
-    "too-few",
-    "structured-output",
-    "thinned-log",
-    "not-timed",
-    "untold-rounds",
-    "cached-prompts",
-    "unanswered",
-    "other-server",
-    "miscounted",
-    "other-clock",
-    "shared-server",
-    "unfinished",
-    "few-requests",
-    "few-decoded",
-    "logged-responses",
-    "copied-requests",
-    "concurrency",
-    "stalled",
-    "busy-machine",
-    "other-machines",
-    "throttled",
-    "drift",
-    "looping",
-    "output-differs",
-    "contradiction",
-    "no-fast-kernel",
-    "prediction-error",
-    "replay-disagreement",
-    "partly-replayed",
-    "uncertain-cost",
-    "outside-timed-range",
-    "control-failed",
-    "suspected-fault",
-]
-# What a kind of caveat makes doubtful, for every answer that rests on it: acceptance, or times.
-ACCEPTANCE: frozenset[CaveatKind] = frozenset(
-    {
-        "contradiction",
-        "control-failed",
-        "copied-requests",
-        "replay-disagreement",
-        "partly-replayed",
-        "suspected-fault",
-        "unfinished",
-        "logged-responses",
-        "looping",
-    }
-)
-SPEED: frozenset[CaveatKind] = frozenset(
-    {
-        "baseline-mismatch",
-        "borrowed-costs",
-        "busy-machine",
-        "cached-prompts",
-        "drift",
-        "miscounted",
-        "other-clock",
-        "other-machines",
-        "other-server",
-        "shared-server",
-        "stalled",
-        "throttled",
-    }
-)
-# Fewer decoded requests do not correct a prediction: one noisy request would decide it.
-FEW_DECODED = 5
 Objective = Literal["speedup", "latency", "throughput", "cost"]
 # What to run next: the same sweep to its end, or again on a quiet machine where a figure is
 # impossible. Or what settles an open decision: timing a server without speculation, timing drafts

@@ -8,10 +8,11 @@ from statistics import NormalDist
 
 import numpy as np
 
+from draftbench.planner.caveat_kinds import FEW_DECODED
 from draftbench.planner.decide import DecisionAt, faster_than
 from draftbench.planner.evaluator import Evaluator
 from draftbench.planner.evidence import REACH
-from draftbench.planner.recommendation import FEW_DECODED, SETTLES, Caveat, LargerSweep, Remedy
+from draftbench.planner.recommendation import SETTLES, Caveat, LargerSweep, Remedy
 from draftbench.records import SELF, Candidate
 from draftbench.run_folder.run import Run, to_decode
 

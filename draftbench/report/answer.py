@@ -424,6 +424,8 @@ def every_section(answer: Recommendation) -> list[Section]:
     by_load = loads(answer)
     if len(answer.schedule) > 1 and answer.leader:
         by_load = replace(by_load, notes=[*by_load.notes, crossover(answer)])
+    caveats = [f"{caveat.kind}: {caveat.text}" for caveat in answer.caveats]
+    caveats += ["What one of them means: draftbench explain KIND"] if caveats else []
     lost = "Why the others lost" if answer.choice else "Why none was chosen"
     sections = (
         speed_ups(answer),
@@ -438,7 +440,7 @@ def every_section(answer: Recommendation) -> list[Section]:
         Section("Checks", notes=answer.checks),
         headroom(answer),
         latency(answer.latency, answer.engine, answer.arrivals) if answer.latency else Section(""),
-        Section("Caveats", notes=[caveat.text for caveat in answer.caveats]),
+        Section("Caveats", notes=caveats),
     )
     return filled(sections)
 

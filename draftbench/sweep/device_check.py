@@ -131,7 +131,7 @@ def _sweep(device: str, traffic: TrafficQuery, watcher: Watcher) -> tuple[str, b
         device=device,
     )
     with tempfile.TemporaryDirectory() as folder:
-        prepared = prepare_models(options, "draftbench selfcheck", watcher)
+        prepared = prepare_models(options, "draftbench check", watcher)
         found = read_run(measure_sweep(prepared, Path(folder) / "run", watcher))
     if found.failures:
         return "; ".join(

@@ -182,7 +182,7 @@ def load(query: TrafficQuery) -> Traffic:
             f"no row of `{name}` can be used: {counts}{first}",
             hint=next(
                 (hint for begin, hint in _HINTS.items() if often.startswith(begin)),
-                "docs/logs.md has a row of each kind that can; `draftbench suites` lists others",
+                "docs/logs.md has a row of each kind that can; `draftbench traffic` lists others",
             ),
         )
     if query.segment_by and all(entry.segment is None for entry in entries.values()):

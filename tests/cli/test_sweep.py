@@ -14,7 +14,7 @@ from msgspec.structs import replace
 from scenes import MANIFEST, manifest, with_fields
 
 from draftbench.cli.sweep import _settled, describe
-from draftbench.planner.doubts import LOAD_AVERAGE
+from draftbench.planner.caveat_kinds import LOAD_AVERAGE
 from draftbench.records import Request
 from draftbench.run_folder.manifest import portable
 from draftbench.traffic.summary import BadRows, FirstRequest, TrafficSummary, request_figures

@@ -4,6 +4,8 @@ import json
 
 import pytest
 
+from draftbench.traffic.suites import suites
+
 ROWS = [
     {"model": "m", "messages": [{"role": "user", "content": "Hello"}], "passage": "long"},
     {"messages": [{"role": "user", "content": "[REDACTED]"}]},
@@ -97,3 +99,12 @@ def test_a_bad_row_is_named_with_its_reason(command, log):
 def test_only_a_sweep_samples_so_a_log_is_shown_without_a_seed(command, log):
     assert "--seed" not in command("traffic", "--help").out
     assert "--seed" in command("sweep", "--help").out
+
+
+def test_without_a_source_the_built_in_suites_are_listed_as_a_sweep_takes_them(command):
+    outcome = command("traffic")
+    assert (outcome.code, outcome.err) == (0, "")
+    named = [line.split()[0] for line in outcome.out.splitlines() if line.startswith("suite:")]
+    assert named == [f"suite:{suite.name}" for suite in suites()]
+    listed = json.loads(command("traffic", "--format", "json").out)
+    assert [row["name"] for row in listed] == [suite.name for suite in suites()]

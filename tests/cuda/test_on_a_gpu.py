@@ -25,8 +25,8 @@ pytestmark = pytest.mark.skipif(
 )
 
 
-def test_everything_that_selfcheck_tries_works(capsys):
-    assert main(["selfcheck", "--device", "cuda"]) == 0
+def test_everything_that_a_check_of_the_device_tries_works(capsys):
+    assert main(["check", "--device", "cuda"]) == 0
     out = capsys.readouterr().out
     for tried in ("recorded passes", "unquantized weights", "int4 weights", "sweep"):
         assert f"works  {tried}" in out

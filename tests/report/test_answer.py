@@ -248,7 +248,9 @@ def test_the_candidates_have_every_figure_of_their_best_k():
 
 def test_every_caveat_and_failure_is_named():
     answer = hand.answer([*hand.perfect(), failure("other", "out of memory")])
-    assert len(section(answer, "Caveats").notes) == len(answer.caveats)
+    *caveats, more = section(answer, "Caveats").notes
+    assert caveats == [f"{caveat.kind}: {caveat.text}" for caveat in answer.caveats]
+    assert "draftbench explain" in more
     assert section(answer, "Not measured").notes == ["other: out of memory"]
 
 

@@ -1,4 +1,4 @@
-"""`draftbench selfcheck` on a machine without a GPU, and what it makes of a failure."""
+"""`draftbench check --device` on a machine without a GPU, and what it makes of a failure."""
 
 import pytest
 import torch
@@ -34,7 +34,7 @@ def card(monkeypatch):
 
 
 def test_a_cpu_says_what_it_could_not_try(command, quick):
-    outcome = command("selfcheck", "--device", "cpu")
+    outcome = command("check", "--device", "cpu")
     assert outcome.code == 0
     found = lines(outcome)
     assert found["recorded passes"] == "not tried: CUDA graphs need a GPU"
@@ -45,7 +45,7 @@ def test_a_cpu_says_what_it_could_not_try(command, quick):
 
 def test_several_gpus_are_not_tried_at_once(failing, monkeypatch):
     monkeypatch.setattr(device, "device_of", lambda name: "auto")
-    assert "selfcheck tries one device" in failing(2, "selfcheck", "--device", "auto")
+    assert "a check tries one device" in failing(2, "check", "--device", "auto")
 
 
 @pytest.mark.slow
@@ -68,7 +68,7 @@ def test_what_fails_is_a_line_and_exit_code_1(command, quick, monkeypatch):
         raise torch.OutOfMemoryError("no room")
 
     monkeypatch.setattr(device_check, "_bandwidth", broken)
-    outcome = command("selfcheck", "--device", "cpu")
+    outcome = command("check", "--device", "cpu")
     assert outcome.code == 1
     assert lines(outcome)["int4 weights"] == "out of memory"
     assert lines(outcome)["sweep"] == "swept"
@@ -76,4 +76,4 @@ def test_what_fails_is_a_line_and_exit_code_1(command, quick, monkeypatch):
 
 @pytest.mark.slow
 def test_a_sweep_of_the_embedded_models_is_part_of_it(command, small):
-    assert "responses as written before" in lines(command("selfcheck", "--device", "cpu"))["sweep"]
+    assert "responses as written before" in lines(command("check", "--device", "cpu"))["sweep"]
