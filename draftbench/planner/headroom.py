@@ -7,11 +7,18 @@ from typing import NamedTuple
 
 import numpy as np
 
+from draftbench.acceptance.intervals import MIN_REQUESTS
 from draftbench.acceptance.rounds import alpha_of
 from draftbench.models.drafting import DRAFT_KINDS, parsed
 from draftbench.planner.decide import DecisionAt
 from draftbench.planner.evaluator import Evaluator
-from draftbench.planner.recommendation import Evaluation, Headroom, Reach
+from draftbench.planner.recommendation import (
+    BetterDraft,
+    Configuration,
+    Evaluation,
+    Headroom,
+    Reach,
+)
 from draftbench.records import SELF, Candidate
 
 
@@ -74,6 +81,33 @@ def headroom(
                 )
             )
     return tuple(found)
+
+
+def better_draft(
+    choice: Configuration | None,
+    candidates: Sequence[Candidate],
+    found: Sequence[Headroom],
+    requests: int,
+) -> BetterDraft | None:
+    """Which draft training could make the answer; None if the answer is a trainable draft already,
+    if one is as fast and something else led, or if requests are too few to say.
+    """
+    trainable = {each.candidate for each in found}
+    if (
+        not found
+        or requests < MIN_REQUESTS
+        or (choice is not None and choice.candidate in trainable)
+    ):
+        return None
+    able = [each for each in found if each.to_win]
+    nearest = min(able, key=lambda each: each.best_of_others / each.speedup, default=None)
+    if nearest and nearest.speedup >= nearest.best_of_others:
+        return None
+    return BetterDraft(
+        nearest=nearest,
+        most=max(each.most.speedup for each in found),
+        behind_lookup=any(each.fallback and each not in trainable for each in candidates),
+    )
 
 
 class _AtK(NamedTuple):

@@ -26,10 +26,10 @@ from draftbench.planner.caveats import caveats, checks
 from draftbench.planner.cells import Cell
 from draftbench.planner.concurrencies import at_concurrency, crossover, schedule
 from draftbench.planner.cost_sources import engine_name
-from draftbench.planner.decide import HARDLY_MORE_LOSS, DecisionAt
-from draftbench.planner.evaluator import Evaluator
+from draftbench.planner.decide import HARDLY_MORE_LOSS, DecisionAt, decide
+from draftbench.planner.evaluator import Evaluator, Kind
 from draftbench.planner.evidence import Evidence
-from draftbench.planner.headroom import headroom
+from draftbench.planner.headroom import better_draft, headroom
 from draftbench.planner.latency import latency, slo_kept
 from draftbench.planner.options import DecisionOptions
 from draftbench.planner.output_check import audit
@@ -42,7 +42,7 @@ from draftbench.planner.recommendation import (
     PredictionError,
     Recommendation,
 )
-from draftbench.planner.settle import larger_sweep, settled_by
+from draftbench.planner.settle import larger_sweep, next_sweep, settled_by
 from draftbench.records import SELF, Candidate, DraftingMode
 from draftbench.run_folder.run import Run
 
@@ -78,6 +78,8 @@ def recommend(run: Run, options: DecisionOptions | None = None) -> Recommendatio
     error = prediction_errors(evaluator)
     doubts = caveats(evaluator, decided, error)
     remedy = settled_by(evaluator, decided, doubts)
+    larger = larger_sweep(evaluator, decided) if remedy == "sample" else None
+    requests = len({t.request for t in run.trajectories})
     question, samples = run.manifest.question, any(t.sampling.temperature for t in run.trajectories)
     if question.mode is DraftingMode.GREEDY and question.responses == "target" and samples:
         # The α of the target as its own draft, if no greedy draft can be expected to reach more,
@@ -94,7 +96,7 @@ def recommend(run: Run, options: DecisionOptions | None = None) -> Recommendatio
         decision=decided.decision,
         choice=headline.choice,
         evaluations=evaluated,
-        requests=len({t.request for t in run.trajectories}),
+        requests=requests,
         output_tokens=sum(t.output_tokens for t in run.trajectories),
         prediction_error=error,
         min_speedup=decided.min_speedup,
@@ -124,9 +126,18 @@ def recommend(run: Run, options: DecisionOptions | None = None) -> Recommendatio
         costs_from=evaluator.source.runner if evaluator.foreign else None,
         slo_kept=slo_kept(run, leader, decided.concurrency, evaluator.options.slo),
         settled_by=remedy,
-        larger_sweep=larger_sweep(evaluator, decided) if remedy == "sample" else None,
+        larger_sweep=larger,
+        next_sweep=next_sweep(
+            remedy,
+            larger,
+            concurrency=decided.concurrency,
+            requests=requests,
+            engine=question.engine,
+        ),
         ceiling_alpha=ceiling,
-        headroom=headroom(evaluator, decided, evaluated, ceiling),
+        headroom=(better := headroom(evaluator, decided, evaluated, ceiling)),
+        better_draft=better_draft(headline.choice, run.candidates, better, requests),
+        best_of_each=best_of_each(evaluated, headline.leader, evaluator.by),
         runner_up_faster=decided.chance(decided.runner_up, leader)
         if leader and decided.runner_up and decided.deciding
         else None,
@@ -155,8 +166,8 @@ def evaluations(evaluator: Evaluator, decided: DecisionAt) -> tuple[Evaluation, 
         counted = measured.counted if measured else counted
         # A draft that cannot be replayed has the engine's τ at k's that were started, and at
         # others the τ that follows from the positions that the engine counted.
-        expected = rounds.trajectories, rounds.at(each.k)
-        replayed = expected if rounds.replays else counted or expected
+        computed = rounds.trajectories, rounds.at(each.k)
+        replayed = computed if rounds.replays else counted or computed
         samples[each] = {
             "alpha": rates[candidate],
             "mean_accepted_length": mean_accepted_length(*replayed),
@@ -169,6 +180,7 @@ def evaluations(evaluator: Evaluator, decided: DecisionAt) -> tuple[Evaluation, 
     # All at once, since requests are drawn once for the figures that are computed together.
     intervals = iter(estimates([sample for of in samples.values() for sample in of.values()]))
     decoding, whole = (evaluator.table(concurrency, by) for by in ("expected", "end_to_end"))
+    prefills = evaluator.by == "end_to_end"
     found = []
     for column, (each, of) in enumerate(samples.items()):
         figures = {name: next(intervals) for name in of}
@@ -178,6 +190,12 @@ def evaluations(evaluator: Evaluator, decided: DecisionAt) -> tuple[Evaluation, 
         sure = decided.deciding and each in decided.competing
         experts, experts_at_most = _experts_read(evaluator, each)
         plain_cells = evaluator.cells.get(each.at(0), ()) if measured else ()
+        predicted = evaluator.predicted(each), evaluator.predicted(each, "end_to_end")
+        expected = decoding.estimate(each), whole.estimate(each)
+        # By what ranks, and unless its decoding contradicts it.
+        ranked = expected[prefills] or predicted[prefills]
+        ran = figures["speedup_measured"]
+        slower = ran is not None and ran.value < 1
         found.append(
             Evaluation(
                 draft=each.draft,
@@ -185,14 +203,14 @@ def evaluations(evaluator: Evaluator, decided: DecisionAt) -> tuple[Evaluation, 
                 k=each.k,
                 draft_cost_ratio=block.draft_cost_ratio(rounds.context) if block else None,
                 verify_ratio=block.verify_ratio(each.k + 1, rounds.context) if block else None,
-                speedup_predicted=evaluator.predicted(each),
+                speedup_predicted=predicted[0],
                 best=each in bests,
-                speedup_expected=decoding.estimate(each),
-                speedup_end_to_end=evaluator.predicted(each, "end_to_end"),
+                speedup_expected=expected[0],
+                speedup_end_to_end=predicted[1],
                 prediction_error=evidence.prediction_error,
                 memory_bytes=table.memory[column],
                 reason=None if each == decided.choice else why_not(evaluator, evidence, decided),
-                speedup_end_to_end_expected=whole.estimate(each),
+                speedup_end_to_end_expected=expected[1],
                 requests=evidence.requests,
                 requests_served=answered[each],
                 requests_measured=len(measured.speedup.requests) if measured else 0,
@@ -210,10 +228,31 @@ def evaluations(evaluator: Evaluator, decided: DecisionAt) -> tuple[Evaluation, 
                 tokens_per_round_without_interval=alone.get("tokens_per_round"),
                 replayed=bool(rounds.replays),
                 not_run=each in decided.not_run,
+                clearly_faster=decide(ranked, 1.0) == "speculate" and not slower,
                 **figures,
             )
         )
     return tuple(found)
+
+
+def best_of_each(
+    evaluated: Sequence[Evaluation], leader: Configuration | None, by: Kind
+) -> tuple[Configuration, ...]:
+    """Each candidate at its best k or, if its speed is unknown, at the k at which a server answered
+    most requests, else the largest. The leader comes first, then the others by the speed-up that
+    ranks them, the control last.
+    """
+    best: dict[Candidate, Evaluation] = {}
+    for each in evaluated:
+        shown = best.setdefault(each.candidate, each)
+        if (each.best, each.requests_served) >= (shown.best, shown.requests_served):
+            best[each.candidate] = each
+
+    def order(each: Evaluation) -> tuple[bool, bool, float]:
+        speed = each.ranked(prefills_counted=by == "end_to_end")
+        return each.configuration != leader, each.draft == SELF, -(speed.value if speed else 0.0)
+
+    return tuple(each.configuration for each in sorted(best.values(), key=order))
 
 
 def _over_passes(cells: Sequence[Cell]) -> float | None:

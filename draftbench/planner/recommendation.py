@@ -11,7 +11,7 @@ from typing import Literal
 
 from draftbench.acceptance.intervals import Estimate
 from draftbench.planner.caveat_kinds import FEW_DECODED, CaveatKind
-from draftbench.records import SELF, Candidate, DraftingMode, Failure, Record
+from draftbench.records import Candidate, DraftingMode, Failure, Record
 
 Decision = Literal["speculate", "do_not_speculate", "inconclusive"]
 Objective = Literal["speedup", "latency", "throughput", "cost"]
@@ -119,11 +119,18 @@ class Evaluation(Configuration, frozen=True, kw_only=True):
     tokens_per_round_without_interval: float | None = None  # likewise
     replayed: bool = False  # whether its rounds are from replay; else from what was counted
     not_run: bool = False  # whether it cannot be chosen: a running server drafts at another k
+    clearly_faster: bool = False  # than plain decoding, and decoding does not contradict it
 
     @property
     def k_is_a_placeholder(self) -> bool:
         """Whether this k stands for all: no speed is known at any k, and this one did not run."""
         return not (self.best or self.requests_served or self.requests_measured)
+
+    def ranked(self, *, prefills_counted: bool) -> Estimate | None:
+        """The speed-up that ranks it: the expected one, else the predicted one."""
+        if prefills_counted:
+            return self.speedup_end_to_end_expected or self.speedup_end_to_end
+        return self.speedup_expected or self.speedup_predicted
 
     @property
     def slower_with_prefills(self) -> str | None:
@@ -341,6 +348,21 @@ class LargerSweep(Record, frozen=True):
         return self.chance >= SETTLES
 
 
+class NextSweep(Record, frozen=True):
+    """The sweep to run next."""
+
+    flags: dict[str, str] | None  # where it differs; None: it needs more traffic or another server
+    resumes: bool = False  # whether it resumes the last one
+
+
+class BetterDraft(Record, frozen=True):
+    """What training a draft could change."""
+
+    nearest: Headroom | None  # the draft that needs the least to win; None: none can
+    most: float  # speed-up of the best draft at these costs
+    behind_lookup: bool  # whether a draft behind prompt lookup, whose gain is unknown, was measured
+
+
 class Recommendation(Record, frozen=True):
     """Whether to speculate and how, at `concurrency`.
 
@@ -392,6 +414,9 @@ class Recommendation(Record, frozen=True):
     ceiling_alpha: float | None = None  # of `self`, if it is below 1 because requests sample
     runner_up_faster: float | None = None  # how likely it is faster than the leader
     headroom: tuple[Headroom, ...] = ()  # what better drafts at the same costs would bring
+    best_of_each: tuple[Configuration, ...] = ()  # each candidate at its best k, the leader first
+    better_draft: BetterDraft | None = None  # None: training could not change the answer
+    next_sweep: NextSweep | None = None  # None: no sweep would settle more
 
     @property
     def provisional(self) -> str:
@@ -414,31 +439,12 @@ class Recommendation(Record, frozen=True):
 
     @property
     def by_candidate(self) -> list[Evaluation]:
-        """One evaluation per candidate: its best k or, if its speed is unknown, the k at which a
-        server answered most requests, else the largest. The leader comes first, then the others by
-        the speed-up that ranks them, the control last.
-        """
-
-        def preference(each: Evaluation) -> tuple[bool, int]:
-            return each.best, each.requests_served
-
-        best: dict[Candidate, Evaluation] = {}
-        for each in self.evaluations:
-            if each.candidate not in best or preference(each) >= preference(best[each.candidate]):
-                best[each.candidate] = each
-
-        def order(each: Evaluation) -> tuple[bool, bool, float]:
-            speed = self.ranked_by(each)
-            first = each.configuration == self.leader
-            return not first, each.draft == SELF, -(speed.value if speed else 0.0)
-
-        return sorted(best.values(), key=order)
+        """The figures of each candidate at its best k, the leader first."""
+        return [self.evaluation_of(each) for each in self.best_of_each]
 
     def ranked_by(self, each: Evaluation) -> Estimate | None:
-        """The speed-up that the objective compares: the expected one, else the predicted one."""
-        if self.prefills_counted:
-            return each.speedup_end_to_end_expected or each.speedup_end_to_end
-        return each.speedup_expected or each.speedup_predicted
+        """The speed-up that the objective compares."""
+        return each.ranked(prefills_counted=self.prefills_counted)
 
     def evaluation_of(self, configuration: Configuration) -> Evaluation:
         """The figures of a configuration at this answer's concurrency."""

@@ -8,11 +8,13 @@ from statistics import NormalDist
 
 import numpy as np
 
+from draftbench.acceptance.intervals import FEW_REQUESTS
+from draftbench.models.engine_rules import repeat_flag
 from draftbench.planner.caveat_kinds import FEW_DECODED
 from draftbench.planner.decide import DecisionAt, faster_than
 from draftbench.planner.evaluator import Evaluator
 from draftbench.planner.evidence import REACH
-from draftbench.planner.recommendation import SETTLES, Caveat, LargerSweep, Remedy
+from draftbench.planner.recommendation import SETTLES, Caveat, LargerSweep, NextSweep, Remedy
 from draftbench.records import SELF, Candidate
 from draftbench.run_folder.run import Run, to_decode
 
@@ -55,6 +57,42 @@ def settled_by(
     # A sweep keeps to the k's of a draft that it began with, unless it decodes at all of them.
     begun = {(own.candidate, own.concurrency) for own in evaluator.cells if own.k}
     return "every-k" if (leader.candidate, decided.concurrency) in begun else "decoding"
+
+
+def next_sweep(
+    remedy: Remedy | None,
+    larger: LargerSweep | None,
+    *,
+    concurrency: int,
+    requests: int,
+    engine: str | None,
+) -> NextSweep | None:
+    """The sweep that a remedy asks for, by the flags in which it differs from the last one."""
+    match remedy:
+        case "resuming":
+            return NextSweep(flags={}, resumes=True)
+        case "quiet":
+            return NextSweep(flags={})
+        case "baseline":
+            return NextSweep(flags=None)
+        case "timing":
+            return NextSweep(flags={"--measure": "best"}, resumes=True)
+        case "decoding" | "every-k":
+            ks = "best" if remedy == "decoding" else "all"
+            flags = {"--measure": ks, "--measure-requests": str(requests)}
+            return NextSweep(flags=flags, resumes=True)
+        case "load":
+            return NextSweep(flags={"--concurrency": str(concurrency)})
+    if larger:
+        flags = {"--sample": str(larger.requests)}
+        if engine:  # by default a draft is asked fewer than are replayed
+            flags["--measure-requests"] = str(larger.requests)
+        if larger.processes > 1:
+            flags[repeat_flag(engine)] = str(larger.processes)
+        return NextSweep(flags=flags)
+    if remedy is None:
+        return None
+    return NextSweep(flags={"--sample": str(FEW_REQUESTS)} if requests < FEW_REQUESTS else None)
 
 
 def _can_be_timed(run: Run) -> bool:

@@ -9,13 +9,11 @@ from dataclasses import replace
 from itertools import groupby, pairwise
 from operator import attrgetter
 from pathlib import Path
-from typing import NamedTuple
 
 import msgspec
 
-from draftbench.acceptance.intervals import FEW_REQUESTS, MIN_REQUESTS, Estimate
+from draftbench.acceptance.intervals import MIN_REQUESTS, Estimate
 from draftbench.memory import format_size
-from draftbench.models.engine_rules import repeat_flag
 from draftbench.planner.decide import TIMING_NOISE
 from draftbench.planner.options import RANKS_BY
 from draftbench.planner.recommendation import (
@@ -105,82 +103,54 @@ def reasons(answer: Recommendation) -> list[str]:
     return [line for line in lines if line]
 
 
-class _Sweep(NamedTuple):
-    """A sweep to run next: a sentence; its flags that differ from the last one's, None if it needs
-    another server or more traffic; and whether it resumes the last one.
-    """
-
-    sentence: str
-    flags: Mapping[str, str] | None
-    resumes: bool = False
-
-
-def _next_sweep(answer: Recommendation) -> _Sweep | None:
-    """The sweep that would settle the decision, or is worth trying; None if the decision is
-    settled, or if no sweep is known to settle it.
-    """
-    settled_by = answer.settled_by
-    if settled_by == "resuming":
-        return _Sweep("Next: repeat the sweep's own command, which resumes it.", {}, resumes=True)
-    if settled_by == "quiet":
-        return _Sweep("Next: the same sweep on a quiet machine, in another --out.", {})
-    if settled_by == "baseline":
-        return _Sweep("Next: the same sweep with --baseline-server URL, in another --out.", None)
-    if settled_by == "timing":
-        sentence = "Next: time and decode the drafts, by the same sweep with --measure best."
-        return _Sweep(sentence, {"--measure": "best"}, resumes=True)
-    if settled_by in ("decoding", "every-k"):
-        ks = "best" if settled_by == "decoding" else "all"
-        decoded = {"--measure": ks, "--measure-requests": str(answer.requests)}
-        sentence = f"Next: decode it, by the same sweep with {_words(decoded)}."
-        return _Sweep(sentence, decoded, resumes=True)
-    if settled_by == "load":
-        sentence = f"Next: a sweep that measures concurrency {answer.concurrency}."
-        return _Sweep(sentence, {"--concurrency": str(answer.concurrency)})
-    if larger := answer.larger_sweep:
-        flags = {"--sample": str(larger.requests)}
-        if answer.engine:  # by default a draft is asked fewer than are replayed
-            flags["--measure-requests"] = str(larger.requests)
-        if larger.processes > 1:
-            flags[repeat_flag(answer.engine)] = str(larger.processes)
-        again, more = f"{_words(flags)} in another --out", ""
-        if larger.distinct is not None:
-            more = f"more traffic than these {counted(larger.distinct, 'distinct request')}"
-        if larger.enough:
-            return _Sweep(f"To settle it: {more and more + ', and '}a sweep with {again}.", flags)
-        size = f"{more and more + ': '}{_size(answer, larger)}"
-        # Rounded up it would seem to reach what no size does.
-        chance = f"{min(larger.chance, SETTLES - 0.01):.0%} of such sweeps settle it"
-        far = f"no realistic sample size reaches {SETTLES:.0%}"
-        return _Sweep(f"Perhaps: {size} ({again}). {chance}; {far}.", None)  # not advised
-    if settled_by is None:
-        return None
-    few = {"--sample": str(FEW_REQUESTS)} if answer.requests < FEW_REQUESTS else None
-    size = _words(few) if few else "a larger --sample"
-    return _Sweep(f"Next: the same sweep with {size}, in another --out.", few)
-
-
 def _words(flags: Mapping[str, str]) -> str:
     return " ".join(f"{flag} {shlex.quote(value)}" for flag, value in flags.items())
 
 
 def to_settle(answer: Recommendation) -> str | None:
     """A sentence on the sweep to run next; None if no sweep is known to settle the decision."""
-    following = _next_sweep(answer)
-    return following and following.sentence
+    following, larger = answer.next_sweep, answer.larger_sweep
+    if following is None:
+        return None
+    flags = _words(following.flags or {})
+    match answer.settled_by:
+        case "resuming":
+            return "Next: repeat the sweep's own command, which resumes it."
+        case "quiet":
+            return "Next: the same sweep on a quiet machine, in another --out."
+        case "baseline":
+            return "Next: the same sweep with --baseline-server URL, in another --out."
+        case "timing":
+            return f"Next: time and decode the drafts, by the same sweep with {flags}."
+        case "decoding" | "every-k":
+            return f"Next: decode it, by the same sweep with {flags}."
+        case "load":
+            return f"Next: a sweep that measures concurrency {answer.concurrency}."
+    if larger is None:
+        return f"Next: the same sweep with {flags or 'a larger --sample'}, in another --out."
+    again, more = f"{flags} in another --out", ""
+    if larger.distinct is not None:
+        more = f"more traffic than these {counted(larger.distinct, 'distinct request')}"
+    if larger.enough:
+        return f"To settle it: {more and more + ', and '}a sweep with {again}."
+    size = f"{more and more + ': '}{_size(answer, larger)}"
+    # Rounded up it would seem to reach what no size does.
+    chance = f"{min(larger.chance, SETTLES - 0.01):.0%} of such sweeps settle it"
+    far = f"no realistic sample size reaches {SETTLES:.0%}"
+    return f"Perhaps: {size} ({again}). {chance}; {far}."
 
 
 def next_sweep(answer: Recommendation, manifest: Manifest, run: str) -> str | None:
-    """The words after `draftbench` of the sweep to run next; None if no sweep is known to settle
-    the decision, if it needs more traffic or another server, or if values of the last one's command
-    were deleted. `run` is the run's folder.
+    """The words after `draftbench` of the sweep to run next; None if none is advised, if it needs
+    more traffic or another server, or if values of the last one's command were deleted. `run` is
+    the run's folder.
     """
-    following = _next_sweep(answer)
+    following, larger = answer.next_sweep, answer.larger_sweep
     _, *words = SHELL_WORD.findall(command_of(manifest, Path(run)) or "hidden")
     if following is None or following.flags is None or words[:1] != ["sweep"]:
         return None
     flags = {**({"--out": run} if following.resumes else {}), **following.flags}
-    if int(flags.get("--sample", 0)) > manifest.traffic.distinct:
+    if (larger and not larger.enough) or int(flags.get("--sample", 0)) > manifest.traffic.distinct:
         return None
     kept: list[str] = []
     replaced = (*flags, "--out", "--output", "-o")
@@ -496,25 +466,16 @@ def speed_ups(answer: Recommendation) -> Section:
 
 
 def better_draft(answer: Recommendation) -> str | None:
-    """What a trained draft must reach to become the answer, or that none can; None if a trainable
-    draft is the answer already, or if requests are too few to say.
-    """
-    trainable = {each.candidate for each in answer.headroom}
-    led = answer.choice is not None and answer.choice.candidate in trainable
-    if not trainable or led or answer.requests < MIN_REQUESTS:
+    """What a trained draft must reach to become the answer, or that none can."""
+    if (better := answer.better_draft) is None:
         return None
-    able = [each for each in answer.headroom if each.to_win]
-    if not able:
-        most = max(each.most.speedup for each in answer.headroom)
-        others = (each.candidate for each in answer.evaluations)
-        alone = " alone" * any(of.fallback and of not in trainable for of in others)
+    if (nearest := better.nearest) is None:
+        alone = " a draft alone" if better.behind_lookup else ""
+        perhaps = ", behind prompt lookup perhaps more" if better.behind_lookup else ""
         return (
-            f"No training helps{alone and ' a draft alone'}: a perfect draft of these costs would "
-            f"reach {most:.2f}×{alone and ', behind prompt lookup perhaps more'}."
+            f"No training helps{alone}: a perfect draft of these costs would reach "
+            f"{better.most:.2f}×{perhaps}."
         )
-    nearest = min(able, key=lambda each: each.best_of_others / each.speedup)
-    if nearest.speedup >= nearest.best_of_others:  # as fast already; something else led
-        return None
     name = shortened(str(nearest.candidate), LONGEST_NAME)
     verb = "win" if nearest.best_of_others > answer.min_speedup else "pay off"
     now = "" if nearest.alpha is None else f" (now {nearest.alpha:.2f})"

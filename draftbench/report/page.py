@@ -28,8 +28,7 @@ from draftbench.export.serve_plan import serve_plan
 from draftbench.memory import format_size
 from draftbench.models.engine_rules import ENGINE_RULES, STARTED
 from draftbench.planner.caveats import predictions_off
-from draftbench.planner.decide import decide
-from draftbench.planner.recommendation import Evaluation, Recommendation
+from draftbench.planner.recommendation import Recommendation
 from draftbench.records import SELF
 from draftbench.report import answer as words
 from draftbench.report.charts import Bar, bars, charts_of
@@ -82,18 +81,11 @@ def page(name: str, run: Run, answer: Recommendation) -> str:
         engines=list(_engines(run, answer)),
         drafts=len(drafts),
         checks_itself=len(drafts) < len(answer.by_candidate),
-        faster=sum(_clearly_faster(answer, each) for each in drafts),
+        faster=sum(each.clearly_faster for each in drafts),
         too_few=answer.requests < MIN_REQUESTS,
         checked=answer.prediction_error and predictions_off(answer.prediction_error),
         facts=_facts(name, run),
     )
-
-
-def _clearly_faster(answer: Recommendation, each: Evaluation) -> bool:
-    """Whether it is by its expected speed-up, and decoding did not contradict it."""
-    measured = each.speedup_measured
-    slower = measured is not None and measured.value < 1
-    return decide(answer.ranked_by(each), 1.0) == "speculate" and not slower
 
 
 @cache

@@ -14,8 +14,9 @@ from scenes import REFERENCE
 
 from draftbench.acceptance.intervals import Estimate
 from draftbench.cli.recommend import CSV_FIGURES, render
+from draftbench.planner.headroom import better_draft as trainable
 from draftbench.planner.options import DecisionOptions
-from draftbench.planner.recommend import recommend
+from draftbench.planner.recommend import best_of_each, recommend
 from draftbench.planner.recommendation import Caveat, Headroom, Reach
 from draftbench.report.answer import better_draft
 
@@ -60,6 +61,9 @@ def crowded(log):
         leader=replace(log.leader, draft=f"{LONG}-0", quant="none"),
         runner_up=replace(log.runner_up, draft=f"{LONG}-1", quant="none"),
         evaluations=tuple(named),
+        best_of_each=best_of_each(
+            named, replace(log.leader, draft=f"{LONG}-0", quant="none"), "expected"
+        ),
         caveats=tuple(
             Caveat(kind=kind, text="why this could be otherwise " * 12, decisive=decisive, short="")
             for kind in ("output-differs", "suspected-fault", "looping", "drift")
@@ -306,7 +310,10 @@ def test_what_a_trained_draft_must_reach_is_one_line_where_it_could_change_the_a
     asked = dict(changes)
     if stack := asked.pop("stack", None):
         asked["evaluations"] = (*log.evaluations, replace(log.evaluations[0], draft=stack))
-    said = better_draft(replace(log, headroom=tuple(headroom), **asked))
+    found = replace(log, **asked)
+    candidates = [each.candidate for each in found.evaluations]
+    better = trainable(found.choice, candidates, headroom, found.requests)
+    said = better_draft(replace(found, better_draft=better))
     assert says in said if says else said is None
 
 

