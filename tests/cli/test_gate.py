@@ -267,5 +267,5 @@ def test_a_baseline_of_an_unsure_answer_says_so(command, tmp_path, monkeypatch):
     def undecided(*asked):
         return msgspec.structs.replace(recommend(*asked), decision="inconclusive")
 
-    monkeypatch.setattr("draftbench.cli.gate.recommend", undecided)
+    monkeypatch.setattr("draftbench.gate.make_baseline.recommend", undecided)
     assert "is inconclusive: the best draft may be another one" in command(*save).err
