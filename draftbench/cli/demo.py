@@ -13,9 +13,9 @@ from draftbench.cli.invocation import command
 from draftbench.cli.output import QUIET, Output, width, write_result
 from draftbench.cli.sweep import next_commands, run_sweep
 from draftbench.flags import flag
-from draftbench.gate.ci import other_checks
 from draftbench.gate.judge import judge
 from draftbench.gate.make_baseline import make_baseline
+from draftbench.gate.words import other_checks
 
 if TYPE_CHECKING:
     from draftbench.gate.baseline import Baseline

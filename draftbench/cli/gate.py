@@ -32,13 +32,13 @@ from draftbench.errors import IncomparableError, UsageError
 from draftbench.flags import LARGEST_K, flag, in_output
 from draftbench.gate import ci
 from draftbench.gate.baseline import read_baseline, write_baseline
-from draftbench.gate.ci import Outcome, difference, number, other_checks
+from draftbench.gate.ci import Outcome
 from draftbench.gate.judge import judge
-from draftbench.gate.limits import default_limits, limits_of
 from draftbench.gate.make_baseline import choose, make_baseline, successor
+from draftbench.gate.metrics import default_limits, limits_of
 from draftbench.gate.noninferiority import Verdict
-from draftbench.gate.notes import SAME_RUN
 from draftbench.gate.result import Check, FigureValue
+from draftbench.gate.words import SAME_RUN, difference, number, other_checks
 from draftbench.planner.options import DecisionOptions
 from draftbench.report.text import Section, counted, filled, render_sections
 from draftbench.run_folder.key import VARIABLE, key_file, key_id, request_key
