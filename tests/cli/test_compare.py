@@ -19,8 +19,8 @@ from draftbench.cli.output import rendered
 from draftbench.errors import IncomparableError
 from draftbench.gate.compare import CandidateChange, FigureChange, compare_runs
 from draftbench.gate.judge import judge
-from draftbench.gate.limits import Limit
 from draftbench.gate.make_baseline import make_baseline
+from draftbench.gate.metrics import Limit
 from draftbench.records import Candidate, DraftingMode, Sampling, Trajectory
 from draftbench.run_folder.run import run_of
 

@@ -10,11 +10,11 @@ from draftbench.acceptance.faults import SuspectedFault
 from draftbench.acceptance.intervals import Estimate
 from draftbench.errors import IncomparableError, UsageError
 from draftbench.gate.baseline import DecodingTimes, ProcessTimes
-from draftbench.gate.ci import other_checks
 from draftbench.gate.judge import judge
-from draftbench.gate.limits import parse_limit
+from draftbench.gate.metrics import parse_limit
 from draftbench.gate.noninferiority import Verdict
 from draftbench.gate.result import Change
+from draftbench.gate.words import other_checks
 from draftbench.planner.recommendation import Caveat
 
 PASS, FAIL, OPEN = Verdict.PASS, Verdict.FAIL, Verdict.INCONCLUSIVE

@@ -4,9 +4,9 @@ import pytest
 
 from draftbench.acceptance.faults import SuspectedFault
 from draftbench.gate.judge import judge
-from draftbench.gate.limits import parse_limit
+from draftbench.gate.metrics import parse_limit
 from draftbench.gate.noninferiority import Verdict
-from draftbench.gate.notes import SPEED_NOT_JUDGED
+from draftbench.gate.words import SPEED_NOT_JUDGED
 
 COUNTED = {"concurrency": 1, "arrivals": "closed"}
 TRIED = COUNTED | {"alpha_definition": "acceptance rate (tried tokens)"}

@@ -6,11 +6,11 @@ from scenes import SMALL
 
 from draftbench.cli.gate import render
 from draftbench.errors import UsageError
-from draftbench.gate.ci import other_checks, to_github, to_junit
+from draftbench.gate.ci import to_github, to_junit
 from draftbench.gate.judge import judge
 from draftbench.gate.make_baseline import make_baseline
 from draftbench.gate.noninferiority import Verdict
-from draftbench.gate.notes import TEXTS_NOT_JUDGED
+from draftbench.gate.words import TEXTS_NOT_JUDGED, other_checks
 from draftbench.records import Sampling
 from draftbench.run_folder.run import run_of
 
