@@ -14,11 +14,10 @@ import msgspec
 
 from draftbench.acceptance.candidate_rounds import candidate_rounds
 from draftbench.acceptance.definitions import Sample, alpha, tokens_per_round
-from draftbench.acceptance.intervals import MIN_REQUESTS, Estimate, estimates
+from draftbench.acceptance.intervals import MIN_REQUESTS, Estimate, estimates, paired
 from draftbench.acceptance.rounds import counted_rounds
 from draftbench.gate.make_baseline import sampling_label
 from draftbench.gate.noninferiority import gain_of, independent_change
-from draftbench.gate.pair import paired
 from draftbench.planner.cells import Measurement, ks_of, measurements
 from draftbench.planner.cost_sources import engine_name
 from draftbench.planner.options import DecisionOptions

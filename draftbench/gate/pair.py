@@ -5,7 +5,7 @@ they can be compared.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
 from typing import NamedTuple
 
@@ -13,6 +13,7 @@ import msgspec
 import numpy as np
 
 from draftbench.acceptance.definitions import Sample
+from draftbench.acceptance.intervals import paired
 from draftbench.errors import IncomparableError
 from draftbench.gate.baseline import Baseline, RequestCounts
 from draftbench.gate.metrics import METRICS, TIMED, Limit
@@ -22,20 +23,6 @@ from draftbench.run_folder.manifest import flag_of, in_words
 
 # Requests that the new run lacks may be those on which it failed, so most must be there.
 MIN_OVERLAP = 0.8
-
-
-def paired(old: Sample, new: Sample) -> tuple[Sample, Sample]:
-    """The two samples over the requests that both have, in the order of their names. Each run's
-    traffic may repeat a request: it counts as often in both as in the old one.
-    """
-    shared = sorted({*old.requests} & {*new.requests})
-    sides = []
-    for sample in (old, new):
-        row_of = {request: row for row, request in enumerate(sample.requests)}
-        rows = [row_of[request] for request in shared]
-        weights, addends = sample.weights[rows], sample.addends[rows]
-        sides.append(replace(sample, requests=tuple(shared), weights=weights, addends=addends))
-    return sides[0], replace(sides[1], weights=sides[0].weights)
 
 
 def samples_of(

@@ -198,6 +198,16 @@ def test_requests_that_vanished_could_hide_a_drop(run, missing, verdict):
     assert noted(result, "could hide a drop of") is (verdict is OPEN)
 
 
+def test_requests_that_vanished_hide_a_drop_in_their_own_segment_alone(run):
+    """Known fault: in a segment those of all others counted as rejected too."""
+    old, new = (run(requests=n, rows=lambda at: {"segment": "ab"[at < 20]}) for n in (40, 38))
+    result = judge(old, new, [parse_limit("tokens_per_round:5%")])
+    found = [check(result, "tokens_per_round", segment) for segment in "ab"]
+    assert [each.verdict for each in found] == [OPEN, PASS]
+    # Of twenty without two: 500 / (200 + 30) of 2.5.
+    assert found[0].obstacle.endswith("could hide a drop of 13%")
+
+
 def test_traffic_that_is_weighted_otherwise_is_said(run):
     heavy = run(rows=lambda at: {"weight": 9.0 if at < 4 else 1.0})
     assert noted(judge(run(), heavy), "40% of the traffic's weight moved between requests")
