@@ -309,17 +309,6 @@ def test_what_was_asked_and_loaded_otherwise_is_listed_on_one_screen_by_name(cha
     assert "1, 2, 3" not in shown
 
 
-def test_how_much_each_sweep_measured_is_listed_after_what_it_asked(run_a):
-    effort = {"measure": "replay", "controls": False, "sample": 12}
-    more = replaced(run_a.manifest, effort=replaced(run_a.manifest.effort, **effort))
-    found = compared(run_a, replace(run_a, manifest=more))
-    assert [c.fact for c in found.question] == ["measure", "controls", "sample"]
-    assert "  Settings that differ: --measure, controls, --sample\n" in render(found)
-    every = render(found, everything=True).splitlines()
-    listed = ["  --measure: best → replay", "  controls: on → off", "  --sample: none → 12"]
-    assert every[-3:] == listed
-
-
 @pytest.mark.parametrize(
     ("targets", "drafts", "listed"),
     [

@@ -71,22 +71,6 @@ def test_a_response_of_one_token_counts_with_nothing_drafted_and_a_longer_one_wi
     assert (counts[1].weight, counts[1].segment) == (3.0, "code")
 
 
-def test_survival_is_pooled_over_rounds():
-    # Rounds at 1 (one of two accepted) and at 3 (one of one).
-    assert baseline(*response(1, 0, 1, 1)).survival == (1.0, 0.0)
-
-
-def test_the_question_and_what_was_tested_are_kept_apart():
-    models = (scenes.facts(None, fingerprint="t1"), scenes.facts(SMALL, fingerprint="d1"))
-    found = baseline(*FOUR, *models)
-    question, tested = found.question, found.tested
-    assert (question.key_id, question.mode, question.k) == ("cafe0123", "greedy", 2)
-    assert (question.responses, question.max_new_tokens) == ("target", 5)
-    assert (tested["target fingerprint"], tested["draft fingerprint"]) == ("t1", "d1")
-    assert (tested["draft"], tested["draft quant"], tested["torch"]) == ("small", "int8", "2.13")
-    assert tested["machine"] == "Linux, cpu, 2 cores, 1 threads, no accelerator"
-
-
 def test_a_target_that_moved_to_another_directory_is_the_same_target():
     question = structs.replace(MANIFEST.question, target="/srv/models/large/")
     moved = baseline(*FOUR, manifest=structs.replace(MANIFEST, question=question))
@@ -99,25 +83,6 @@ def test_prompt_lookup_names_its_window_and_is_judged_within_it():
     assert (found.tested["lookup window"], found.alpha_definition) == ("3 to 1", None)
     with pytest.raises(UsageError, match="k = 3 cannot be judged"):
         baseline(FOUR[0], LOOKUP, candidate=NGRAM, k=3)
-
-
-def test_speed_sums_repeats_of_the_block_and_process_that_also_ran_the_baseline():
-    runs = [
-        (2, 0.2, {}),
-        (2, 0.3, {"repeat": 1}),
-        (0, 0.8, {}),
-        (0, 0.7, {"repeat": 1}),
-        (1, 9.0, {}),
-        (0, 9.0, {"block": "other"}),
-        (2, 9.0, {"process": "p2"}),
-        (2, 9.0, {"concurrency": 4}),
-    ]
-    decodes = [scenes.decode(SMALL, k, seconds, **changes) for k, seconds, changes in runs]
-    speed = baseline(*FOUR, *decodes).requests[0].speed
-    assert speed is not None
-    assert structs.astuple(speed) == (8, 0.5, 8, 1.5)
-    for without in (decodes[:2], decodes[2:4], []):
-        assert baseline(*FOUR, *without).requests[0].speed is None
 
 
 def test_times_are_those_of_the_rows_asked_for_or_of_the_fewest():
@@ -134,19 +99,21 @@ def test_times_are_those_of_the_rows_asked_for_or_of_the_fewest():
         assert found.question.concurrency is None
 
 
-def test_the_cost_ratio_is_taken_visit_by_visit_over_all_contexts():
-    timings = [
-        # Two visits of two samples each.
-        (SMALL, (1.0, 1.0, 1.5, 2.5), {}),
-        (SMALL, (2.0, 2.0, 4.0, 4.0), {"context": 128}),
-        (None, (10.0,) * 4, {}),
-        (None, (20.0,) * 4, {"context": 128}),
-        (None, (99.0, 99.0), {"new_tokens": 2}),
-        (None, (99.0, 99.0), {"context": 256}),
-        (None, (99.0, 99.0), {"block": "other"}),
-    ]
-    points = [scenes.step(c, *s, **{"block": "small:int8"} | changes) for c, s, changes in timings]
-    assert baseline(*FOUR, *points).cost_ratios == (0.1, 0.2)
+def test_the_expected_speed_up_is_the_recommendations_at_this_k_and_load(reference):
+    draft = reference.candidates[0]
+    (figures,) = [each for each in recommend(reference).evaluations
+                  if (each.candidate, each.k) == (draft, 3)]  # fmt: skip
+    found = make_baseline(reference, draft, 3, ())
+    assert found.speedup == figures.speedup_expected
+    assert found.speedup_end_to_end == figures.speedup_end_to_end_expected
+
+
+def test_decisive_doubts_about_the_candidate_are_kept():
+    records = (*FOUR, LOOKUP, scenes.facts(SMALL, replay_disagreement=0.5))
+    kinds = {each.kind for each in baseline(*records).doubts}
+    assert kinds - {each.kind for each in baseline(*records, candidate=NGRAM).doubts} == {
+        "replay-disagreement"
+    }
 
 
 def test_zero_acceptance_is_kept_as_a_suspected_fault():
@@ -206,24 +173,6 @@ def test_a_first_token_that_all_prompts_have_twice_is_a_fault(prompts, faults):
     found = baseline(*FOUR, texts=texts).faults
     assert len(found) == faults
     assert all("the same token twice" in fault.message for fault in found)
-
-
-def test_what_each_process_timed_is_kept_apart():
-    points = [
-        scenes.step(c, *seconds, block="small:int8", process=process)
-        for process, draft in (("p1", 1.0), ("p2", 1.2))
-        for c, seconds in ((SMALL, (draft,) * 4), (None, (10.0,) * 4))
-    ]
-    decodes = [
-        scenes.decode(SMALL, k, seconds, process=process)
-        for process, k, seconds in (("p1", 0, 2.0), ("p1", 2, 1.0), ("p3", 0, 2.0), ("p3", 2, 1.6))
-    ]
-    found = baseline(*FOUR, *points, *decodes).processes
-    assert [(each.draft_cost_ratio, each.speedup) for each in found] == [
-        (0.1, 2.0),
-        (0.12, None),
-        (None, 1.25),
-    ]
 
 
 @pytest.mark.parametrize(("started", "speedups"), [(True, [2.0, 1.5]), (False, [3.0])])

@@ -36,6 +36,11 @@ def asked(size):
             {},
             {"requests": 60, "rows": lambda at: {"id": f"x{at}"} if at < 5 else {}},
         ),
+        (
+            "40% of the traffic's weight moved between requests",
+            {},
+            {"rows": lambda at: {"weight": 9.0 if at < 4 else 1.0}},
+        ),
         ("no alpha: prompt lookup and heads have none", NO_ALPHA, NO_ALPHA),
         ("no alpha: the server did not say at which positions", TRIED, COUNTED | NO_ALPHA),
         ("no alpha: the baseline's server did not say", COUNTED | NO_ALPHA, TRIED),

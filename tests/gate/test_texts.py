@@ -2,8 +2,6 @@
 
 import pytest
 
-from draftbench.cli.gate import render
-from draftbench.gate.ci import to_github, to_junit
 from draftbench.gate.judge import judge
 from draftbench.gate.noninferiority import Verdict
 from draftbench.gate.words import TEXTS_NOT_JUDGED, other_checks
@@ -96,28 +94,13 @@ def test_nothing_is_said_of_texts_that_no_server_wrote(run):
     assert TEXTS_NOT_JUDGED not in judge(run(), run()).notes
 
 
-def test_the_finding_is_in_every_format_of_the_verdict(texts):
-    result = judge(texts(), texts([*["other"] * 6, "unknown"]))
-    ((_, _, found),) = other_checks(result)
-    assert found == (
-        "output check: 33 of 40 answers match plain decoding; 1 differs (cause unknown); 6 differ "
-        "(no near tie); plain decoding repeated: 0 of 40 differ; in the baseline 0 differed: fail"
-    )
-    for style in ("table", "markdown"):
-        assert found in " ".join(render(result, style, 400).split())
-    assert any(found in line and "::error" in line for line in to_github(result))
-    document = to_junit(result, "2026-01-01T00:00:00Z")
-    assert 'name="output check"' in document
-    assert f'<failure message="{found}" type="regression">' in document
-
-
 @pytest.mark.parametrize(
     ("drafted", "known", "words"),
     [
         ([], True, "output check: 40 of 40 answers match plain decoding: pass"),
         (["near tie"] * 2, True, "38 of 40 answers match plain decoding; 2 differ (near tie): p"),
         (["unknown"], True, "1 differs (cause unknown); plain decoding repeated: 0 of 40 differ"),
-        (["other"], False, "1 differs (no near tie); plain decoding repeated: unknown"),
+        (["other"], False, "1 differs (no near tie); plain decoding repeated: unknown: inc"),
     ],
 )
 def test_a_line_names_the_cause_as_far_as_it_is_known(run, texts, drafted, known, words):
