@@ -31,7 +31,7 @@ from draftbench.cli.output import (
 from draftbench.errors import IncomparableError, UsageError
 from draftbench.flags import LARGEST_K, flag, in_output
 from draftbench.gate import ci
-from draftbench.gate.baseline import read_baseline, write_baseline
+from draftbench.gate.baseline import Baseline, read_baseline, write_baseline
 from draftbench.gate.ci import Outcome
 from draftbench.gate.judge import judge
 from draftbench.gate.make_baseline import choose, make_baseline, successor
@@ -42,6 +42,7 @@ from draftbench.gate.words import SAME_RUN, difference, number, other_checks
 from draftbench.planner.options import DecisionOptions
 from draftbench.report.text import Section, counted, filled, render_sections
 from draftbench.run_folder.key import VARIABLE, key_file, key_id, request_key
+from draftbench.run_folder.run import Run
 
 _MARKS = {Verdict.PASS: "✅", Verdict.FAIL: "❌", Verdict.INCONCLUSIVE: "❔"}
 
@@ -120,14 +121,7 @@ def gate(
     if save:
         observed = read(run)
         options = with_costs(options, costs, observed)
-        named = candidate_named(observed, candidate) if candidate else None
-        chosen, remarks = choose(observed, named, k, options)
-        for remark in remarks:
-            note(f"note: {remark}")
-        load, asked = chosen.concurrency, options.concurrency
-        saved = make_baseline(observed, chosen.candidate, chosen.k, concurrency=load)
-        if asked and saved.processes and load != asked[0]:
-            note(f"note: times in this baseline are at concurrency {load}, not {asked[0]}")
+        saved = _kept(observed, candidate, k, options)
         write_baseline(saved, save)
         requests = counted(len(saved.requests), "request")
         note(f"saved {saved.candidate} at k = {saved.question.k} on {requests} to {save}")
@@ -145,12 +139,7 @@ def gate(
     assert baseline
     limits_of(max_drop or (), ())  # a misspelt limit is refused before anything is read
     if baseline.is_dir():
-        earlier = read(baseline)
-        named = candidate_named(earlier, candidate) if candidate else None
-        chosen, remarks = choose(require_measured(earlier), named, None)
-        for remark in remarks:
-            note(f"note: {remark}")
-        first = make_baseline(earlier, chosen.candidate, chosen.k, concurrency=chosen.concurrency)
+        first = _kept(read(baseline), candidate, None, DecisionOptions())
     else:
         first = read_baseline(baseline)
     outcome: Outcome
@@ -183,6 +172,20 @@ def gate(
     if outcome.exit_code == 3 and inconclusive != "report":
         return 0 if inconclusive == "pass" else 1
     return outcome.exit_code
+
+
+def _kept(run: Run, name: str | None, k: int | None, options: DecisionOptions) -> Baseline:
+    """The baseline of a run, with notes on what was not named."""
+    candidate = candidate_named(run, name) if name else None
+    chosen, remarks = choose(require_measured(run), candidate, k, options)
+    found = make_baseline(run, chosen.candidate, chosen.k, concurrency=chosen.concurrency)
+    if (asked := options.concurrency) and found.processes and found.concurrency != asked[0]:
+        remarks.append(
+            f"times in this baseline are at concurrency {found.concurrency}, not {asked[0]}"
+        )
+    for remark in remarks:
+        note(f"note: {remark}")
+    return found
 
 
 def render(outcome: Outcome, style: str, width: int) -> str:

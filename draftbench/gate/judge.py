@@ -101,7 +101,7 @@ def judge(old: Baseline, new: Baseline, limits: Sequence[Limit] | None = None) -
     by_segment, faults = _judge_segments(limits, pairing), _new_faults(pairing)
     texts, answers = _judge_texts(pairing), _judge_answers(old, new)
     timed = any(limit.metric in TIMED for limit in limits)
-    payoff = None if any(limit.metric == "speedup" for limit in limits) else _judge_payoff(old, new)
+    payoff = None if any(limit.metric == "speedup" for limit in limits) else _judge_payoff(pairing)
     if pairing.same_run:  # that nothing changed is no finding
         pooled = [replace(check, verdict=Verdict.INCONCLUSIVE) for check in pooled]
         by_segment = [replace(check, verdict=Verdict.INCONCLUSIVE) for check in by_segment]
@@ -255,30 +255,28 @@ def _doubts(kinds: Collection[CaveatKind], old: Baseline, new: Baseline) -> list
     ]
 
 
-def _judge_payoff(old: Baseline, new: Baseline) -> PayoffCheck | None:
+def _judge_payoff(pairing: Pairing) -> PayoffCheck | None:
     """Whether another draft pays as the baseline's did; None if it is the same draft. One of the
     same name and size costs the same, even if it was not timed. Speed-ups of two machines, runners
     or loads cannot be compared.
     """
-
-    def known(*facts: str) -> list[tuple[str | None, ...]]:
-        return [tuple(side.tested.get(fact) for fact in facts) for side in (old, new)]
-
-    fingerprints, renamed = known("draft fingerprint"), old.candidate != new.candidate
-    if not renamed and ((None,) in fingerprints or fingerprints[0] == fingerprints[1]):
+    old, new = pairing.old, pairing.new
+    before, now = pairing.facts("draft fingerprint")
+    renamed = old.candidate != new.candidate
+    if not renamed and (None in (before, now) or before == now):
         return None
-    places = known("machine", "target runner")
-    elsewhere = places[0] != places[1] or old.concurrency != new.concurrency
+    elsewhere = bool(pairing.elsewhere) or old.concurrency != new.concurrency
     verdict = Verdict.INCONCLUSIVE
     if not old.speedup or not new.speedup:
-        sizes = known("draft parameters", "draft bytes", "draft dtype", "draft runner")
-        if not renamed and None not in sizes[0] and sizes[0] == sizes[1]:
+        names = ("parameters", "bytes", "dtype", "runner")
+        sizes = (pairing.facts(f"draft {name}") for name in names)
+        if not renamed and all(was == is_now is not None for was, is_now in sizes):
             return None
     elif not elsewhere:
-        was, now = _pays(old), _pays(new)
-        if was == "speculate" and now == "do_not_speculate":
+        paid, pays = _pays(old), _pays(new)
+        if paid == "speculate" and pays == "do_not_speculate":
             verdict = Verdict.FAIL
-        elif now in (was, "speculate") and not _doubts(SPEED, old, new):
+        elif pays in (paid, "speculate") and not _doubts(SPEED, old, new):
             verdict = Verdict.PASS
     return PayoffCheck(
         old=old.speedup,

@@ -268,9 +268,6 @@ def _counted_by_engine(
 ) -> tuple[Sequence[Trajectory], Rounds, Sample | None]:
     """Responses, the rounds that the server counted for each, and α of the tokens that it tried,
     None if it does not report positions.
-
-    Raises:
-        UsageError: the server answered nothing, or does not count its rounds.
     """
     answered = runs_at(run, candidate, k, concurrency)
     if not answered:
@@ -290,12 +287,7 @@ def _counted_by_engine(
 
 
 def _replayed(run: Run, candidate: Candidate, k: int) -> CandidateRounds:
-    """The candidate's replays.
-
-    Raises:
-        RunFolderError: there is no replay, or decoding contradicts it.
-        UsageError: the candidate was not replayed for this k.
-    """
+    """The candidate's replays, if decoding does not contradict them and they reach k."""
     rounds = candidate_rounds(run, candidate)
     if rounds.contradiction:
         raise RunFolderError(
@@ -406,12 +398,10 @@ def _with_texts_and_times(
     for counts in sorted(counted, key=lambda counts: counts.id):
         greedy = counts.sampling == GREEDY
         written = drafted[counts.id] if greedy else {}
-        tokens, seconds, plain, without = (round(value, 6) for value in sums[counts.id])
-        took = {"tokens": tokens, "seconds": seconds}
-        took |= {"plain_tokens": plain, "plain_seconds": without}
+        took = [round(value, 6) for value in sums[counts.id]]
         whole = msgspec.structs.replace(
             counts,
-            speed=DecodingTimes(**took) if seconds > 0 and without > 0 else None,
+            speed=DecodingTimes(*took) if took[1] > 0 and took[3] > 0 else None,
             output=counts.output if run.has_baseline and (greedy or not run.served) else None,
             drafted=_hash(written[sample] for sample in sorted(written)) if written else None,
             text=matches.get(counts.id),

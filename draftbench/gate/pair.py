@@ -103,6 +103,11 @@ class Pairing:
         digests = self.old.question.arrivals_digest, self.new.question.arrivals_digest
         return None not in digests and digests[0] != digests[1]
 
+    @property
+    def elsewhere(self) -> list[str]:
+        """The facts in which the places differ that times were taken at."""
+        return [name for name in ("machine", "target runner") if len({*self.facts(name)}) > 1]
+
     @cached_property
     def longer_prompts(self) -> list[int]:
         """By how many tokens the prompts changed whose length did."""
@@ -227,13 +232,12 @@ class Pairing:
         if timed is None:
             return
         otherwise = "or gate on alpha and mean_accepted_length only"
-        for fact in ("machine", "target runner"):
+        for fact in self.elsewhere:
             before, now = self.facts(fact)
-            if before != now:
-                yield Obstacle(
-                    f"{timed} was measured elsewhere: {fact} was {before}, is {now}",
-                    f"compare times on one machine, {otherwise}",
-                )
+            yield Obstacle(
+                f"{timed} was measured elsewhere: {fact} was {before}, is {now}",
+                f"compare times on one machine, {otherwise}",
+            )
         # If both runs are of an engine, their loads are among the settings.
         replayed = None in (self.old.question.concurrency, self.new.question.concurrency)
         if replayed and self.old.concurrency != self.new.concurrency:

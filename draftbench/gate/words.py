@@ -24,8 +24,6 @@ TEXTS_NOT_JUDGED = (
     "whether speculation changes what is written was not judged: that needs answers of one server "
     "with it and one without (--baseline-server), one request at a time at temperature 0"
 )
-# What of a target may change without its weights.
-_PARTS = ("tokenizer", "chat template")
 # Traffic of which a smaller share moved between requests is the same mix.
 SHIFTED = 0.05
 SAME_RUN = "this is the baseline's own run; gate a new sweep"
@@ -131,8 +129,11 @@ def _warnings(result: GateResult, pairing: Pairing) -> Iterator[str]:
             f"before ({by} tokens): the chat template or the tokenizer changed"
         )
     if fact := pairing.other_target:
-        known = {part: {*pairing.facts(f"target {part}")} for part in _PARTS}
-        parts = [part for part, values in known.items() if len(values - {None}) == 2]
+        parts = [
+            part
+            for part in ("tokenizer", "chat template")
+            if len({*pairing.facts(f"target {part}")} - {None}) == 2
+        ]
         what = "the target is another model"
         if fact == "target fingerprint" and parts:
             what = f"the target's {' and '.join(parts)} changed, and perhaps its weights"
