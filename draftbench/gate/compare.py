@@ -18,12 +18,13 @@ from draftbench.acceptance.intervals import MIN_REQUESTS, Estimate, estimates, p
 from draftbench.acceptance.rounds import counted_rounds
 from draftbench.gate.make_baseline import sampling_label
 from draftbench.gate.noninferiority import gain_of, independent_change
+from draftbench.planner.caveat_kinds import ACCEPTANCE, SPEED
 from draftbench.planner.cells import Measurement, ks_of, measurements
 from draftbench.planner.cost_sources import engine_name
 from draftbench.planner.options import DecisionOptions
 from draftbench.planner.passes import MIN_PROCESSES, blocks_of
 from draftbench.planner.recommend import recommend
-from draftbench.planner.recommendation import ACCEPTANCE, SPEED, Decision, Recommendation
+from draftbench.planner.recommendation import Decision, Recommendation
 from draftbench.records import Candidate, CostPoint, Decode, Key, Record, Replay
 from draftbench.run_folder.manifest import (
     Differences,
