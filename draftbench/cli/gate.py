@@ -178,13 +178,12 @@ def _kept(run: Run, name: str | None, k: int | None, options: DecisionOptions) -
     """The baseline of a run, with notes on what was not named."""
     candidate = candidate_named(run, name) if name else None
     chosen, remarks = choose(require_measured(run), candidate, k, options)
-    found = make_baseline(run, chosen.candidate, chosen.k, concurrency=chosen.concurrency)
-    if (asked := options.concurrency) and found.processes and found.concurrency != asked[0]:
-        remarks.append(
-            f"times in this baseline are at concurrency {found.concurrency}, not {asked[0]}"
-        )
     for remark in remarks:
         note(f"note: {remark}")
+    found = make_baseline(run, chosen.candidate, chosen.k, concurrency=chosen.concurrency)
+    asked, timed = options.concurrency, found.concurrency
+    if asked and found.processes and timed != asked[0]:
+        note(f"note: times in this baseline are at concurrency {timed}, not {asked[0]}")
     return found
 
 
