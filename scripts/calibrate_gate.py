@@ -40,11 +40,11 @@ from draftbench.acceptance.definitions import ALPHA_EMITTED, ratio
 from draftbench.acceptance.rounds import Floats, Ints, PositionLaw, expected_rounds
 from draftbench.errors import DraftbenchError
 from draftbench.gate.baseline import SCHEMA_VERSION, Baseline, BaselineQuestion
-from draftbench.gate.judge import judge, samples_of
-from draftbench.gate.limits import Limit, default_limits
+from draftbench.gate.judge import judge
 from draftbench.gate.make_baseline import METRIC_VERSION, request_counts
+from draftbench.gate.metrics import Limit, default_limits
 from draftbench.gate.noninferiority import Verdict, gain_of
-from draftbench.gate.pair_requests import pair_up
+from draftbench.gate.pair import samples_of
 from draftbench.records import Sampling, Trajectory
 from draftbench.run_folder.folder import RunFolder
 from draftbench.run_folder.run import read_run
@@ -111,7 +111,7 @@ class Pool:
         names = [self.trajectories[row].request for row in rows]
         accept = np.concatenate([accept[self._spans[row]] for row in rows])
         arm = self._baseline(rows, names, accept)
-        samples = samples_of(metric, [(counts, counts) for counts in arm.requests])
+        samples = samples_of(metric, arm.requests, arm.requests)
         assert samples is not None
         value = samples[0].value
         assert value is not None
@@ -264,7 +264,7 @@ def trials(pool: Pool, case: Case, size: int | None, count: int) -> Tally:
         requests = size
         if requests is None:
             old, new = pool.draw(PILOT, case.kept, case.churn, generator)
-            samples = samples_of(limit.metric, pair_up(old, new, (limit,)))
+            samples = samples_of(limit.metric, old.requests, new.requests)
             assert samples is not None
             requests = gain_of(*samples, relative=limit.relative).advised_requests(limit.value)
             if requests is None:

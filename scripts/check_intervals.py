@@ -63,8 +63,8 @@ from simulated_runs import SPREADS, Scenario, World
 
 from draftbench.acceptance.intervals import Estimate
 from draftbench.gate.judge import judge
-from draftbench.gate.limits import parse_limit
 from draftbench.gate.make_baseline import make_baseline
+from draftbench.gate.metrics import parse_limit
 from draftbench.planner.decide import TIMING_NOISE
 from draftbench.planner.options import DecisionOptions
 from draftbench.planner.recommend import recommend

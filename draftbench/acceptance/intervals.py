@@ -116,6 +116,18 @@ def _quantiles_of_sorted(draws: Floats, shares: Sequence[float]) -> list[float]:
     return values
 
 
+def paired(a: Sample, b: Sample) -> tuple[Sample, Sample]:
+    """The two samples over the requests that both have, each of which counts as often as in a."""
+    row_of_b = {request: row for row, request in enumerate(b.requests)}
+    rows_a = [row for row, request in enumerate(a.requests) if request in row_of_b]
+    requests = tuple(a.requests[row] for row in rows_a)
+    rows_b, weights = [row_of_b[request] for request in requests], a.weights[rows_a]
+    return (
+        replace(a, requests=requests, weights=weights, addends=a.addends[rows_a]),
+        replace(b, requests=requests, weights=weights, addends=b.addends[rows_b]),
+    )
+
+
 def paired_difference(a: Sample, b: Sample) -> Sample:
     """The figure of a minus the same figure of b, over the requests that both have."""
     return _paired(a, b, "difference of", np.subtract)
@@ -256,15 +268,12 @@ def _bca_quantiles(value: float, draws: Floats, left_out: Floats, level: float) 
 
 
 def _paired(a: Sample, b: Sample, word: str, compare: Callable[[Floats, Floats], Floats]) -> Sample:
+    a, b = paired(a, b)
     split = a.addends.shape[1]
-    row_of_b = {request: row for row, request in enumerate(b.requests)}
-    rows_a = [row for row, request in enumerate(a.requests) if request in row_of_b]
-    requests = tuple(a.requests[row] for row in rows_a)
-    rows_b = [row_of_b[request] for request in requests]
     return Sample(
         figure=replace(a.figure, name=f"{word} {a.figure.name}"),
-        requests=requests,
-        weights=a.weights[rows_a],
-        addends=np.concatenate([a.addends[rows_a], b.addends[rows_b]], axis=1),
+        requests=a.requests,
+        weights=a.weights,
+        addends=np.concatenate([a.addends, b.addends], axis=1),
         combine=lambda sums: compare(a.combine(sums[..., :split]), b.combine(sums[..., split:])),
     )

@@ -7,14 +7,15 @@ from importlib.resources import files
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from draftbench.cli.flags import read, traffic_query
-from draftbench.cli.gate import baseline_of, checked
+from draftbench.cli.flags import candidate_named, read, traffic_query
+from draftbench.cli.gate import checked
 from draftbench.cli.invocation import command
 from draftbench.cli.output import QUIET, Output, width, write_result
 from draftbench.cli.sweep import next_commands, run_sweep
 from draftbench.flags import flag
-from draftbench.gate.ci import other_checks
 from draftbench.gate.judge import judge
+from draftbench.gate.make_baseline import make_baseline
+from draftbench.gate.words import other_checks
 
 if TYPE_CHECKING:
     from draftbench.gate.baseline import Baseline
@@ -62,7 +63,9 @@ def demo(
     served = next(e for e in answer.by_candidate if e.draft in (WORSE, BETTER))
     other = BETTER if served.draft == WORSE else WORSE
     run, name = read(out), str(out)
-    kept, new = (baseline_of(run, draft, served.k) for draft in (served.draft, other))
+    kept, new = (
+        make_baseline(run, candidate_named(run, draft), served.k) for draft in (served.draft, other)
+    )
     title = f"Now the gate, on the two draft models `{WORSE}` and `{BETTER}` at k = {served.k}:"
     write_result("\n".join(["", title, *_judged(kept, new), *_judged(new, kept)]))
     next_commands(

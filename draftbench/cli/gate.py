@@ -32,18 +32,15 @@ from draftbench.errors import IncomparableError, UsageError
 from draftbench.flags import LARGEST_K, flag, in_output
 from draftbench.gate import ci
 from draftbench.gate.baseline import Baseline, read_baseline, write_baseline
-from draftbench.gate.ci import Outcome, difference, number, other_checks
+from draftbench.gate.ci import Outcome
 from draftbench.gate.judge import judge
-from draftbench.gate.limits import default_limits, limits_of
-from draftbench.gate.make_baseline import make_baseline
+from draftbench.gate.make_baseline import choose, make_baseline, successor
+from draftbench.gate.metrics import default_limits, limits_of
 from draftbench.gate.noninferiority import Verdict
-from draftbench.gate.notes import SAME_RUN
-from draftbench.gate.pair_requests import refusal
 from draftbench.gate.result import Check, FigureValue
+from draftbench.gate.words import SAME_RUN, difference, number, other_checks
 from draftbench.planner.options import DecisionOptions
-from draftbench.planner.recommend import recommend
 from draftbench.report.text import Section, counted, filled, render_sections
-from draftbench.run_folder.folder import PrivateText, RunFolder
 from draftbench.run_folder.key import VARIABLE, key_file, key_id, request_key
 from draftbench.run_folder.run import Run
 
@@ -123,13 +120,8 @@ def gate(
         check_output(file, force)
     if save:
         observed = read(run)
-        if len(options.concurrency) > 1:
-            raise UsageError(
-                "a baseline is of one concurrency, and --concurrency names several",
-                hint=f"for example --concurrency {options.concurrency[0]}",
-            )
         options = with_costs(options, costs, observed)
-        saved = baseline_of(observed, candidate, k, options)
+        saved = _kept(observed, candidate, k, options)
         write_baseline(saved, save)
         requests = counted(len(saved.requests), "request")
         note(f"saved {saved.candidate} at k = {saved.question.k} on {requests} to {save}")
@@ -147,14 +139,15 @@ def gate(
     assert baseline
     limits_of(max_drop or (), ())  # a misspelt limit is refused before anything is read
     if baseline.is_dir():
-        first = baseline_of(read(baseline), candidate, None)
+        first = _kept(read(baseline), candidate, None, DecisionOptions())
     else:
         first = read_baseline(baseline)
     outcome: Outcome
     try:
-        second = _successor(read(run), candidate, first)
+        later = read(run)
+        named = candidate_named(later, candidate) if candidate else None
         defaults = default_limits(first.alpha, first.question.k)
-        outcome = judge(first, second, limits_of(max_drop or (), defaults))
+        outcome = judge(first, successor(later, named, first), limits_of(max_drop or (), defaults))
     except IncomparableError as error:
         outcome = error
     # Where CI systems look; before the verdict is printed, so that a file that cannot be written is
@@ -181,91 +174,17 @@ def gate(
     return outcome.exit_code
 
 
-def baseline_of(
-    run: Run,
-    name: str | None,
-    k: int | None,
-    options: DecisionOptions | None = None,
-    concurrency: int | None = None,
-) -> Baseline:
-    """What one candidate did at one k and one load. Default: the recommended configuration.
-
-    Raises:
-        UsageError: the run recommends nothing, or did not measure it at the given --concurrency.
-    """
-    candidate = None if name is None else candidate_named(run, name)
-    chosen = options.concurrency if options else ()
-    if chosen:
-        concurrency = chosen[0]
-    if candidate is None or k is None:
-        answer = recommend(require_measured(run), options or DecisionOptions())
-        if answer.decision == "inconclusive":
-            note(f"note: `{run.path}` is inconclusive: the best draft may be another one")
-        elif answer.provisional:
-            note(f"note: the answer of `{run.path}` is provisional: {answer.provisional}")
-        picked = answer.best_of(candidate) if candidate else answer.choice or answer.leader
-        served = [each for each in answer.evaluations if each.requests_served]
-        # If no speed is known, the only configuration that the server drafts with.
-        if picked is None and len(served) == 1 and candidate in (None, served[0].candidate):
-            picked = served[0]
-        if picked is None:
-            unknown = f"the best k of `{candidate}` is unknown"
-            raise UsageError(
-                unknown if candidate else "this run has no best draft",
-                hint="name one with --candidate and --k",
-            )
-        # On an engine the best k need not have been served: then the best of those that were.
-        own = {each.k: each for each in served if each.candidate == picked.candidate}
-        if own and picked.k not in own and answer.costs_from is None:
-            speeds = {k: answer.ranked_by(each) for k, each in own.items()}
-            picked = own[max(speeds, key=lambda k: speed.value if (speed := speeds[k]) else 0.0)]
-        if candidate is None and len(run.candidates) > 1:
-            tie = ""
-            if answer.toss_up and answer.runner_up:
-                tie = f", a toss-up with {answer.runner_up.candidate}"
-            note(
-                f"note: {picked.candidate} is the run's best draft{tie}: if you serve another, "
-                "name it with --candidate"
-            )
-        candidate, k = picked.candidate, k or picked.k
-        if options is not None:
-            concurrency = picked.concurrency
-    assert run.path  # `read` sets it
-    texts = RunFolder(run.path).records(PrivateText)
-    baseline = make_baseline(run, candidate, k, texts, concurrency)
-    at = baseline.question.concurrency
-    if chosen and at not in (None, concurrency):
-        loads = {r.concurrency for r in run.decodes if (r.candidate, r.k) == (candidate, k)}
-        raise UsageError(
-            f"{candidate} at k = {k} was not measured at concurrency {concurrency}",
-            hint=f"it was at {', '.join(map(str, sorted(loads)))}: give one of these with "
-            "--concurrency",
-        )
-    timed = baseline.concurrency
-    if chosen and at is None and baseline.processes and timed != concurrency:
-        note(f"note: times in this baseline are at concurrency {timed}, not {concurrency}")
-    return baseline
-
-
-def _successor(run: Run, name: str | None, first: Baseline) -> Baseline:
-    """What the run to judge measured of the named candidate (default: the baseline's), at the
-    baseline's k and load; if no server drafted at that k, at the largest that one did.
-
-    Raises:
-        IncomparableError: the run did not measure the baseline's candidate.
-    """
-    measured = list(map(str, run.candidates))
-    if name is None and first.candidate not in measured:
-        refused = refusal(first, first, measured=measured)
-        assert refused
-        raise refused
-    name = name or first.candidate
-    k, judged = first.question.k, candidate_named(run, name)
-    served = {row.k for row in run.decodes if row.candidate == judged}
-    served |= {row.k for row in run.unanswered if row.candidate == judged}
-    if k not in served and not any(replay.candidate == judged for replay in run.replays):
-        k = max(served, default=k)
-    return baseline_of(run, name, k, concurrency=first.concurrency)
+def _kept(run: Run, name: str | None, k: int | None, options: DecisionOptions) -> Baseline:
+    """The baseline of a run, with notes on what was not named."""
+    candidate = candidate_named(run, name) if name else None
+    chosen, remarks = choose(require_measured(run), candidate, k, options)
+    for remark in remarks:
+        note(f"note: {remark}")
+    found = make_baseline(run, chosen.candidate, chosen.k, concurrency=chosen.concurrency)
+    asked, timed = options.concurrency, found.concurrency
+    if asked and found.processes and timed != asked[0]:
+        note(f"note: times in this baseline are at concurrency {timed}, not {asked[0]}")
+    return found
 
 
 def render(outcome: Outcome, style: str, width: int) -> str:

@@ -1,5 +1,5 @@
 """A verdict, or the error for a baseline that cannot be compared → what CI systems read:
-annotations and JUnit XML; also a check in one line.
+annotations and JUnit XML.
 
 Whatever came from a file (names of models, segments) is made safe for each. The JUnit document
 is valid by both schemas in common use: Ant's (windyroad/JUnit-Schema, JUnit.xsd), which is the
@@ -8,64 +8,15 @@ stricter, and that of Jenkins' xUnit plug-in (junit-10.xsd).
 
 from __future__ import annotations
 
-from collections import Counter
 from xml.etree.ElementTree import Element, SubElement, indent, tostring
 
 from draftbench.errors import IncomparableError
 from draftbench.gate.noninferiority import Verdict
-from draftbench.gate.result import Check, GateResult
-from draftbench.run_folder.served import not_answered
+from draftbench.gate.result import GateResult
+from draftbench.gate.words import describe, one_line, other_checks
 from draftbench.safe_files import without_controls
 
 Outcome = GateResult | IncomparableError
-
-
-def describe(check: Check) -> str:
-    """A check with its figures, limit and verdict, in one line."""
-    segment = f" [{check.segment}]" if check.segment is not None else ""
-    return _line(
-        f"{check.metric}{segment}: {number(check.old.value)} → {number(check.new.value)}, "
-        f"{difference(check)}, limit {check.limit.amount(check.limit.value)}: {check.verdict}"
-    )
-
-
-def other_checks(result: GateResult) -> list[tuple[str, Verdict, str]]:
-    """What is judged besides the metrics: name, verdict, and a line on it."""
-    checks = []
-    if (payoff := result.payoff) is not None:
-        was, now = (
-            f"{each.value:.2f}× ({each.low:.2f}–{each.high:.2f})" if each else "unknown"
-            for each in (payoff.old, payoff.new)
-        )
-        where = ", timed elsewhere" if payoff.elsewhere else ""
-        if whole := payoff.slower_with_prefills:
-            now += f", with both prefills {whole.value:.2f}× ({whole.low:.2f}–{whole.high:.2f})"
-        words = f"another draft: speed-up {was} in the baseline{where}, now {now}: {payoff.verdict}"
-        checks.append(("speed-up of another draft", payoff.verdict, _line(words)))
-    if (answers := result.answers) is not None:
-        missing = not_answered(Counter(answers.reasons).elements(), answers.requests)
-        before = f"{answers.baseline_unanswered} in the baseline"
-        words = _line(f"{missing}; {before}: {answers.verdict}")
-        checks.append(("answered requests", answers.verdict, words))
-    if (texts := result.texts) is not None:
-        plain = "the baseline's plain decoding" if texts.against_baseline else "plain decoding"
-        same = texts.requests - texts.differ - texts.near_ties
-        parts = [f"{same} of {texts.requests} answers match {plain}"]
-        for count, why in (
-            (texts.near_ties, "near tie"),
-            (texts.unknown, "cause unknown"),
-            (texts.differ - texts.unknown, "no near tie"),
-        ):
-            parts += [f"{count} differ{'s' * (count == 1)} ({why})"] if count else []
-        if texts.differ:
-            again = f"{texts.plain_differ} of {texts.plain_requests} differ"
-            again = again if texts.plain_requests else "unknown"
-            parts.append(f"plain decoding repeated: {again}")
-        if texts.differ and texts.baseline_differ is not None:
-            parts.append(f"in the baseline {texts.baseline_differ} differed")
-        words = f"output check: {'; '.join(parts)}: {texts.verdict}"
-        checks.append(("output check", texts.verdict, words))
-    return checks
 
 
 def to_github(outcome: Outcome) -> list[str]:
@@ -90,7 +41,7 @@ def to_github(outcome: Outcome) -> list[str]:
                 annotations.append(("warning", "inconclusive", words))
         annotations += [("error", "suspected fault", fault) for fault in outcome.faults]
     return [
-        f"::{level} title=draftbench gate%3A {title}::{_line(message).replace('%', '%25')}"
+        f"::{level} title=draftbench gate%3A {title}::{one_line(message).replace('%', '%25')}"
         for level, title, message in annotations
     ]
 
@@ -156,27 +107,6 @@ def to_junit(outcome: Outcome, when: str) -> str:
     indent(root)
     document: bytes = tostring(root, encoding="utf-8", xml_declaration=True)
     return document.decode() + "\n"
-
-
-def number(value: float) -> str:
-    """Three decimals, or three digits below 0.1: a cost ratio may be 0.002."""
-    return f"{value:.3f}" if abs(value) >= 0.1 or value == 0 else f"{value:.3g}"
-
-
-def difference(check: Check) -> str:
-    """The change and its interval, in the unit of the limit."""
-    change = check.difference
-    if change is None:
-        return "change unknown"
-    scale, unit, digits = (100, "%", 2) if check.limit.relative else (1, "", 4)
-    value, low, high = (
-        f"{scale * end:+.{digits}f}" for end in (change.value, change.low, change.high)
-    )
-    return f"{value}{unit} [{low}, {high}]"
-
-
-def _line(text: str) -> str:
-    return without_controls(" ".join(text.split()))
 
 
 def _xml(text: str) -> str:

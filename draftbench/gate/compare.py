@@ -14,7 +14,7 @@ import msgspec
 
 from draftbench.acceptance.candidate_rounds import candidate_rounds
 from draftbench.acceptance.definitions import Sample, alpha, tokens_per_round
-from draftbench.acceptance.intervals import MIN_REQUESTS, Estimate, estimates
+from draftbench.acceptance.intervals import MIN_REQUESTS, Estimate, estimates, paired
 from draftbench.acceptance.rounds import counted_rounds
 from draftbench.gate.make_baseline import sampling_label
 from draftbench.gate.noninferiority import gain_of, independent_change
@@ -357,36 +357,26 @@ def _paired(
     it.
     """
     a, b = samples
-    shared: list[str] = []
+    shared = 0
     difference = gain = None
     if a is None or b is None:
         obstacle = "only one run has it"
     elif a.figure != b.figure:
         obstacle = f"two definitions: {a.figure.name} and {b.figure.name}"
     elif not obstacle:
-        shared = sorted({*a.requests} & {*b.requests})
-        if len(shared) >= MIN_REQUESTS:
-            before, after = _only(a, shared), _only(b, shared)
-            # Each run's log may repeat a request: it counts as often in both.
-            after = replace(after, weights=before.weights)
-            samples = before, after
-            difference = gain_of(before, after, relative=False).interval
-            gain = gain_of(before, after, relative=True).interval
+        both = paired(a, b)
+        shared = len(both[0].requests)
+        if shared >= MIN_REQUESTS:
+            samples = both
+            difference = gain_of(*both, relative=False).interval
+            gain = gain_of(*both, relative=True).interval
         if difference is None or gain is None:
-            few = f"{len(shared)} common requests: too few to tell"
+            few = f"{shared} common requests: too few to tell"
             difference, obstacle = None, few if shared else "no common requests"
     values = estimates(samples)
     return FigureChange(
-        figure, *ks, values[0], values[1], difference, _ratio(gain), len(shared), obstacle
+        figure, *ks, values[0], values[1], difference, _ratio(gain), shared, obstacle
     )
-
-
-def _only(sample: Sample, requests: Sequence[str]) -> Sample:
-    """The sample with only these requests, in their order."""
-    row_of = {request: row for row, request in enumerate(sample.requests)}
-    rows = [row_of[request] for request in requests]
-    weights, addends = sample.weights[rows], sample.addends[rows]
-    return replace(sample, requests=tuple(requests), weights=weights, addends=addends)
 
 
 def _ratio(gain: Estimate | None) -> Estimate | None:

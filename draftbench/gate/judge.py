@@ -27,22 +27,12 @@ from itertools import count
 from statistics import median
 
 import msgspec
-import numpy as np
 from msgspec.structs import replace
 
-from draftbench.acceptance.definitions import (
-    ALPHA_EMITTED,
-    MEAN_ACCEPTED_LENGTH,
-    TOKENS_PER_ROUND,
-    Figure,
-    Sample,
-    quotient,
-)
 from draftbench.acceptance.intervals import Estimate, estimates
-from draftbench.acceptance.rounds import Floats
 from draftbench.errors import IncomparableError, UsageError
 from draftbench.gate.baseline import Baseline, RequestCounts
-from draftbench.gate.limits import DEFAULT_DROP, TIMED, Limit, default_limits
+from draftbench.gate.metrics import DEFAULT_DROP, TIMED, Limit, default_limits
 from draftbench.gate.noninferiority import (
     TAIL,
     Verdict,
@@ -53,8 +43,7 @@ from draftbench.gate.noninferiority import (
     rise,
     with_processes,
 )
-from draftbench.gate.notes import notes_on, prompts_changed, target_changed
-from draftbench.gate.pair_requests import Pair, one_looks_up, one_was_counted, pair_up, same_run
+from draftbench.gate.pair import Pairing, samples_of
 from draftbench.gate.result import (
     EXIT_CODES,
     RESULT_SCHEMA_VERSION,
@@ -66,34 +55,14 @@ from draftbench.gate.result import (
     PayoffCheck,
     TextCheck,
 )
+from draftbench.gate.words import notes_on
 from draftbench.planner.caveat_kinds import ACCEPTANCE, SPEED, CaveatKind
-from draftbench.planner.cells import SPEEDUP, ratio_of_rates
 from draftbench.planner.decide import decide
 from draftbench.planner.output_check import Match
 from draftbench.planner.recommendation import Decision
 
 # Responses that newly loop, or newly end at once, are a suspected fault from this share on.
 _SHARE = 0.1
-# By metric: its figure, what a request adds to its sums, and how the figure follows from these.
-_Addends = Callable[[RequestCounts], tuple[float, ...] | None]
-_METRICS: dict[str, tuple[Figure, _Addends, Callable[[Floats], Floats]]] = {
-    "alpha": (
-        ALPHA_EMITTED,
-        lambda c: None if c.alpha_sum is None else (c.alpha_sum, c.positions),
-        quotient,
-    ),
-    "mean_accepted_length": (
-        MEAN_ACCEPTED_LENGTH,
-        lambda c: (c.rounds + c.accepted, c.rounds),
-        quotient,
-    ),
-    "tokens_per_round": (TOKENS_PER_ROUND, lambda c: (c.tokens, c.passes), quotient),
-    "speedup": (
-        SPEEDUP,
-        lambda c: msgspec.structs.astuple(c.speed) if c.speed else None,
-        ratio_of_rates,
-    ),
-}
 # How a text may differ other than at a near tie.
 _DIFFERENT: tuple[Match, ...] = ("unknown", "other")
 
@@ -109,36 +78,36 @@ def judge(old: Baseline, new: Baseline, limits: Sequence[Limit] | None = None) -
         IncomparableError: the two measured different things; names all that differs.
         UsageError: a limited metric was not measured, or none can be compared.
     """
+    pairing = Pairing(old, new)
     limits = default_limits(old.alpha, old.question.k) if limits is None else limits
-    if one_looks_up(old, new):
+    if pairing.one_looks_up:
         by_speed = [limit for limit in limits if limit.metric == "speedup"]
         limits = by_speed or [Limit(metric="speedup", value=DEFAULT_DROP, relative=True)]
-    elif one_was_counted(old, new):
+    elif pairing.one_was_counted:
         limits = [limit for limit in limits if limit.metric != "alpha"]
-    pairs = pair_up(old, new, limits)
-    if one_looks_up(old, new) and samples_of("speedup", pairs) is None:
+    pairing.refuse_incomparable(limits)
+    if pairing.one_looks_up and samples_of("speedup", old.requests, new.requests) is None:
         raise IncomparableError(
             "prompt lookup and a model can be compared by speed alone, and one of the two runs did "
             f"not decode at k = {old.question.k}",
             hint="sweep with --measure all, which decodes at every k",
         )
-    pooled = [check for limit in limits if (check := _check(limit, old, new, pairs))]
+    pooled = [check for limit in limits if (check := _check(limit, pairing))]
     if not pooled:
         raise UsageError(
             "none of the limited metrics can be compared",
             hint="the two runs define α differently, or one has none; limit mean_accepted_length",
         )
-    by_segment, faults = _judge_segments(old, new, limits, pairs), _new_faults(old, new, pairs)
-    texts, answers = _judge_texts(old, new, pairs), _judge_answers(old, new)
+    by_segment, faults = _judge_segments(limits, pairing), _new_faults(pairing)
+    texts, answers = _judge_texts(pairing), _judge_answers(old, new)
     timed = any(limit.metric in TIMED for limit in limits)
-    payoff = None if any(limit.metric == "speedup" for limit in limits) else _judge_payoff(old, new)
-    if same_run(old, new):  # that nothing changed is no finding
+    payoff = None if any(limit.metric == "speedup" for limit in limits) else _judge_payoff(pairing)
+    if pairing.same_run:  # that nothing changed is no finding
         pooled = [replace(check, verdict=Verdict.INCONCLUSIVE) for check in pooled]
         by_segment = [replace(check, verdict=Verdict.INCONCLUSIVE) for check in by_segment]
         texts = texts and replace(texts, verdict=Verdict.INCONCLUSIVE)
     verdicts = [check.verdict for check in (*pooled, texts, answers, payoff) if check is not None]
-    prompts, target = prompts_changed(pairs), target_changed(old, new)
-    maybe_easier = any(check.improved for check in pooled) and (prompts or target)
+    maybe_easier = pairing.maybe_easier and any(check.improved for check in pooled)
     if faults or Verdict.FAIL in (*verdicts, *(check.verdict for check in by_segment)):
         verdict = Verdict.FAIL
     elif maybe_easier or Verdict.INCONCLUSIVE in verdicts:
@@ -155,7 +124,7 @@ def judge(old: Baseline, new: Baseline, limits: Sequence[Limit] | None = None) -
         mode=old.question.mode,
         k=old.question.k,
         question=sha256(question).hexdigest()[:12],
-        requests=len(pairs),
+        requests=len(pairing.pairs),
         checks=(*pooled, *by_segment),
         changes=tuple(
             Change(fact=fact, old=before, new=new.tested[fact])
@@ -169,32 +138,10 @@ def judge(old: Baseline, new: Baseline, limits: Sequence[Limit] | None = None) -
         payoff=payoff,
         doubts=tuple(_doubts(ACCEPTANCE | SPEED if timed or payoff else ACCEPTANCE, old, new)),
     )
-    return replace(result, notes=tuple(notes_on(result, old, new, pairs, prompts, target)))
+    return replace(result, notes=tuple(notes_on(result, pairing)))
 
 
-def samples_of(metric: str, pairs: Sequence[Pair]) -> tuple[Sample, Sample] | None:
-    """One metric before and after, over the requests for which both runs have it; None if there are
-    none.
-    """
-    if metric not in _METRICS:
-        return None
-    figure, addends, combine = _METRICS[metric]
-    sums = [(old, addends(old), addends(new)) for old, new in pairs]
-    in_both = [(old, a, b) for old, a, b in sums if a is not None and b is not None]
-    if not in_both:
-        return None
-    requests = tuple(old.id for old, _, _ in in_both)
-    weights = np.array([old.weight for old, _, _ in in_both])
-    before, after = np.array([a for _, a, _ in in_both]), np.array([b for _, _, b in in_both])
-    return (
-        Sample(figure, requests, weights, before, combine),
-        Sample(figure, requests, weights, after, combine),
-    )
-
-
-def _check(
-    limit: Limit, old: Baseline, new: Baseline, pairs: Sequence[Pair], segment: str | None = None
-) -> Check | None:
+def _check(limit: Limit, pairing: Pairing, segment: str | None = None) -> Check | None:
     """The check of one metric over all requests or over those of a segment, which has no intervals
     of the two figures, and whose p-value is not corrected yet. None for an α that only one run has,
     and for a segment in which the metric is unknown.
@@ -202,8 +149,9 @@ def _check(
     Raises:
         UsageError: another metric that cannot be compared over all requests.
     """
-    metric, relative = limit.metric, limit.relative
-    costs, samples = (old.cost_ratios, new.cost_ratios), samples_of(metric, pairs)
+    metric, relative, old, new = limit.metric, limit.relative, pairing.old, pairing.new
+    requests = [each for each in old.requests if segment in (None, each.segment)]
+    costs, samples = (old.cost_ratios, new.cost_ratios), samples_of(metric, requests, new.requests)
     figures: Sequence[float | None] = ()
     intervals: Sequence[Estimate | None] = (None, None)
     if metric == "draft_cost_ratio" and all(costs):
@@ -219,7 +167,7 @@ def _check(
             return None
         if figures:
             raise UsageError(
-                f"{metric} is undefined: nothing was drafted in the {len(pairs)} requests",
+                f"{metric} is undefined: nothing was drafted in the {len(pairing.pairs)} requests",
                 hint="take traffic with longer responses",
             )
         timed = f"decoding at k = {old.question.k}"
@@ -238,9 +186,9 @@ def _check(
     if metric == "draft_cost_ratio" and difference:  # a rise is a loss; the check shows the rise
         loss = Estimate(-difference.value, -difference.high, -difference.low)
         gain = dataclasses.replace(gain, interval=loss)
-    verdict, obstacle = gain.verdict(limit.value), None
+    verdict = gain.verdict(limit.value)
     is_open = verdict is Verdict.INCONCLUSIVE
-    if obstacle := _obstacle(limit, old, new, pairs, verdict):
+    if obstacle := _obstacle(limit, pairing, requests, verdict):
         verdict = Verdict.INCONCLUSIVE
     before, after = (
         FigureValue(value=value, low=ends.low, high=ends.high) if ends else FigureValue(value=value)
@@ -271,17 +219,17 @@ def _check(
 
 
 def _obstacle(
-    limit: Limit, old: Baseline, new: Baseline, pairs: Sequence[Pair], verdict: Verdict
+    limit: Limit, pairing: Pairing, requests: Sequence[RequestCounts], verdict: Verdict
 ) -> str | None:
-    """Why a metric stays open whatever its figures say; None if it does not."""
-    if _doubts(SPEED if limit.metric in TIMED else ACCEPTANCE, old, new):
+    """Why a metric over these requests stays open whatever its figures say; None if it does not."""
+    if _doubts(SPEED if limit.metric in TIMED else ACCEPTANCE, pairing.old, pairing.new):
         return "its figures cannot be relied on"
-    if verdict is not Verdict.PASS or limit.metric in TIMED or not old.asked - new.asked:
+    if verdict is not Verdict.PASS or limit.metric in TIMED or not pairing.missing:
         return None
     # If the new run had answered the requests that it lacks, and accepted nothing in them.
-    common = {before.id for before, _ in pairs}
-    worst = [(each, each if each.id in common else _rejected(each)) for each in old.requests]
-    if (samples := samples_of(limit.metric, worst)) is None:
+    answered = {counts.id for counts in pairing.new.requests}
+    worst = [each if each.id in answered else _rejected(each) for each in requests]
+    if (samples := samples_of(limit.metric, requests, worst)) is None:
         return None
     before, after = (sample.value or 0.0 for sample in samples)
     drop = (before - after) / (before if limit.relative else 1.0)
@@ -307,30 +255,28 @@ def _doubts(kinds: Collection[CaveatKind], old: Baseline, new: Baseline) -> list
     ]
 
 
-def _judge_payoff(old: Baseline, new: Baseline) -> PayoffCheck | None:
+def _judge_payoff(pairing: Pairing) -> PayoffCheck | None:
     """Whether another draft pays as the baseline's did; None if it is the same draft. One of the
     same name and size costs the same, even if it was not timed. Speed-ups of two machines, runners
     or loads cannot be compared.
     """
-
-    def known(*facts: str) -> list[tuple[str | None, ...]]:
-        return [tuple(side.tested.get(fact) for fact in facts) for side in (old, new)]
-
-    fingerprints, renamed = known("draft fingerprint"), old.candidate != new.candidate
-    if not renamed and ((None,) in fingerprints or fingerprints[0] == fingerprints[1]):
+    old, new = pairing.old, pairing.new
+    before, now = pairing.facts("draft fingerprint")
+    renamed = old.candidate != new.candidate
+    if not renamed and (None in (before, now) or before == now):
         return None
-    places = known("machine", "target runner")
-    elsewhere = places[0] != places[1] or old.concurrency != new.concurrency
+    elsewhere = bool(pairing.elsewhere) or old.concurrency != new.concurrency
     verdict = Verdict.INCONCLUSIVE
     if not old.speedup or not new.speedup:
-        sizes = known("draft parameters", "draft bytes", "draft dtype", "draft runner")
-        if not renamed and None not in sizes[0] and sizes[0] == sizes[1]:
+        names = ("parameters", "bytes", "dtype", "runner")
+        sizes = (pairing.facts(f"draft {name}") for name in names)
+        if not renamed and all(was == is_now is not None for was, is_now in sizes):
             return None
     elif not elsewhere:
-        was, now = _pays(old), _pays(new)
-        if was == "speculate" and now == "do_not_speculate":
+        paid, pays = _pays(old), _pays(new)
+        if paid == "speculate" and pays == "do_not_speculate":
             verdict = Verdict.FAIL
-        elif now in (was, "speculate") and not _doubts(SPEED, old, new):
+        elif pays in (paid, "speculate") and not _doubts(SPEED, old, new):
             verdict = Verdict.PASS
     return PayoffCheck(
         old=old.speedup,
@@ -348,22 +294,17 @@ def _pays(side: Baseline) -> Decision:
     return "do_not_speculate" if whole and whole.high < 1 else decide(side.speedup, 1.0)
 
 
-def _judge_segments(
-    old: Baseline, new: Baseline, limits: Sequence[Limit], pairs: Sequence[Pair]
-) -> list[Check]:
+def _judge_segments(limits: Sequence[Limit], pairing: Pairing) -> list[Check]:
     """The checks of every segment by acceptance, unless there is only one; corrected for their
     number, since of many some would fail by chance alone.
     """
-    segments: dict[str, list[Pair]] = {}
-    for pair in sorted(pairs, key=lambda pair: pair[0].segment or ""):
-        if pair[0].segment is not None:
-            segments.setdefault(pair[0].segment, []).append(pair)
+    answered = {old.segment for old, _ in pairing.pairs if old.segment is not None}
     checks = [
         check
-        for name, of_segment in segments.items()
-        if len(segments) > 1
+        for name in sorted(answered)
+        if len(answered) > 1
         for limit in limits
-        if limit.metric not in TIMED and (check := _check(limit, old, new, of_segment, name))
+        if limit.metric not in TIMED and (check := _check(limit, pairing, name))
     ]
     for at, adjusted in enumerate(holm([check.holm_p or 0.0 for check in checks])):
         verdict = checks[at].verdict
@@ -373,10 +314,10 @@ def _judge_segments(
     return checks
 
 
-def _new_faults(old: Baseline, new: Baseline, pairs: Sequence[Pair]) -> list[str]:
+def _new_faults(pairing: Pairing) -> list[str]:
     """Suspected faults of a kind that the old run lacks, and responses that newly end badly."""
-    known = {fault.kind for fault in old.faults}
-    faults = [fault.message for fault in new.faults if fault.kind not in known]
+    pairs, known = pairing.pairs, {fault.kind for fault in pairing.old.faults}
+    faults = [fault.message for fault in pairing.new.faults if fault.kind not in known]
     states: tuple[tuple[str, Callable[[RequestCounts], bool]], ...] = (
         ("end after one token, so that nothing is drafted", lambda counts: counts.tokens == 0),
         ("end in a repetition loop, which any draft predicts", lambda counts: counts.looping > 0),
@@ -413,7 +354,7 @@ def _judge_answers(old: Baseline, new: Baseline) -> AnswerCheck | None:
     )
 
 
-def _judge_texts(old: Baseline, new: Baseline, pairs: Sequence[Pair]) -> TextCheck | None:
+def _judge_texts(pairing: Pairing) -> TextCheck | None:
     """Whether a serving engine writes with speculation what it writes without; None if neither run
     has both texts.
 
@@ -424,18 +365,18 @@ def _judge_texts(old: Baseline, new: Baseline, pairs: Sequence[Pair]) -> TextChe
     for. Without a plain text in the new run, the baseline's serves if the same server wrote it.
     """
     found: list[tuple[Match, Match | None, Match | None]] = [
-        (now.text, now.plain_text, was.text) for was, now in pairs if now.text is not None
+        (now.text, now.plain_text, was.text) for was, now in pairing.pairs if now.text is not None
     ]
     against_baseline = not found
-    facts = ("engine", "engine version", "target")
-    if not found and all(old.tested.get(f) == new.tested.get(f) is not None for f in facts):
+    facts = map(pairing.facts, ("engine", "engine version", "target"))
+    if not found and all(before == now is not None for before, now in facts):
         found = [
             (
                 "same" if now.drafted in (was.output, was.drafted) else "unknown",
                 was.plain_text,
                 None,
             )
-            for was, now in pairs
+            for was, now in pairing.pairs
             if was.output and now.drafted
         ]
     if not found:

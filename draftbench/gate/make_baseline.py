@@ -1,4 +1,6 @@
-"""A run's observations → the baseline of one candidate at one k."""
+"""A run → its baseline: which candidate, draft length and load are kept, and what they did on each
+request.
+"""
 
 from __future__ import annotations
 
@@ -29,7 +31,7 @@ from draftbench.acceptance.definitions import (
 )
 from draftbench.acceptance.faults import DOUBLED, SuspectedFault, suspected_faults
 from draftbench.acceptance.rounds import Pairs, Rounds
-from draftbench.errors import RunFolderError, UsageError
+from draftbench.errors import IncomparableError, RunFolderError, UsageError
 from draftbench.gate.baseline import (
     SCHEMA_VERSION,
     Baseline,
@@ -40,8 +42,6 @@ from draftbench.gate.baseline import (
 )
 from draftbench.planner.caveat_kinds import ACCEPTANCE, SPEED
 from draftbench.planner.cells import measurements
-from draftbench.planner.doubts import doubts
-from draftbench.planner.evaluator import Evaluator
 from draftbench.planner.options import DecisionOptions
 from draftbench.planner.output_check import (
     matches_with_draft,
@@ -49,9 +49,10 @@ from draftbench.planner.output_check import (
     one_by_one,
     worst_by_request,
 )
+from draftbench.planner.recommend import recommend
 from draftbench.planner.recommendation import Configuration
 from draftbench.records import OF_TARGET, SAMPLES_PER_VISIT, Candidate, Decode, Sampling, Trajectory
-from draftbench.run_folder.folder import PrivateText
+from draftbench.run_folder.folder import PrivateText, RunFolder
 from draftbench.run_folder.run import Run
 
 # Increased when the meaning of the counts changes (acceptance.definitions, acceptance.rounds).
@@ -63,18 +64,103 @@ GREEDY = "greedy"
 _MIN_PROMPTS = 5
 
 
+def choose(
+    run: Run, candidate: Candidate | None, k: int | None, options: DecisionOptions | None = None
+) -> tuple[Configuration, list[str]]:
+    """The configuration that a baseline keeps, and what to know of the choice; what is not named is
+    as the run recommends it.
+
+    Raises:
+        UsageError: the run recommends nothing, or its engine was not asked at the one concurrency
+            that the options name.
+    """
+    options, remarks = options or DecisionOptions(), list[str]()
+    if len(options.concurrency) > 1:
+        raise UsageError(
+            "a baseline is of one concurrency, and --concurrency names several",
+            hint=f"for example --concurrency {options.concurrency[0]}",
+        )
+    concurrency = next(iter(options.concurrency), None)
+    if candidate is None or k is None:
+        answer = recommend(run, options)
+        if answer.decision == "inconclusive":
+            remarks.append(f"`{run.path}` is inconclusive: the best draft may be another one")
+        elif answer.provisional:
+            remarks.append(f"the answer of `{run.path}` is provisional: {answer.provisional}")
+        picked = answer.best_of(candidate) if candidate else answer.choice or answer.leader
+        served = [each for each in answer.evaluations if each.requests_served]
+        # If no speed is known, the only configuration that the server drafts with.
+        if picked is None and len(served) == 1 and candidate in (None, served[0].candidate):
+            picked = served[0]
+        if picked is None:
+            unknown = f"the best k of `{candidate}` is unknown"
+            raise UsageError(
+                unknown if candidate else "this run has no best draft",
+                hint="name one with --candidate and --k",
+            )
+        # On an engine the best k need not have been served: then the best of those that were.
+        own = {each.k: each for each in served if each.candidate == picked.candidate}
+        if own and picked.k not in own and answer.costs_from is None:
+            speeds = {k: answer.ranked_by(each) for k, each in own.items()}
+            picked = own[max(speeds, key=lambda k: speed.value if (speed := speeds[k]) else 0.0)]
+        if candidate is None and len(run.candidates) > 1:
+            tie = ""
+            if answer.toss_up and answer.runner_up:
+                tie = f", a toss-up with {answer.runner_up.candidate}"
+            remarks.append(
+                f"{picked.candidate} is the run's best draft{tie}: if you serve another, name it "
+                "with --candidate"
+            )
+        candidate, k, concurrency = picked.candidate, k or picked.k, picked.concurrency
+    loads = _loads(run, candidate, k)
+    if options.concurrency and run.manifest.question.engine and loads and concurrency not in loads:
+        raise UsageError(
+            f"{candidate} at k = {k} was not measured at concurrency {concurrency}",
+            hint=f"it was at {', '.join(map(str, sorted(loads)))}: give one of these with "
+            "--concurrency",
+        )
+    load = concurrency if concurrency in loads else min(loads, default=1)
+    return Configuration.of(candidate, k, load), remarks
+
+
+def successor(run: Run, candidate: Candidate | None, old: Baseline) -> Baseline:
+    """What a later run measured of a candidate (default: the old baseline's), at the old k and
+    load; if no server drafted at that k, at the largest that one did.
+
+    Raises:
+        IncomparableError: the run did not measure the old baseline's candidate.
+        RunFolderError, UsageError: as `make_baseline`.
+    """
+    if candidate is None:
+        candidate = next((each for each in run.candidates if str(each) == old.candidate), None)
+    if candidate is None:
+        raise IncomparableError(
+            f"the baseline cannot be compared: the draft was {old.candidate}, which this run did "
+            "not measure",
+            hint="measure it too (--drafts, --quant), or name the draft that replaces it with "
+            f"--candidate: this run has {', '.join(map(str, run.candidates)) or 'none'}",
+        )
+    k = old.question.k
+    served = {row.k for row in run.decodes if row.candidate == candidate}
+    served |= {row.k for row in run.unanswered if row.candidate == candidate}
+    if k not in served and not any(replay.candidate == candidate for replay in run.replays):
+        k = max(served, default=k)
+    return make_baseline(run, candidate, k, concurrency=old.concurrency)
+
+
 def make_baseline(
     run: Run,
     candidate: Candidate,
     k: int,
-    texts: Iterable[PrivateText] = (),
+    texts: Iterable[PrivateText] | None = None,
     concurrency: int | None = None,
 ) -> Baseline:
     """What `candidate` did at draft length k on every request: as counted by a serving engine if it
     was measured at this k, otherwise from replay.
 
     Args:
-        texts: prompts to be searched for faults; nothing else of them is kept.
+        texts: prompts to be searched for faults (default: the run folder's); nothing else of them
+            is kept.
         concurrency: the load whose times, and whose rounds of an engine, are taken; if it was not
             measured, the smallest that was.
 
@@ -86,8 +172,7 @@ def make_baseline(
     if k < 1:
         raise UsageError(f"k = {k} drafts no token", hint="take k = 1 or more")
     manifest, question = run.manifest, run.manifest.question
-    timed = {row.concurrency for row in run.decodes if (row.candidate, row.k) == (candidate, k)}
-    timed |= {r.asked_concurrency for r in run.unanswered if (r.candidate, r.k) == (candidate, k)}
+    timed = _loads(run, candidate, k)
     concurrency = concurrency if concurrency in timed else min(timed, default=1)
     judged = BaselineQuestion(
         key_id=manifest.key_id,
@@ -119,7 +204,9 @@ def make_baseline(
         drafted |= {t.request for t in run.trajectories if t.output_tokens > 1}
         silent = [t for t in run.trajectories if t.request not in drafted]
     # An infinite near tie leaves out the check of the target as its own draft, which sweeps make.
-    faults = list(suspected_faults(candidate, pairs, [rounds], math.inf))
+    faults = suspected_faults(candidate, pairs, [rounds], math.inf)
+    if texts is None:
+        texts = RunFolder(run.path).records(PrivateText) if run.path else ()
     prompts = {text.prompt for text in texts}
     begins = {prompt[:2] for prompt in prompts}
     begin = begins.pop() if len(begins) == 1 else ()
@@ -128,16 +215,15 @@ def make_baseline(
             f"all {len(prompts)} prompts begin with the same token twice, as when both the chat "
             "template and the tokenizer write the first one"
         )
-        faults.append(SuspectedFault(kind=DOUBLED, message=message))
+        faults = (*faults, SuspectedFault(kind=DOUBLED, message=message))
 
     counted = request_counts(trajectories, rounds, rate, silent)
     # None from the first position on that was never drafted.
     survived = (survival(trajectories, rounds, i).value for i in range(1, k + 1))
     cost_ratios, processes = _timed(run, candidate, k, concurrency)
-    evaluator = Evaluator(run, DecisionOptions())
+    answer = recommend(run, DecisionOptions(concurrency=(concurrency,)))
     wanted = Configuration.of(candidate, k, concurrency)
-    decoding, whole = (evaluator.table(concurrency, by) for by in ("expected", "end_to_end"))
-    known = wanted in decoding.column
+    figures = next((each for each in answer.evaluations if each.configuration == wanted), None)
     return Baseline(
         schema_version=SCHEMA_VERSION,
         created=manifest.created,
@@ -146,18 +232,18 @@ def make_baseline(
         tested=_tested(run, candidate),
         alpha_definition=rate.figure.name if rate else None,
         survival=tuple(round(share, 4) for share in survived if share is not None),
-        faults=tuple(faults),
+        faults=faults,
         cost_ratios=cost_ratios,
         requests=_with_texts_and_times(run, candidate, k, concurrency, counted),
         threads=manifest.environment.threads,
         processes=processes,
         concurrency=concurrency,
         run=manifest.run,
-        speedup=decoding.estimate(wanted) if known else None,
-        speedup_end_to_end=whole.estimate(wanted) if known else None,
+        speedup=figures.speedup_expected if figures else None,
+        speedup_end_to_end=figures.speedup_end_to_end_expected if figures else None,
         doubts=tuple(
             doubt
-            for doubt in doubts(evaluator)
+            for doubt in answer.caveats
             if doubt.decisive and doubt.kind in ACCEPTANCE | SPEED and doubt.concerns(candidate)
         ),
         unanswered={
@@ -169,14 +255,19 @@ def make_baseline(
     )
 
 
+def _loads(run: Run, candidate: Candidate, k: int) -> set[int]:
+    """The loads at which a candidate was decoded or asked for at one k."""
+    decoded = {row.concurrency for row in run.decodes if (row.candidate, row.k) == (candidate, k)}
+    return decoded | {
+        row.asked_concurrency for row in run.unanswered if (row.candidate, row.k) == (candidate, k)
+    }
+
+
 def _counted_by_engine(
     run: Run, candidate: Candidate, k: int, concurrency: int
 ) -> tuple[Sequence[Trajectory], Rounds, Sample | None]:
     """Responses, the rounds that the server counted for each, and α of the tokens that it tried,
     None if it does not report positions.
-
-    Raises:
-        UsageError: the server answered nothing, or does not count its rounds.
     """
     answered = runs_at(run, candidate, k, concurrency)
     if not answered:
@@ -196,12 +287,7 @@ def _counted_by_engine(
 
 
 def _replayed(run: Run, candidate: Candidate, k: int) -> CandidateRounds:
-    """The candidate's replays.
-
-    Raises:
-        RunFolderError: there is no replay, or decoding contradicts it.
-        UsageError: the candidate was not replayed for this k.
-    """
+    """The candidate's replays, if decoding does not contradict them and they reach k."""
     rounds = candidate_rounds(run, candidate)
     if rounds.contradiction:
         raise RunFolderError(
@@ -312,12 +398,10 @@ def _with_texts_and_times(
     for counts in sorted(counted, key=lambda counts: counts.id):
         greedy = counts.sampling == GREEDY
         written = drafted[counts.id] if greedy else {}
-        tokens, seconds, plain, without = (round(value, 6) for value in sums[counts.id])
-        took = {"tokens": tokens, "seconds": seconds}
-        took |= {"plain_tokens": plain, "plain_seconds": without}
+        took = [round(value, 6) for value in sums[counts.id]]
         whole = msgspec.structs.replace(
             counts,
-            speed=DecodingTimes(**took) if seconds > 0 and without > 0 else None,
+            speed=DecodingTimes(*took) if took[1] > 0 and took[3] > 0 else None,
             output=counts.output if run.has_baseline and (greedy or not run.served) else None,
             drafted=_hash(written[sample] for sample in sorted(written)) if written else None,
             text=matches.get(counts.id),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from draftbench.acceptance.intervals import Estimate
-from draftbench.gate.limits import TIMED, Limit
+from draftbench.gate.metrics import TIMED, Limit
 from draftbench.gate.noninferiority import Verdict
 from draftbench.records import Record
 

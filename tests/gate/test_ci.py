@@ -10,11 +10,12 @@ from msgspec.structs import replace
 
 from draftbench.cli.gate import render
 from draftbench.errors import IncomparableError
-from draftbench.gate.ci import describe, to_github, to_junit
+from draftbench.gate.ci import to_github, to_junit
 from draftbench.gate.judge import judge
-from draftbench.gate.limits import parse_limit
+from draftbench.gate.metrics import parse_limit
 from draftbench.gate.noninferiority import Verdict
 from draftbench.gate.result import FigureValue
+from draftbench.gate.words import describe
 
 HOSTILE = "a|b <img src=x>`@all` \x1b[31m\n::error::%0A]]>&"
 WHEN = "2026-01-31T12:00:00Z"

@@ -10,11 +10,11 @@ from draftbench.acceptance.faults import SuspectedFault
 from draftbench.acceptance.intervals import Estimate
 from draftbench.errors import IncomparableError, UsageError
 from draftbench.gate.baseline import DecodingTimes, ProcessTimes
-from draftbench.gate.ci import other_checks
 from draftbench.gate.judge import judge
-from draftbench.gate.limits import parse_limit
+from draftbench.gate.metrics import parse_limit
 from draftbench.gate.noninferiority import Verdict
 from draftbench.gate.result import Change
+from draftbench.gate.words import other_checks
 from draftbench.planner.recommendation import Caveat
 
 PASS, FAIL, OPEN = Verdict.PASS, Verdict.FAIL, Verdict.INCONCLUSIVE
@@ -150,27 +150,15 @@ def doubt(kind, *candidates):
 
 
 @pytest.mark.parametrize("side", [0, 1])
-@pytest.mark.parametrize("kind", ["control-failed", "replay-disagreement", "unfinished"])
-def test_acceptance_that_cannot_be_relied_on_never_passes(run, side, kind):
-    doubts = [(), ()]
-    doubts[side] = (doubt(kind),)
-    result = judge(*(run(doubts=each) for each in doubts))
-    assert (result.verdict, result.exit_code) == (OPEN, 3)
-    assert noted(result, f"doubt: {('the baseline', 'this run')[side]}: {kind} it is")
-    assert noted(result, f"{LENGTH} is inconclusive: its figures cannot be relied on")
-
-
-def test_a_rise_that_cannot_be_relied_on_is_no_improvement(run):
-    result = judge(run(), run(18.0, doubts=(doubt("control-failed"),)))
-    assert (result.verdict, [each.improved for each in result.pooled]) == (OPEN, [False] * 3)
-
-
-@pytest.mark.parametrize("side", [0, 1])
-def test_a_drop_does_not_fail_where_acceptance_cannot_be_relied_on(arm, side):
+@pytest.mark.parametrize("accepted", [13.0, 15.0, 18.0])
+def test_acceptance_that_cannot_be_relied_on_neither_passes_nor_fails(run, side, accepted):
     doubts = [(), ()]
     doubts[side] = (doubt("control-failed"),)
-    result = judge(arm(doubts=doubts[0]), arm(2.0, 0.1, doubts=doubts[1]))
-    assert (result.verdict, check(result, LENGTH).difference.value) == (OPEN, pytest.approx(-0.08))
+    result = judge(run(doubts=doubts[0]), run(accepted, doubts=doubts[1]))
+    assert (result.verdict, result.exit_code) == (OPEN, 3)
+    assert not any(each.improved for each in result.pooled)
+    assert noted(result, f"doubt: {('the baseline', 'this run')[side]}: control-failed it is")
+    assert noted(result, f"{LENGTH} is inconclusive: its figures cannot be relied on")
 
 
 def test_a_doubt_about_times_leaves_acceptance_alone_and_stops_a_time_from_passing(run):
@@ -198,10 +186,14 @@ def test_requests_that_vanished_could_hide_a_drop(run, missing, verdict):
     assert noted(result, "could hide a drop of") is (verdict is OPEN)
 
 
-def test_traffic_that_is_weighted_otherwise_is_said(run):
-    heavy = run(rows=lambda at: {"weight": 9.0 if at < 4 else 1.0})
-    assert noted(judge(run(), heavy), "40% of the traffic's weight moved between requests")
-    assert not noted(judge(run(), run()), "weight moved")
+def test_requests_that_vanished_hide_a_drop_in_their_own_segment_alone(run):
+    """Known fault: in a segment those of all others counted as rejected too."""
+    old, new = (run(requests=n, rows=lambda at: {"segment": "ab"[at < 20]}) for n in (40, 38))
+    result = judge(old, new, [parse_limit("tokens_per_round:5%")])
+    found = [check(result, "tokens_per_round", segment) for segment in "ab"]
+    assert [each.verdict for each in found] == [OPEN, PASS]
+    # Of twenty without two: 500 / (200 + 30) of 2.5.
+    assert found[0].obstacle.endswith("could hide a drop of 13%")
 
 
 def test_a_clear_drop_fails(arm):

@@ -4,8 +4,10 @@ import pytest
 import scenes
 from msgspec import structs
 
-from draftbench.errors import RunFolderError, UsageError
-from draftbench.gate.make_baseline import make_baseline, sampling_label
+from draftbench.errors import IncomparableError, RunFolderError, UsageError
+from draftbench.gate.make_baseline import choose, make_baseline, sampling_label, successor
+from draftbench.planner.options import DecisionOptions
+from draftbench.planner.recommend import recommend
 from draftbench.records import Candidate, Sampling
 from draftbench.run_folder.folder import PrivateText
 from draftbench.run_folder.run import run_of
@@ -69,22 +71,6 @@ def test_a_response_of_one_token_counts_with_nothing_drafted_and_a_longer_one_wi
     assert (counts[1].weight, counts[1].segment) == (3.0, "code")
 
 
-def test_survival_is_pooled_over_rounds():
-    # Rounds at 1 (one of two accepted) and at 3 (one of one).
-    assert baseline(*response(1, 0, 1, 1)).survival == (1.0, 0.0)
-
-
-def test_the_question_and_what_was_tested_are_kept_apart():
-    models = (scenes.facts(None, fingerprint="t1"), scenes.facts(SMALL, fingerprint="d1"))
-    found = baseline(*FOUR, *models)
-    question, tested = found.question, found.tested
-    assert (question.key_id, question.mode, question.k) == ("cafe0123", "greedy", 2)
-    assert (question.responses, question.max_new_tokens) == ("target", 5)
-    assert (tested["target fingerprint"], tested["draft fingerprint"]) == ("t1", "d1")
-    assert (tested["draft"], tested["draft quant"], tested["torch"]) == ("small", "int8", "2.13")
-    assert tested["machine"] == "Linux, cpu, 2 cores, 1 threads, no accelerator"
-
-
 def test_a_target_that_moved_to_another_directory_is_the_same_target():
     question = structs.replace(MANIFEST.question, target="/srv/models/large/")
     moved = baseline(*FOUR, manifest=structs.replace(MANIFEST, question=question))
@@ -97,25 +83,6 @@ def test_prompt_lookup_names_its_window_and_is_judged_within_it():
     assert (found.tested["lookup window"], found.alpha_definition) == ("3 to 1", None)
     with pytest.raises(UsageError, match="k = 3 cannot be judged"):
         baseline(FOUR[0], LOOKUP, candidate=NGRAM, k=3)
-
-
-def test_speed_sums_repeats_of_the_block_and_process_that_also_ran_the_baseline():
-    runs = [
-        (2, 0.2, {}),
-        (2, 0.3, {"repeat": 1}),
-        (0, 0.8, {}),
-        (0, 0.7, {"repeat": 1}),
-        (1, 9.0, {}),
-        (0, 9.0, {"block": "other"}),
-        (2, 9.0, {"process": "p2"}),
-        (2, 9.0, {"concurrency": 4}),
-    ]
-    decodes = [scenes.decode(SMALL, k, seconds, **changes) for k, seconds, changes in runs]
-    speed = baseline(*FOUR, *decodes).requests[0].speed
-    assert speed is not None
-    assert structs.astuple(speed) == (8, 0.5, 8, 1.5)
-    for without in (decodes[:2], decodes[2:4], []):
-        assert baseline(*FOUR, *without).requests[0].speed is None
 
 
 def test_times_are_those_of_the_rows_asked_for_or_of_the_fewest():
@@ -132,19 +99,21 @@ def test_times_are_those_of_the_rows_asked_for_or_of_the_fewest():
         assert found.question.concurrency is None
 
 
-def test_the_cost_ratio_is_taken_visit_by_visit_over_all_contexts():
-    timings = [
-        # Two visits of two samples each.
-        (SMALL, (1.0, 1.0, 1.5, 2.5), {}),
-        (SMALL, (2.0, 2.0, 4.0, 4.0), {"context": 128}),
-        (None, (10.0,) * 4, {}),
-        (None, (20.0,) * 4, {"context": 128}),
-        (None, (99.0, 99.0), {"new_tokens": 2}),
-        (None, (99.0, 99.0), {"context": 256}),
-        (None, (99.0, 99.0), {"block": "other"}),
-    ]
-    points = [scenes.step(c, *s, **{"block": "small:int8"} | changes) for c, s, changes in timings]
-    assert baseline(*FOUR, *points).cost_ratios == (0.1, 0.2)
+def test_the_expected_speed_up_is_the_recommendations_at_this_k_and_load(reference):
+    draft = reference.candidates[0]
+    (figures,) = [each for each in recommend(reference).evaluations
+                  if (each.candidate, each.k) == (draft, 3)]  # fmt: skip
+    found = make_baseline(reference, draft, 3, ())
+    assert found.speedup == figures.speedup_expected
+    assert found.speedup_end_to_end == figures.speedup_end_to_end_expected
+
+
+def test_decisive_doubts_about_the_candidate_are_kept():
+    records = (*FOUR, LOOKUP, scenes.facts(SMALL, replay_disagreement=0.5))
+    kinds = {each.kind for each in baseline(*records).doubts}
+    assert kinds - {each.kind for each in baseline(*records, candidate=NGRAM).doubts} == {
+        "replay-disagreement"
+    }
 
 
 def test_zero_acceptance_is_kept_as_a_suspected_fault():
@@ -206,24 +175,6 @@ def test_a_first_token_that_all_prompts_have_twice_is_a_fault(prompts, faults):
     assert all("the same token twice" in fault.message for fault in found)
 
 
-def test_what_each_process_timed_is_kept_apart():
-    points = [
-        scenes.step(c, *seconds, block="small:int8", process=process)
-        for process, draft in (("p1", 1.0), ("p2", 1.2))
-        for c, seconds in ((SMALL, (draft,) * 4), (None, (10.0,) * 4))
-    ]
-    decodes = [
-        scenes.decode(SMALL, k, seconds, process=process)
-        for process, k, seconds in (("p1", 0, 2.0), ("p1", 2, 1.0), ("p3", 0, 2.0), ("p3", 2, 1.6))
-    ]
-    found = baseline(*FOUR, *points, *decodes).processes
-    assert [(each.draft_cost_ratio, each.speedup) for each in found] == [
-        (0.1, 2.0),
-        (0.12, None),
-        (None, 1.25),
-    ]
-
-
 @pytest.mark.parametrize(("started", "speedups"), [(True, [2.0, 1.5]), (False, [3.0])])
 def test_each_turn_of_starts_is_a_process_and_a_running_server_is_one(started, speedups):
     """A token takes .1, .15 and .1 s without speculation, before, between and after two turns of
@@ -261,3 +212,150 @@ def test_a_replay_that_decoding_contradicts_cannot_be_judged():
     read = scenes.replay((1, 1, 0, 1), unquantized)
     with pytest.raises(RunFolderError, match="decoding accepted differently from replay at 3 of 4"):
         baseline(FOUR[0], read, row, candidate=unquantized)
+
+
+# What only an engine runs.
+DRAFT = Candidate(draft="small")
+SETTINGS = {"dtype": "float32", "ftype": "Q8_0"}
+
+
+def answer(k, repeat=0, **fields):
+    told = {"by_round": ((k, 2),) * 2} if k else {}
+    name = f"s{k}{repeat}{fields.get('concurrency', 1)}"
+    times = (0.1 * (n + 1) for n in range(7))
+    more = {"repeat": repeat, "server": name} | told | fields
+    return scenes.served(DRAFT if k else None, k, *times, **{"digest": "plain"} | more)
+
+
+def on_an_engine(*rows, asked=(1,), **question):
+    records = [
+        scenes.trajectory("r", 7, origin="engine", margins=(), argmax=(), digest="plain"),
+        scenes.engine_facts(DRAFT, 2, server="s20", settings=SETTINGS),
+        *rows,
+    ]
+    manifest = scenes.manifest(**{"engine": "vllm", "ks": (2,), "concurrency": asked} | question)
+    return run_of(manifest, records)
+
+
+def counted(*rows, concurrency=None, **question):
+    return make_baseline(on_an_engine(*rows, **question), DRAFT, 2, concurrency=concurrency)
+
+
+def test_a_baseline_keeps_what_was_written_with_speculation_and_how_it_differs():
+    changed = {"digest": "else", "first_difference": 3}
+    found = counted(answer(0), answer(0, 1, **changed), answer(2, **changed, tie=True))
+    counts = found.requests[0]
+    assert (counts.text, counts.plain_text) == ("near tie", "unknown")
+    assert counts.drafted not in (None, counts.output)
+    same = counted(answer(0), answer(2)).requests[0]
+    assert (same.text, same.plain_text, same.drafted) == ("same", None, same.output)
+
+
+def test_responses_of_the_only_server_are_what_it_wrote_with_speculation():
+    counts = counted(answer(2)).requests[0]
+    both = counted(answer(0), answer(2)).requests[0]
+    assert (counts.output, counts.drafted, counts.text) == (None, both.output, None)
+
+
+def test_the_engine_is_a_thing_tested_and_its_alpha_that_of_the_tokens_it_tried():
+    found = counted(answer(0), answer(2))
+    assert (found.alpha_definition, found.alpha) == ("acceptance rate (tried tokens)", 1.0)
+    tested = found.tested
+    assert (tested["engine"], tested["engine version"]) == ("vllm", "0.1")
+    assert (tested["served model"], tested["target dtype"]) == ("big", "float32")
+    assert tested["target ftype"] == "Q8_0"
+
+
+def test_a_baseline_of_an_engine_is_of_its_smallest_load_or_of_the_one_asked_for():
+    loads = (1, 4)
+    rows = [answer(k, concurrency=load) for k in (0, 2) for load in loads]
+    found = counted(*rows, asked=loads)
+    assert (found.question.concurrency, found.question.arrivals) == (1, "closed")
+    four = counted(*rows, asked=loads, concurrency=4)
+    assert four.question.concurrency == 4
+    assert four.requests[0].speed is not None
+    assert counted(*rows, asked=loads, concurrency=8).question.concurrency == 1
+    paced = {"arrivals": "log", "time_scale": 2.0}
+    opened = counted(answer(0, load="open"), answer(2, load="open"), **paced).question
+    assert (opened.arrivals, opened.time_scale) == ("log", 2.0)
+
+
+def test_above_temperature_0_a_servers_texts_are_draws_and_not_kept():
+    warm = scenes.trajectory(
+        "r", 7, origin="engine", margins=(), argmax=(), sampling=Sampling(temperature=0.7)
+    )
+    counts = counted(answer(0), answer(2), warm).requests[0]
+    assert (counts.output, counts.drafted, counts.text) == (None, None, None)
+
+
+def unanswered(k, **fields):
+    return answer(k, output_tokens=0, error="HTTP 500", **fields)
+
+
+def test_a_baseline_holds_which_requests_were_not_answered_at_its_load_or_by_the_writer():
+    """Of s, answered with two in flight, the baseline at one in flight says nothing."""
+    rows = [
+        answer(0),
+        answer(2),
+        *(unanswered(k, request="lost") for k in (0, 2)),
+        unanswered(0, request="unwritten"),
+        unanswered(2, concurrency=2),
+        answer(2, concurrency=2),
+        unanswered(2, concurrency=2, repeat=1),
+    ]
+    assert counted(*rows).unanswered == {"lost": "HTTP 500", "unwritten": "HTTP 500"}
+    assert counted(*rows, concurrency=2).unanswered.keys() == {"lost", "unwritten", "r"}
+
+
+def test_a_server_that_answered_nothing_is_not_judged_by_replay():
+    with pytest.raises(UsageError, match="answered no request: HTTP 500"):
+        counted(answer(0), unanswered(2))
+
+
+def test_a_successor_is_at_the_baselines_k_or_at_the_largest_that_was_served():
+    rows = [answer(k) for k in (0, 2)]
+    larger = answer(3, by_round=((3, 2),) * 2)
+    old = counted(*rows)
+    assert successor(on_an_engine(*rows, larger), None, old).question.k == 2
+    assert successor(on_an_engine(answer(0), larger), DRAFT, old).question.k == 3
+    gone = structs.replace(old, candidate="big")
+    with pytest.raises(IncomparableError, match="the draft was big, which this run did not") as why:
+        successor(on_an_engine(*rows), None, gone)
+    assert why.value.hint.endswith("--candidate: this run has small")
+
+
+def test_a_load_that_the_engine_was_not_asked_at_is_refused_with_those_that_it_was():
+    run = on_an_engine(*(answer(k, concurrency=load) for k in (0, 2) for load in (1, 4)))
+    assert choose(run, DRAFT, 2)[0].concurrency == 1
+    assert choose(run, None, None, DecisionOptions(concurrency=(4,)))[0].concurrency == 4
+    with pytest.raises(UsageError, match="at k = 2 was not measured at concurrency 3") as refused:
+        choose(run, DRAFT, 2, DecisionOptions(concurrency=(3,)))
+    assert refused.value.hint.startswith("it was at 1, 4: ")
+    with pytest.raises(UsageError, match="of one concurrency, and --concurrency names several"):
+        choose(run, DRAFT, 2, DecisionOptions(concurrency=(4, 1)))
+
+
+@pytest.mark.parametrize(
+    ("run", "draft", "chosen", "said"),
+    [
+        ("tinyllama-stories-40", None, "stories15M", "a toss-up with ngram: if you serve another"),
+        ("qwen2.5-coder", None, "qwen0.5:int4", "qwen0.5:int4 is the run's best draft: if you"),
+        ("qwen2.5-coder", NGRAM, "ngram at k = 7", None),
+        ("tinyllama-gsm8k", None, "", "is provisional: only 10 requests; only 6 requests were"),
+        ("tinyllama-stories", None, "stories15M", None),  # its only draft
+    ],
+)
+def test_what_nobody_named_is_as_recommended_and_said(kept, run, draft, chosen, said):
+    """The next sweep may recommend another one, and need not even measure this one."""
+    configuration, remarks = choose(kept[run], draft, None)
+    assert str(configuration).startswith(chosen)
+    assert said in " ".join(remarks) if said else not any("best draft" in each for each in remarks)
+
+
+def test_a_baseline_of_an_unsure_answer_says_so(kept, monkeypatch):
+    def undecided(*asked):
+        return structs.replace(recommend(*asked), decision="inconclusive")
+
+    monkeypatch.setattr("draftbench.gate.make_baseline.recommend", undecided)
+    _, (remark, *_) = choose(kept["tinyllama-stories"], None, None)
+    assert remark.endswith("is inconclusive: the best draft may be another one")

@@ -4,9 +4,9 @@ import pytest
 
 from draftbench.acceptance.faults import SuspectedFault
 from draftbench.gate.judge import judge
-from draftbench.gate.limits import parse_limit
+from draftbench.gate.metrics import parse_limit
 from draftbench.gate.noninferiority import Verdict
-from draftbench.gate.notes import SPEED_NOT_JUDGED
+from draftbench.gate.words import SPEED_NOT_JUDGED
 
 COUNTED = {"concurrency": 1, "arrivals": "closed"}
 TRIED = COUNTED | {"alpha_definition": "acceptance rate (tried tokens)"}
@@ -35,6 +35,11 @@ def asked(size):
             "lacks them: 5 of the baseline's requests",
             {},
             {"requests": 60, "rows": lambda at: {"id": f"x{at}"} if at < 5 else {}},
+        ),
+        (
+            "40% of the traffic's weight moved between requests",
+            {},
+            {"rows": lambda at: {"weight": 9.0 if at < 4 else 1.0}},
         ),
         ("no alpha: prompt lookup and heads have none", NO_ALPHA, NO_ALPHA),
         ("no alpha: the server did not say at which positions", TRIED, COUNTED | NO_ALPHA),

@@ -4,13 +4,19 @@ import pytest
 from msgspec.structs import replace
 
 from draftbench.errors import IncomparableError
-from draftbench.gate.limits import parse_limit
-from draftbench.gate.pair_requests import pair_up, refusal
+from draftbench.gate.metrics import parse_limit
+from draftbench.gate.pair import Pairing
 
 TARGET = "gate a run of the target as in the baseline, or save a new baseline if it changed on"
 CLOSED = {"arrivals": "closed", "concurrency": 4}
 # At times of arrival the number in flight counts as one.
 OPEN = {"arrivals": "log", "concurrency": 1, "time_scale": 1.0}
+
+
+def pair_up(old, new, limits=()):
+    pairing = Pairing(old, new)
+    pairing.refuse_incomparable(limits)
+    return pairing.pairs
 
 
 def held(fact, kind):
@@ -164,16 +170,7 @@ def test_times_are_of_one_machine_and_load(timed_run, limit, old, new, message, 
     assert len(pair_up(timed_run(**old), timed_run(**old), [parse_limit(limit)])) == 40
 
 
-def test_a_draft_that_was_not_measured_is_refused_beside_what_else_differs(run):
-    refused = refusal(run(), run(candidate="ngram", samples=2), measured=("ngram", "big"))
-    assert refused.message == (
-        "the baseline cannot be compared: the draft was small, which this run did not measure; "
-        "--samples was 1, is 2"
-    )
-    assert refused.hint.startswith("measure it too (--drafts, --quant), or name")
-    assert refusal(run(), run()) is None
-
-
 def test_under_another_key_nothing_is_said_of_the_requests(run):
-    refused = refusal(run(), run(key_id="other", **others(40)))
-    assert "traffic" not in refused.message
+    with pytest.raises(IncomparableError) as refused:
+        pair_up(run(), run(key_id="other", **others(40)))
+    assert "traffic" not in refused.value.message

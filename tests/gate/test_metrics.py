@@ -3,7 +3,7 @@
 import pytest
 
 from draftbench.errors import UsageError
-from draftbench.gate.limits import Limit, default_limits, limits_of, parse_limit
+from draftbench.gate.metrics import Limit, default_limits, limits_of, parse_limit
 
 
 @pytest.mark.parametrize(

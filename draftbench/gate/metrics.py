@@ -1,4 +1,5 @@
-"""`--max-drop NAME:VALUE[%]`: how much worse a metric may get before the gate fails.
+"""What the gate judges: five metrics, and how much worse each may get before the gate fails
+(`--max-drop NAME:VALUE[%]`).
 
 A value with % is relative to the baseline, one without is in the unit of the metric (α: 0.02 is two
 points).
@@ -7,13 +8,50 @@ points).
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
+from typing import NamedTuple
 
+import msgspec
+
+from draftbench.acceptance.definitions import (
+    ALPHA_EMITTED,
+    MEAN_ACCEPTED_LENGTH,
+    TOKENS_PER_ROUND,
+    Figure,
+    quotient,
+)
+from draftbench.acceptance.rounds import Floats
 from draftbench.errors import UsageError, did_you_mean
+from draftbench.gate.baseline import RequestCounts
+from draftbench.planner.cells import SPEEDUP, ratio_of_rates
 from draftbench.planner.formula import expected_tokens
 from draftbench.records import Record
 
-METRICS = ("alpha", "mean_accepted_length", "tokens_per_round", "speedup", "draft_cost_ratio")
+
+class OverRequests(NamedTuple):
+    """A metric over requests: what a request adds to its sums, None where it is unknown, and how
+    the figure follows from the sums.
+    """
+
+    figure: Figure
+    addends: Callable[[RequestCounts], tuple[float, ...] | None]
+    combine: Callable[[Floats], Floats] = quotient
+
+
+# By name; None: over timing repeats.
+METRICS: dict[str, OverRequests | None] = {
+    "alpha": OverRequests(
+        ALPHA_EMITTED, lambda c: None if c.alpha_sum is None else (c.alpha_sum, c.positions)
+    ),
+    "mean_accepted_length": OverRequests(
+        MEAN_ACCEPTED_LENGTH, lambda c: (c.rounds + c.accepted, c.rounds)
+    ),
+    "tokens_per_round": OverRequests(TOKENS_PER_ROUND, lambda c: (c.tokens, c.passes)),
+    "speedup": OverRequests(
+        SPEEDUP, lambda c: msgspec.structs.astuple(c.speed) if c.speed else None, ratio_of_rates
+    ),
+    "draft_cost_ratio": None,
+}
 # Metrics that depend on the machine.
 TIMED = ("speedup", "draft_cost_ratio")
 
