@@ -10,12 +10,12 @@ from typing import Annotated
 import typer
 
 from draftbench.cli.commands import add_command
-from draftbench.cli.flags import read
 from draftbench.cli.output import TextOutput, note, write_result
 from draftbench.errors import RunFolderError, UsageError
 from draftbench.flags import flag
 from draftbench.report.text import Section, counted
 from draftbench.run_folder.folder import MANIFEST, RunFolder
+from draftbench.run_folder.run import read_run
 
 FolderArgument = Annotated[
     Path, typer.Argument(help="The folder that holds the run folders.", metavar="FOLDER")
@@ -66,7 +66,7 @@ def list_runs(
     recent = [at for at, run in enumerate(listed) if not run.problem][:_ANSWERED]
     for at in recent:
         try:
-            observed = read(Path(listed[at].run))
+            observed = read_run(RunFolder(Path(listed[at].run)))
             known = headline(recommend(observed)) if observed.candidates else "nothing measured"
         except RunFolderError as error:
             known = error.message

@@ -21,7 +21,8 @@ from torch.nn import functional
 from draftbench.decoder.attention import PIECE, LaterDepths, ManyRows, OneRow, Placement, Rotary
 from draftbench.decoder.heads import CHUNK, Drafted, Head
 from draftbench.decoder.linear import Product, as_function, layouts_of
-from draftbench.decoder.llama import SlabCache, rotary_tables
+from draftbench.decoder.llama import SlabCache
+from draftbench.decoder.llama_model import rotary_tables
 from draftbench.decoder.runner import last_of_each, on_device, only_row
 from draftbench.decoder.sampling import best, top_two_margin
 

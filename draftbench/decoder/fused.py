@@ -18,7 +18,7 @@ from torch.nn import functional
 
 from draftbench.decoder import kernels
 from draftbench.decoder.linear import matrix_of
-from draftbench.decoder.llama import Layer, LlamaModel
+from draftbench.decoder.llama_model import Layer, LlamaModel
 from draftbench.decoder.runner import HiddenStates
 
 # float16 would overflow before a norm's factor is applied, and tensor cores cannot multiply

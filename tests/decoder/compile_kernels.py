@@ -19,7 +19,7 @@ from draftbench.decoder import kernels
 from draftbench.decoder.attention import Rotary
 from draftbench.decoder.fused import FusedPasses
 from draftbench.decoder.linear import Matrix
-from draftbench.decoder.llama import Layer
+from draftbench.decoder.llama_model import Layer
 
 # Bytes of shared memory that a program may have, by compute capability (NVIDIA, CUDA C++
 # Programming Guide).

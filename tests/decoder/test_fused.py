@@ -15,7 +15,7 @@ from torch.nn import functional
 from draftbench.decoder import llama, quantized_linear
 from draftbench.decoder.attention import EvenRows
 from draftbench.decoder.linear import Matrix
-from draftbench.decoder.llama import swiglu
+from draftbench.decoder.llama_model import swiglu
 from draftbench.decoder.quantized_linear import fp8_rows
 from tests.decoder.test_cuda_graphs import Traced, assert_takes_down_what_enters_layers
 from tests.decoder.test_runners import (

@@ -30,13 +30,8 @@ from transformers import (
 
 from draftbench.decoder import linear
 from draftbench.decoder.any_transformer import TransformersRunner, rewind_obstacle
-from draftbench.decoder.llama import (
-    LlamaRunner,
-    MirroredStream,
-    PlainStream,
-    RootMeanSquare,
-    llama_obstacle,
-)
+from draftbench.decoder.llama import LlamaRunner, llama_obstacle
+from draftbench.decoder.llama_model import MirroredStream, PlainStream, RootMeanSquare
 
 SIZES = {
     "vocab_size": 128,

@@ -1,0 +1,242 @@
+"""The weights of a Llama-shaped model, and its passes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from draftbench.decoder.attention import EvenRows, Placement, Rotary
+from draftbench.decoder.linear import Product, as_function, fits_16_bits
+from draftbench.decoder.runner import HiddenStates
+
+
+class RootMeanSquare:
+    """The weight and eps of x / √(mean of x² + eps) · weight (Zhang and Sennrich 2019, eq. 4),
+    which the streams below compute.
+    """
+
+    def __init__(self, norm: Any, device: torch.device) -> None:
+        self.weight, self.eps = norm.weight.detach().to(device), norm.variance_epsilon
+        self.shape = self.weight.shape
+        self.twice = torch.cat([self.weight, self.weight])
+
+
+def swiglu(gate_up: Tensor) -> Tensor:
+    """[n, 2 · inner], gates and then ups, → silu(gate) · up [n, inner] (Shazeer 2020, eq. 6)."""
+    gate, up = gate_up.split(gate_up.shape[1] // 2, 1)
+    return functional.silu(gate).mul_(up)
+
+
+class PlainStream:
+    """The residual stream [n, hidden] on a GPU, which has a single kernel for the norm."""
+
+    def __init__(self, embedded: Tensor) -> None:
+        self._sum = embedded
+
+    @property
+    def sum(self) -> Tensor:
+        return self._sum
+
+    def normed(self, norm: RootMeanSquare) -> Tensor:
+        return functional.rms_norm(self._sum, norm.shape, norm.weight, norm.eps)
+
+    def add_normed(self, out: Tensor, norm: RootMeanSquare) -> Tensor:
+        """Add to the sum, and norm it."""
+        self._sum.add_(out)
+        return self.normed(norm)
+
+    def norm_heads(self, heads: Tensor, norm: RootMeanSquare) -> None:
+        """Norm each of [n, heads, head] in place."""
+        heads.copy_(functional.rms_norm(heads, norm.shape, norm.weight, norm.eps))
+
+
+class MirroredStream:
+    """The residual stream on a CPU, kept as (x, -x).
+
+    On a CPU the norm takes a dozen kernels, which were a tenth of a small model's step, but layer
+    norm takes one. For (x, -x) the result is the same: the mean is 0 and the variance is the mean
+    of x².
+    """
+
+    def __init__(self, embedded: Tensor, signs: Tensor) -> None:
+        self._signs = signs
+        self._pairs = torch.stack([embedded, -embedded], dim=1)
+        self._flat = self._pairs.view(len(embedded), -1)
+
+    @property
+    def sum(self) -> Tensor:
+        return self._pairs.select(1, 0)
+
+    def normed(self, norm: RootMeanSquare) -> Tensor:
+        return _half_of_layer_norm(self._flat, norm)
+
+    def add_normed(self, out: Tensor, norm: RootMeanSquare) -> Tensor:
+        """Add to the sum, and norm it."""
+        self._pairs.addcmul_(out.unsqueeze(1), self._signs)
+        return self.normed(norm)
+
+    def norm_heads(self, heads: Tensor, norm: RootMeanSquare) -> None:
+        """Norm each of [n, heads, head] in place."""
+        heads.copy_(_half_of_layer_norm(torch.cat([heads, -heads], dim=2), norm))
+
+
+# An embedded token → its residual stream.
+Stream = Callable[[Tensor], MirroredStream | PlainStream]
+
+
+def _half_of_layer_norm(mirrored: Tensor, norm: RootMeanSquare) -> Tensor:
+    """(x, -x) as [..., 2 · d] → [..., d]."""
+    normed = torch.layer_norm(mirrored, norm.twice.shape, norm.twice, None, norm.eps)
+    return normed.narrow(-1, 0, norm.shape[0])
+
+
+@dataclass(frozen=True)
+class Layer:
+    """One decoder layer's weights; `q_norm` and `k_norm` only in Qwen 3."""
+
+    input_norm: RootMeanSquare
+    qkv: Product
+    q_norm: RootMeanSquare | None
+    k_norm: RootMeanSquare | None
+    out: Product
+    mlp_norm: RootMeanSquare
+    gate_up: Product
+    down: Product
+    next_norm: RootMeanSquare
+
+
+class LlamaModel:
+    """The embedding, all layers, the last norm and the output head. Only the runner knows how long
+    rows are; the model is given a `Placement`.
+    """
+
+    def __init__(
+        self, model: Any, make_linear: Callable[..., nn.Module], device: torch.device
+    ) -> None:
+        config, layers, head = model.config, model.model.layers, model.lm_head
+        self.heads, self.kv_heads = config.num_attention_heads, config.num_key_value_heads
+        self.head_dim = getattr(config, "head_dim", None) or config.hidden_size // self.heads
+        self.group = self.heads // self.kv_heads
+        embedding = model.model.embed_tokens
+        norm = layers[0].input_layernorm.weight.detach()
+        rotary = rotary_tables(model.model.rotary_emb, norm, config.max_position_embeddings)
+        self.like, self.rotary = norm.to(device), Rotary(*(table.to(device) for table in rotary))
+        self._stream: Stream = PlainStream
+        if device.type == "cpu":
+            self._stream = partial(MirroredStream, signs=self.like.new_tensor([[1.0], [-1.0]]))
+        self.linears: list[nn.Module] = []
+
+        def take(weight: Tensor, bias: Tensor | None, *, copied: bool = False) -> Product:
+            bias = None if bias is None else bias.to(device)
+            self.linears.append(make_linear(weight.to(device), bias, copied=copied))
+            return as_function(self.linears[-1])
+
+        def joined(*parts: nn.Linear) -> Product:
+            weight = torch.cat([part.weight.detach() for part in parts])
+            biases = [part.bias for part in parts]
+            bias = torch.cat([b.detach() for b in biases]) if biases[0] is not None else None
+            return take(weight, bias, copied=True)
+
+        def norm_of(owner: Any, name: str) -> RootMeanSquare | None:
+            return RootMeanSquare(getattr(owner, name), device) if hasattr(owner, name) else None
+
+        norms = [RootMeanSquare(layer.input_layernorm, device) for layer in layers]
+        norms.append(RootMeanSquare(model.model.norm, device))
+        self.layers = []
+        for index, layer in enumerate(layers):
+            attention, mlp = layer.self_attn, layer.mlp
+            self.layers.append(
+                Layer(
+                    input_norm=norms[index],
+                    qkv=joined(attention.q_proj, attention.k_proj, attention.v_proj),
+                    q_norm=norm_of(attention, "q_norm"),
+                    k_norm=norm_of(attention, "k_norm"),
+                    out=joined(attention.o_proj),
+                    mlp_norm=RootMeanSquare(layer.post_attention_layernorm, device),
+                    gate_up=joined(mlp.gate_proj, mlp.up_proj),
+                    down=joined(mlp.down_proj),
+                    next_norm=norms[index + 1],
+                )
+            )
+            layers[index] = nn.Identity()
+        tied = head.weight is embedding.weight
+        table = embedding.weight.detach().to(device)
+        weight = table if tied else head.weight.detach()
+        self.logits = take(weight, head.bias, copied=tied)
+        output = self.linears[-1]
+        rows = isinstance(output, nn.Linear) or getattr(output, "address", None) is not None
+        shared = tied and rows
+        self.embedding = table if shared or not fits_16_bits(table) else table.half()
+
+    def tensors(self) -> Iterator[Tensor]:
+        """Weights that are not in a linear layer."""
+        yield from (self.embedding, self.layers[0].input_norm.weight)
+        for layer in self.layers:
+            norms = (layer.mlp_norm, layer.q_norm, layer.k_norm, layer.next_norm)
+            yield from (norm.weight for norm in norms if norm is not None)
+
+    def new_slabs(self, capacity: int, rows: int) -> Tensor:
+        """Zeros [layers, 2, rows, key heads, capacity, head]."""
+        return self.like.new_zeros(
+            len(self.layers), 2, rows, self.kv_heads, capacity, self.head_dim
+        )
+
+    def append_evenly(
+        self,
+        reach: int,
+        tokens: Tensor,
+        starts: Tensor,
+        slabs: Tensor,
+        hidden: HiddenStates | None = None,
+    ) -> Tensor:
+        """Append tokens [rows · width], `width` after the `starts` [rows] valid ones of each row,
+        with operations that are the same for all starts.
+        """
+        width = len(tokens) // len(starts)
+        placement = EvenRows(slabs, starts, width, reach, self.rotary, self.group)
+        return self.append(tokens, placement, hidden)
+
+    def continue_evenly(
+        self,
+        reach: int,
+        tokens: Tensor,
+        starts: Tensor,
+        slabs: Tensor,
+        hidden: HiddenStates | None = None,
+    ) -> Tensor:
+        """`append_evenly` with the output head: logits after every token."""
+        return self.logits(self.append_evenly(reach, tokens, starts, slabs, hidden))
+
+    def append(
+        self, tokens: Tensor, placement: Placement, hidden: HiddenStates | None = None
+    ) -> Tensor:
+        """Append tokens [n] of any rows; hidden states [n, hidden] for the output head."""
+        heads = self.heads + 2 * self.kv_heads
+        embedded = functional.embedding(tokens, self.embedding).to(self.like.dtype)
+        stream = self._stream(embedded)
+        x = stream.normed(self.layers[0].input_norm)
+        for index, layer in enumerate(self.layers):
+            if hidden is not None:
+                hidden.take(index, stream.sum)
+            qkv = layer.qkv(x).view(-1, heads, self.head_dim)
+            if layer.q_norm is not None and layer.k_norm is not None:
+                stream.norm_heads(qkv.narrow(1, 0, self.heads), layer.q_norm)
+                stream.norm_heads(qkv.narrow(1, self.heads, self.kv_heads), layer.k_norm)
+            x = stream.add_normed(layer.out(placement.attend(index, qkv)), layer.mlp_norm)
+            x = stream.add_normed(layer.down(swiglu(layer.gate_up(x))), layer.next_norm)
+        return x
+
+
+def rotary_tables(module: Any, like: Tensor, positions: int) -> Rotary:
+    """The tables of a model's rotary module."""
+    with torch.no_grad():
+        cos, sin = module(like[:1], torch.arange(positions, device=like.device)[None])
+    half = sin.shape[-1] // 2
+    signed = torch.cat([-sin[0, :, :half], sin[0, :, half:]], dim=-1)
+    return Rotary(cos[0].unsqueeze(1), signed.unsqueeze(1))
