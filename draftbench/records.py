@@ -11,8 +11,7 @@ field is an error that names the place.
 from __future__ import annotations
 
 from array import array
-from collections import defaultdict
-from collections.abc import Iterable, Iterator, Sequence, Sized
+from collections.abc import Iterable, Sequence, Sized
 from enum import StrEnum
 from hashlib import sha256
 from itertools import accumulate, pairwise
@@ -135,15 +134,9 @@ class Candidate(Record, frozen=True):
     quant: str = "none"
 
     @property
-    def fallback(self) -> Candidate | None:
-        """The draft of a stack, which drafts where prompt lookup finds nothing."""
-        draft = draft_of_stack(self.draft)
-        return None if draft is None else Candidate(draft=draft, quant=self.quant)
-
-    @property
     def looks_up(self) -> bool:
         """Whether this is prompt lookup, or a stack."""
-        return self.draft == LOOKUP or self.fallback is not None
+        return self.draft == LOOKUP or draft_of_stack(self.draft) is not None
 
     def __str__(self) -> str:
         return self.draft if self.quant == "none" else f"{self.draft}:{self.quant}"
@@ -327,45 +320,6 @@ class LookupReplay(OfResponse, Observation, frozen=True, omit_defaults=True):
             raise ValueError("`proposed` is more than the window")
         if any(m > p for m, p in zip(self.matched, self.proposed, strict=True)):
             raise ValueError("`matched` is more than was proposed")
-
-
-class StackReplay(OfResponse, frozen=True):
-    """A stack along one trajectory, made from the replays of prompt lookup and of its draft, so
-    that it is never written.
-    """
-
-    candidate: Candidate
-    lookup: LookupReplay
-    draft: Replay | LookupReplay
-
-    @property
-    def window(self) -> int:
-        """The most tokens per round that were examined."""
-        return self.lookup.window
-
-    def drafting_at(self, start: int) -> Replay | LookupReplay:
-        """The replay of the part that drafts in a round that starts there."""
-        return self.lookup if self.lookup.proposed[start - 1] else self.draft
-
-
-def stacked(
-    replays: Iterable[Replay | LookupReplay], names: Iterable[str]
-) -> Iterator[StackReplay]:
-    """The replays of the stacks with these names, if both parts were replayed."""
-    by_draft = defaultdict[str, list[Replay | LookupReplay]](list)
-    for replay in replays:
-        by_draft[replay.candidate.draft].append(replay)
-    looked_up = {r.key: r for r in by_draft[LOOKUP] if isinstance(r, LookupReplay)}
-    for name in names:
-        for replay in by_draft.get(draft_of_stack(name) or "", ()):
-            if lookup := looked_up.get(replay.key):
-                yield StackReplay(
-                    request=replay.request,
-                    sample=replay.sample,
-                    candidate=Candidate(draft=name, quant=replay.candidate.quant),
-                    lookup=lookup,
-                    draft=replay,
-                )
 
 
 class Decode(OfResponse, Observation, frozen=True, omit_defaults=True):

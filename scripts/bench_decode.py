@@ -41,14 +41,14 @@ from rich.console import Console
 from rich.table import Table
 
 from draftbench.decoder.device import default_dtype, set_threads
-from draftbench.decoder.drafters import ModelDrafter
-from draftbench.decoder.heads import Head
 from draftbench.decoder.runner import HostClock
 from draftbench.decoder.speculate import decode
+from draftbench.drafts.heads.head import Head
+from draftbench.drafts.model.drafter import ModelDrafter
+from draftbench.drafts.mtp.weights import build_mtp
 from draftbench.errors import DraftbenchError
 from draftbench.measure.prompts import Prompt, TargetText
 from draftbench.measure.trajectories import task_of
-from draftbench.models.mtp import build_mtp
 from draftbench.models.quantize import Build, build_runner
 from draftbench.models.source import ModelSource
 from draftbench.models.translation import keeps_ids, translated

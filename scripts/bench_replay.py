@@ -17,16 +17,18 @@ from itertools import takewhile
 import msgspec
 import torch
 
-from draftbench.acceptance.rounds import expected_rounds, law_of
+from draftbench.acceptance.rounds import expected_rounds
 from draftbench.decoder.device import set_threads
 from draftbench.decoder.runner import HostClock
 from draftbench.decoder.speculate import decode
+from draftbench.drafts.eagle3.weights import build_head
+from draftbench.drafts.heads.draft import HeadDraft
+from draftbench.drafts.kinds import parsed
+from draftbench.drafts.laws import law_of
+from draftbench.drafts.model.draft import ModelDraft
 from draftbench.measure.candidate import LoadedCandidate, MeasurementContext
 from draftbench.measure.prompts import TargetText
-from draftbench.measure.replay import replay
 from draftbench.measure.trajectories import generate, score, task_of
-from draftbench.models.drafting import parsed
-from draftbench.models.eagle import build_head
 from draftbench.models.quantize import Build, build_runner
 from draftbench.models.source import ModelSource
 from draftbench.records import (
@@ -105,13 +107,15 @@ def main() -> None:
         build, draft = Build(dtype, level, "cpu"), ModelSource(path)
         if method == "eagle3":
             layers = source.config.get_text_config().num_hidden_layers
-            runner, _ = build_head(draft, build, name, target, layers)
+            head, _ = build_head(draft, build, name, target, layers)
+            drafting = HeadDraft(head, target)
         else:
             runner, _ = build_runner(draft, build, name)
-        loaded = LoadedCandidate(Candidate(draft=name, quant=level), runner, measurement)
-        replay(loaded, material[:1])
+            drafting = ModelDraft(runner, target, DraftingMode.GREEDY)
+        loaded = LoadedCandidate(Candidate(draft=name, quant=level), drafting, measurement)
+        loaded.replay(material[:1])
         before, start = decode_seconds, time.perf_counter()
-        replays = replay(loaded, material)
+        replays = loaded.replay(material)
         laws = [
             law_of(item.trajectory, replay) for item, replay in zip(material, replays, strict=True)
         ]
@@ -121,7 +125,7 @@ def main() -> None:
         for k in ks:
             for row, scored in enumerate(material):
                 prompt, trajectory = scored.prompt, scored.trajectory
-                drafter = loaded.drafter()
+                drafter = drafting.drafter()
                 start = time.perf_counter()
                 response = decode(task_of(prompt, 0, text), target, drafter, k, clock)
                 decode_seconds += time.perf_counter() - start

@@ -35,7 +35,7 @@ def scripted_sweep(words: list[str]) -> int:
     from draftbench.cli import main
     from draftbench.decoder.runner import last_of_each
     from draftbench.decoder.scripted_model import ScriptedRunner
-    from draftbench.measure import candidate
+    from draftbench.drafts.model import draft as drafted
     from draftbench.models.quantize import build_runner
     from draftbench.sweep import worker
 
@@ -70,7 +70,7 @@ def scripted_sweep(words: list[str]) -> int:
         runner.new_cache = lambda capacity, rows=1, widths=(), reads=(): Cache(rows)
         return runner, msgspec.structs.replace(facts, runner="scripted")
 
-    worker.build_runner = candidate.build_runner = scripted
+    worker.build_runner = drafted.build_runner = scripted
     return main(words)
 
 

@@ -37,7 +37,8 @@ import numpy as np
 
 from draftbench.acceptance.candidate_rounds import candidate_rounds
 from draftbench.acceptance.definitions import ALPHA_EMITTED, ratio
-from draftbench.acceptance.rounds import Floats, Ints, PositionLaw, expected_rounds
+from draftbench.acceptance.rounds import Floats, Ints, expected_rounds
+from draftbench.drafts.laws import PositionLaw
 from draftbench.errors import DraftbenchError
 from draftbench.gate.baseline import SCHEMA_VERSION, Baseline, BaselineQuestion
 from draftbench.gate.judge import judge

@@ -27,7 +27,9 @@ import numpy as np
 
 from draftbench.acceptance.definitions import TOKENS_PER_ROUND, ratio, tokens_per_round
 from draftbench.acceptance.intervals import FEW_REQUESTS, estimate, paired_difference
-from draftbench.acceptance.rounds import AnyReplay, expected_rounds, law_of
+from draftbench.acceptance.rounds import expected_rounds
+from draftbench.drafts.laws import AnyReplay, law_of
+from draftbench.drafts.stack.replay import StackReplay
 from draftbench.errors import DraftbenchError
 from draftbench.records import (
     NEAR_TIE_MARGIN,
@@ -36,7 +38,6 @@ from draftbench.records import (
     Replay,
     RoundCounts,
     Served,
-    StackReplay,
     Trajectory,
 )
 from draftbench.run_folder.folder import RunFolder

@@ -32,9 +32,9 @@ from gguf import GGMLQuantizationType
 from safetensors.torch import load_file, save_file
 
 from draftbench.cli import main as draftbench
+from draftbench.drafts.speculation import Speculation
 from draftbench.engines.engine import ServerStart
 from draftbench.engines.start import started
-from draftbench.models.drafting import Speculation
 from draftbench.run_folder.folder import RunFolder
 from draftbench.run_folder.run import read_run
 

@@ -24,10 +24,12 @@ import torch
 from safetensors.torch import load_file, save_file
 from transformers import GenerationConfig
 
-from draftbench.decoder.drafters import Drafter, LookupDrafter, ModelDrafter
+from draftbench.decoder.drafters import Drafter
 from draftbench.decoder.runner import DecodeTask, HostClock, Response, Runner
 from draftbench.decoder.sampling import Uniforms, top_two_margin
 from draftbench.decoder.speculate import decode_all
+from draftbench.drafts.lookup.draft import LookupDrafter
+from draftbench.drafts.model.drafter import ModelDrafter
 from draftbench.measure.prompts import TargetText
 from draftbench.models.quantize import Build, build_runner
 from draftbench.models.source import ModelSource

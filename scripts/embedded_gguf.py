@@ -23,7 +23,7 @@ import torch
 from gguf import GGMLQuantizationType as Kind
 from safetensors.torch import load_file
 
-from draftbench.models.head_file import ARCHITECTURE, NAMES
+from draftbench.drafts.eagle3.gguf_file import ARCHITECTURE, NAMES
 
 FAMILY = ("target", "draft", "distilled", "foreign")
 KINDS = {kind.name.lower(): kind for kind in (Kind.F32, Kind.F16, Kind.BF16, Kind.Q8_0, Kind.Q4_0)}

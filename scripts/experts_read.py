@@ -20,7 +20,8 @@ from transformers import AutoModelForCausalLM, Qwen3MoeConfig
 from draftbench.decoder.device import default_dtype
 from draftbench.decoder.mixture import counted_experts
 from draftbench.decoder.runner import clock_for
-from draftbench.models.check import check_models, memory_here
+from draftbench.drafts.check import check_models
+from draftbench.models.check import memory_here
 from draftbench.models.quantize import Build, build_runner
 from draftbench.models.source import ModelSource
 

@@ -208,7 +208,7 @@ def _model_file(name: str, folder: Path) -> Reader:
     shutil.copytree(EMBEDDED / "draft", draft)
 
     def read(folder: Path, data: bytes) -> object:
-        from draftbench.models.check import check_models
+        from draftbench.drafts.check import check_models
         from draftbench.models.source import ModelSource, end_tokens
 
         (draft / name).write_bytes(data)

@@ -13,8 +13,10 @@ from functools import lru_cache, partial
 
 import numpy as np
 
-from draftbench.acceptance.rounds import Floats, Ints, PositionLaw, expected_rounds
-from draftbench.measure.step_costs import LEAST_TURNS, MOST_TURNS
+from draftbench.acceptance.rounds import Floats, Ints, expected_rounds
+from draftbench.drafts.laws import PositionLaw
+from draftbench.measure.step_costs import LEAST_TURNS
+from draftbench.measure.timed_passes import MOST_TURNS
 from draftbench.planner.recommendation import Configuration
 from draftbench.planner.what_to_measure import timed_enough
 from draftbench.records import (

@@ -12,6 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from draftbench.acceptance.definitions import ACCEPTED_PER_DRAFTED, Figure, Sample, quotient
+from draftbench.drafts.stack.replay import StackReplay
 from draftbench.models.check_result import (
     ModelSheet,
     Overlap,
@@ -35,7 +36,6 @@ from draftbench.records import (
     RoundCounts,
     Sampling,
     Served,
-    StackReplay,
     Trajectory,
 )
 from draftbench.run_folder.folder import PrivateText

@@ -8,7 +8,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from draftbench.acceptance.rounds import counted_rounds, expected_rounds, law_of
+from draftbench.acceptance.rounds import counted_rounds, expected_rounds
+from draftbench.drafts.laws import law_of
 from draftbench.planner.evaluator import Evaluator
 from draftbench.planner.options import DecisionOptions
 

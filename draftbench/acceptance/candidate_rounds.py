@@ -19,17 +19,14 @@ from draftbench.acceptance.definitions import ByRequest
 from draftbench.acceptance.faults import SuspectedFault, contradiction, near_tie
 from draftbench.acceptance.rounds import (
     Floats,
-    HazardLaw,
     Pairs,
-    ResponseLaw,
     Rounds,
-    StartLaw,
     alpha_of,
     counted_rounds,
     expected_rounds,
-    law_of,
     rounds_at_each,
 )
+from draftbench.drafts.laws import HazardLaw, ResponseLaw, StartLaw, law_of
 from draftbench.records import Candidate, Decode, Key, Trajectory
 from draftbench.remembered import remembered
 from draftbench.run_folder.run import Run

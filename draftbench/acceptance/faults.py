@@ -23,15 +23,9 @@ from statistics import NormalDist
 import numpy as np
 
 from draftbench.acceptance.intervals import MIN_REQUESTS, student_quantile
-from draftbench.acceptance.rounds import (
-    AnyReplay,
-    Pairs,
-    Rounds,
-    counted_rounds,
-    expected_rounds,
-    law_of,
-    model_pairs,
-)
+from draftbench.acceptance.rounds import Pairs, Rounds, counted_rounds, expected_rounds, model_pairs
+from draftbench.drafts.laws import AnyReplay, law_of
+from draftbench.drafts.stack.replay import StackReplay
 from draftbench.records import (
     NEAR_TIE_MARGIN,
     SELF,
@@ -41,7 +35,6 @@ from draftbench.records import (
     LookupReplay,
     Record,
     Replay,
-    StackReplay,
     Trajectory,
 )
 from draftbench.run_folder.run import Run

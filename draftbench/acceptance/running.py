@@ -12,7 +12,7 @@ import numpy as np
 from draftbench.acceptance.candidate_rounds import CandidateRounds
 from draftbench.acceptance.definitions import Sample, alpha, mean_accepted_length
 from draftbench.acceptance.intervals import RESAMPLES, Estimate, estimate
-from draftbench.acceptance.rounds import AnyReplay
+from draftbench.drafts.laws import AnyReplay
 from draftbench.records import Decode, Key, LookupReplay, Observation, Replay, Trajectory
 
 # Over more requests than this fewer resamples do: the interval moves by less than is shown.

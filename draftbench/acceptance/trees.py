@@ -25,10 +25,10 @@ from draftbench.acceptance.rounds import (
     Ints,
     ModelPairs,
     Pairs,
-    StartLaw,
     expected_rounds,
     model_pairs,
 )
+from draftbench.drafts.laws import StartLaw
 
 Tree = tuple[tuple[int, ...], ...]
 

@@ -9,6 +9,7 @@ from functools import partial
 
 from draftbench.cli.flags import traffic_flag, traffic_query
 from draftbench.cli.output import TextOutput, note, write_result
+from draftbench.drafts.kinds import DRAFT_KINDS, parsed
 from draftbench.errors import UsageError
 from draftbench.flags import drafts_flag, flag, size_of, target_flag
 from draftbench.hub import Trust, refuse_missing
@@ -21,7 +22,6 @@ from draftbench.models.check_result import (
     PairSheet,
     Works,
 )
-from draftbench.models.drafting import DRAFT_KINDS, parsed
 from draftbench.records import SELF, draft_of_stack, to_json
 from draftbench.report.text import Section, counted, parameters, shortened
 
@@ -93,8 +93,9 @@ def check(
             del methods[name]
     for spec in (target, *(name for name in methods if methods[name] == "draft-model")):
         refuse_missing(spec)  # before libraries load
-    from draftbench.models.check import check_models, memory_here
-    from draftbench.models.heads import checkpoint_of
+    from draftbench.drafts.check import check_models
+    from draftbench.drafts.heads.config import checkpoint_of
+    from draftbench.models.check import memory_here
     from draftbench.models.source import ModelSource
 
     source = ModelSource(target, trust)

@@ -6,6 +6,7 @@ import textwrap
 from collections.abc import Iterable, Mapping
 from itertools import accumulate
 
+from draftbench.drafts.kinds import parts_of
 from draftbench.measure.teacher import TOKENS_AT_ONCE
 from draftbench.measure.trajectories import GROUP
 from draftbench.memory import format_size
@@ -70,7 +71,7 @@ def of_decoder(
     shared = _seconds(stage for stage in stages if stage.candidate is None)
     alone = _seconds(stages) - shared
     groups = -(-len(prepared.prompt_tokens) * options.samples // GROUP)
-    replayed = sum(candidate.fallback is None for candidate in prepared.candidates)
+    replayed = sum(not parts_of(candidate) for candidate in prepared.candidates)
     # Each GPU, and each node of a cluster, has its own memory.
     held = 1 if options.cards or options.cluster else options.worker_count
     return DryRun(

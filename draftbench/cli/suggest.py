@@ -12,10 +12,11 @@ from typing import TYPE_CHECKING, get_args
 
 from draftbench.cli.check import CAN_WORK, own_draft_section
 from draftbench.cli.output import TextOutput, note, width
+from draftbench.drafts.kind import Method
+from draftbench.drafts.mtp.own_draft import own_draft_by_name, own_draft_of
 from draftbench.errors import ModelError
 from draftbench.flags import target_flag
 from draftbench.hub import hub_answers, names_model
-from draftbench.models.drafting import Method
 from draftbench.models.known_pairs import (
     KnownPairing,
     SuggestedDraft,
@@ -24,7 +25,6 @@ from draftbench.models.known_pairs import (
     known_heads,
     pairings_of,
 )
-from draftbench.models.own_draft import own_draft_by_name, own_draft_of
 from draftbench.report.text import SCREEN_COLUMNS, Section, paragraph, parameters
 
 if TYPE_CHECKING:
@@ -82,7 +82,7 @@ def _checked(target: str, rows: tuple[KnownPairing, ...]) -> Suggestion:
         with suppress(ModelError):
             own = own_draft_of(source.raw_config)
     if drafts:
-        from draftbench.models.check import check_models
+        from draftbench.drafts.check import check_models
     size: int | None = None
     active: int | None = None
     proposals = []

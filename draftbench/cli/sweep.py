@@ -247,8 +247,8 @@ def describe(prepared: Prepared, watcher: TerminalWatcher) -> None:
     certain of the others.
     """
     from draftbench.cli.traffic import traffic_lines
-    from draftbench.models.check import reads_as_much
-    from draftbench.models.drafting import parsed
+    from draftbench.drafts.check import reads_as_much
+    from draftbench.drafts.kinds import parsed
     from draftbench.planner.caveat_kinds import LOAD_AVERAGE
     from draftbench.report.text import SCREEN_COLUMNS, paragraph
     from draftbench.run_folder.run import WAVE

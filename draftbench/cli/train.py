@@ -12,9 +12,9 @@ from draftbench.cli.flags import RunArgument, read
 from draftbench.cli.invocation import command
 from draftbench.cli.output import QUIET, TextOutput
 from draftbench.cli.signals import resumable
+from draftbench.drafts.kinds import parsed
 from draftbench.errors import UsageError
 from draftbench.flags import flag, in_models
-from draftbench.models.drafting import parsed
 from draftbench.planner.caveat_kinds import ACCEPTANCE
 from draftbench.planner.decide import faster_than
 from draftbench.planner.doubts import about_acceptance

@@ -15,6 +15,7 @@ from typing import Annotated, Any, ClassVar, TypeVar
 import msgspec
 from msgspec import Meta
 
+from draftbench.drafts.speculation import Speculation
 from draftbench.engines.client import (
     Fault,
     Http,
@@ -26,7 +27,6 @@ from draftbench.engines.client import (
 from draftbench.engines.counters import read_counters
 from draftbench.engines.secrets import on_one_line
 from draftbench.errors import EngineError
-from draftbench.models.drafting import Speculation
 from draftbench.models.engine_rules import ENGINE_RULES
 from draftbench.records import DraftingMode, Key, RoundCounts, Sampling, Served
 

@@ -14,9 +14,10 @@ import msgspec
 
 from draftbench.acceptance.candidate_rounds import candidate_rounds
 from draftbench.acceptance.definitions import survival
+from draftbench.drafts.kinds import DRAFT_KINDS, parsed
+from draftbench.drafts.speculation import Speculation, speculation_of
 from draftbench.errors import DraftbenchError, UsageError
 from draftbench.hub import split_revision
-from draftbench.models.drafting import DRAFT_KINDS, Speculation, parsed, speculation_of
 from draftbench.planner.recommendation import Configuration, Recommendation, ScheduleEntry
 from draftbench.records import (
     LOOKUP,

@@ -61,7 +61,7 @@ def _one_by_one(
         at, rows = turn % len(ks), []
         for k in (*ks[at:], *ks[:at]):  # another k comes first with every request
             measurement.between(0)
-            output = decode(task, measurement.target, loaded.drafter(), k, measurement.clock)
+            output = decode(task, measurement.target, loaded.draft.drafter(), k, measurement.clock)
             rows.append(_record(loaded, k, response, output, concurrency=1, repeat=0))
         yield rows
         measurement.between(1)
@@ -79,7 +79,7 @@ def _side_by_side(
     tasks = [task_of(r.prompt, r.trajectory.sample, measurement.text) for _, r in runs]
     _warm(loaded, tasks[:concurrency], ks, concurrency)
     batches = [
-        Batch(tasks, measurement.target, loaded.drafter(), k, clock, concurrency) for k in ks
+        Batch(tasks, measurement.target, loaded.draft.drafter(), k, clock, concurrency) for k in ks
     ]
     # A unit of work is one response at one k.
     left, told, every = list(batches), 0, len(ks) * len(runs)
@@ -120,7 +120,7 @@ def _warm(
     for k in ks:
         short = [replace(task, limit=min(task.limit, WARM_TOKENS + k)) for task in tasks]
         measurement = loaded.measurement
-        decode_all(short, measurement.target, loaded.drafter(), k, measurement.clock, rows)
+        decode_all(short, measurement.target, loaded.draft.drafter(), k, measurement.clock, rows)
 
 
 def _record(

@@ -1,12 +1,11 @@
-"""Checks whether drafts can work with a target, and how much memory they need, before weights load.
+"""One model before its weights load: its sizes, and what keeps draftbench from measuring it.
 
-Reads configurations, tokenizers and the files of heads, which are small. Sizes are counted on a
-model without storage, so they are known for every architecture that transformers can build.
+Sizes are counted on a model without storage, so they are known for every architecture that
+transformers can build.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import msgspec
@@ -14,42 +13,24 @@ import psutil
 import torch
 
 from draftbench.decoder.any_transformer import matrix_of, rewind_obstacle
-from draftbench.decoder.device import device_of
 from draftbench.decoder.linear import IN_16_BITS, IN_ROWS, TWICE, has_fbgemm, layout_on_cpu
 from draftbench.decoder.llama import llama_obstacle
 from draftbench.decoder.mixture import mixture_of
-from draftbench.errors import ModelError
 from draftbench.memory import (
     CGROUP,
     LEVELS,
     fits_level,
-    format_size,
     kv_bytes_per_token,
     matrix_bytes,
     memory_left,
 )
 from draftbench.models.check_result import (
-    CheckResult,
-    HeadSheet,
     ModelSheet,
-    OwnDraft,
-    PairSheet,
-    Room,
 )
 from draftbench.models.compatibility import (
-    caveats_of,
     context_length_of,
-    covers,
-    pair_facts,
-    refusal_of,
     writing_obstacle,
 )
-from draftbench.models.drafting import parsed
-from draftbench.models.eagle import misfits
-from draftbench.models.engine_rules import engine_answers
-from draftbench.models.heads import check_head
-from draftbench.models.mtp import mtp_obstacles
-from draftbench.models.own_draft import own_draft_of
 from draftbench.models.prequantized import (
     format_of,
     missing_packages,
@@ -57,135 +38,16 @@ from draftbench.models.prequantized import (
     stored_expert_bytes,
     stored_level,
 )
-from draftbench.models.quantize import Build, level_table
 from draftbench.models.source import ModelSource
 
-# Tokens of a verification pass whose experts are counted: k + 1 at k = 1, 3 and 7.
-_VERIFIED = (2, 4, 8)
 # Types by the engines' names for them.
-_ENGINE_TYPES = {
+ENGINE_TYPES = {
     "half": torch.float16,
     "float16": torch.float16,
     "bfloat16": torch.bfloat16,
     "float": torch.float32,
     "float32": torch.float32,
 }
-
-
-def check_models(
-    target: ModelSource,
-    drafts: Sequence[ModelSource],
-    memory_bytes: int,
-    traffic: Mapping[int, float] | None = None,
-    dtype: torch.dtype | None = None,
-    heads: Sequence[str] = (),
-    *,
-    chats: bool = True,
-) -> CheckResult:
-    """Check every draft with the target. If a folder lacks weights or a tokenizer, these are not
-    checked, and a caveat says so.
-
-    Args:
-        memory_bytes: the memory that target and draft share.
-        traffic: how often each of the target's tokens occurs in the traffic.
-        dtype: the type that both run in (default: each in its checkpoint's).
-        heads: what drafts from the target's own states, as in `--drafts`.
-        chats: whether the traffic has chats, which a template renders.
-
-    Raises:
-        ModelError: a configuration or tokenizer cannot be loaded, or is no language model's, or a
-            configuration asks for fewer layers than the files hold.
-    """
-    ours, our_obstacles, our_caveats = _examined(target, dtype)
-    if target.multimodal:
-        our_caveats.append(
-            f"{target.name} reads images too, so that only serving engines run it: measure it with "
-            "`draftbench sweep --engine`, with text"
-        )
-    if ours.mixture:
-        times = ", ".join(f"{ours.most_read(tokens):.2g}×" for tokens in _VERIFIED)
-        our_caveats.append(
-            f"{ours.name}: verification reads more experts than a decode step: at most {times} the "
-            "bytes for 2, 4, 8 tokens (independent routing)"
-        )
-    pairs = []
-    for source in drafts:
-        theirs, obstacles, caveats = _examined(source, dtype)
-        damaged = False
-        try:
-            source.check_values()
-        except ModelError as error:
-            damaged = True
-            obstacles.append(error.message)
-        lacking = [each.name for each in (target, source) if "tokenizer" in each.lacks]
-        facts = None if lacking else pair_facts(target, source, traffic)
-        refusal = facts and refusal_of(facts)
-        obstacles = [*([refusal] if refusal else []), *our_obstacles, *obstacles]
-        if source.multimodal:
-            obstacles.append(f"`{source.name}` reads images too: a draft must be a text model")
-        if min(ours.weight_bytes.values()) + min(theirs.weight_bytes.values()) > memory_bytes:
-            obstacles.append("the weights of both do not fit the memory at any quantization")
-        mixed = bool(ours.mixture or theirs.mixture)
-        read = _of_reading(ours.read_at("none"), theirs.read_at("none"), always=mixed)
-        unknown = (
-            f"{' and '.join(lacking)} {'has' if len(lacking) == 1 else 'have'} no tokenizer here, "
-            "so that it is unknown which tokens the two share and which engines take them: add "
-            "tokenizer.json"
-        )
-        shared = caveats_of(facts, chats=chats) if facts else [unknown]
-        caveats = [*read, *shared, *our_caveats, *caveats]
-        if ours.family != theirs.family:
-            caveats.append(f"another family: {theirs.family} for {ours.family}")
-        # Memory at each level of the draft, or at the one that it is stored in; models without a
-        # cache have no room to speak of.
-        stored, rooms = stored_level(source), []
-        per_token = ours.kv_bytes_per_token + theirs.kv_bytes_per_token
-        for level in (LEVELS if stored is None else [stored]) if per_token else ():
-            weights = ours.weight_bytes["none"] + theirs.bytes_at(level)
-            left = memory_bytes - weights
-            rooms.append(Room(level, weights, left // per_token if left >= 0 else None))
-        silent = facts is None or any(map(writing_obstacle, (target, source)))
-        pairs.append(
-            PairSheet(
-                draft=theirs,
-                facts=facts,
-                obstacles=tuple(obstacles),
-                caveats=tuple(caveats),
-                rooms=tuple(rooms),
-                engines=() if facts is None or silent or damaged else engine_answers(facts),
-                works="no" if obstacles else "yes" if facts and covers(facts) else "maybe",
-            )
-        )
-    own_draft = own_draft_of(target.raw_config)
-    runs_here = not (our_obstacles or target.multimodal)
-    sheets = tuple(_head_sheet(target, own_draft, each, runs_here=runs_here) for each in heads)
-    total = None if traffic is None else round(sum(traffic.values()))
-    levels = level_table(device_of(None))
-    return CheckResult(ours, memory_bytes, total, tuple(pairs), levels, own_draft, sheets)
-
-
-def _head_sheet(
-    target: ModelSource, own_draft: OwnDraft | None, head: str, *, runs_here: bool
-) -> HeadSheet:
-    """What `check_head` says by configurations, and what the files say of a head that is here.
-
-    Args:
-        runs_here: whether the built-in decoder runs the target.
-    """
-    sheet = check_head(target, own_draft, head)
-    source = ModelSource(parsed(head)[1] or target.spec, target.trust)
-    if sheet.obstacles or sheet.method not in ("eagle3", "mtp") or not source.local:
-        return sheet
-    if sheet.method == "eagle3":
-        wrong, not_run = misfits(target, source)
-    else:
-        wrong, not_run = [], list(mtp_obstacles(target))
-    if wrong:
-        return msgspec.structs.replace(sheet, obstacles=tuple(wrong), engines=())
-    said = [f"the built-in decoder refuses it: {why}" for why in not_run]
-    if runs_here and not said:
-        said = ["the built-in decoder drafts with it, without an engine"]
-    return msgspec.structs.replace(sheet, caveats=(*sheet.caveats, *said))
 
 
 def engine_sheet(source: ModelSource, dtype: str) -> ModelSheet:
@@ -196,19 +58,10 @@ def engine_sheet(source: ModelSource, dtype: str) -> ModelSheet:
         ModelError: its configuration cannot be loaded, or is no language model's.
     """
     file = stored_bytes(source) if source.spec.endswith(".gguf") else None
-    wanted = torch.float16 if file else _ENGINE_TYPES.get(dtype)
-    sheet, _, _ = _examined(source, wanted, unpacked=True)
+    wanted = torch.float16 if file else ENGINE_TYPES.get(dtype)
+    sheet, _, _ = examined(source, wanted, unpacked=True)
     held = dict.fromkeys(LEVELS, file) if file else sheet.weight_bytes
     return msgspec.structs.replace(sheet, weight_bytes=held)
-
-
-def held_head(source: ModelSource, dtype: str) -> tuple[int, int]:
-    """Bytes of a head's weights in a serving engine, and of one number in its cache."""
-    if source.spec.endswith(".gguf"):
-        return stored_bytes(source) or 0, torch.float16.itemsize
-    weights = [weight for weight in source.tensors().values() if weight.is_floating_point()]
-    width = (_ENGINE_TYPES.get(dtype) or weights[0].dtype).itemsize
-    return width * sum(weight.numel() for weight in weights), width
 
 
 def memory_here() -> int:
@@ -228,7 +81,7 @@ def memory_free(device: str) -> int:
     return sum(int(torch.cuda.mem_get_info(each)[0]) for each in devices)
 
 
-def _examined(
+def examined(
     source: ModelSource, wanted: torch.dtype | None, *, unpacked: bool = False
 ) -> tuple[ModelSheet, list[str], list[str]]:
     """One model's sheet, why draftbench cannot measure it, and its caveats.
@@ -294,29 +147,6 @@ def _examined(
         expert_bytes=experts,
     )
     return sheet, obstacles, caveats
-
-
-def reads_as_much(
-    target: ModelSource, draft: ModelSource, build: Build, levels: Iterable[str]
-) -> list[str]:
-    """What `check` says about a draft that reads as much per step as the target, even at the
-    smallest level that a sweep would use.
-
-    Raises:
-        ModelError: one of the two cannot be counted here.
-    """
-    ours, theirs = (_examined(source, build.dtype)[0] for source in (target, draft))
-    return _of_reading(ours.read_at(build.level), min(map(theirs.read_at, levels)))
-
-
-def _of_reading(ours: int, theirs: int, *, always: bool = False) -> list[str]:
-    """A caveat about the bytes that a step reads; time follows bytes only roughly, so it does not
-    decide.
-    """
-    words = f"the draft reads {format_size(theirs)} a step, the target {format_size(ours)}"
-    if theirs >= ours:
-        return [f"{words}: a draft step will hardly take less time, and then nothing is gained"]
-    return [words] if always else []
 
 
 def _held(

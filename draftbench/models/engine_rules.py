@@ -16,6 +16,8 @@ from collections.abc import Callable
 
 import msgspec
 
+from draftbench.drafts.kind import Method
+from draftbench.drafts.speculation import Speculation
 from draftbench.errors import EngineError
 from draftbench.models.check_result import (
     EngineAnswer,
@@ -24,8 +26,6 @@ from draftbench.models.check_result import (
     TokenDifference,
 )
 from draftbench.models.drafting import (
-    Method,
-    Speculation,
     llama_cpp_flags,
     sglang_flags,
     tensorrt_llm_fields,

@@ -16,7 +16,6 @@ from torch import Tensor, nn
 
 from draftbench.decoder.any_transformer import TransformersRunner, rewind_obstacle
 from draftbench.decoder.device import capability, make_ready
-from draftbench.decoder.heads import Head
 from draftbench.decoder.linear import (
     IN_16_BITS,
     IN_ROWS,
@@ -30,6 +29,7 @@ from draftbench.decoder.llama import LlamaRunner, llama_obstacle
 from draftbench.decoder.mixture import STACKED, mixture_of
 from draftbench.decoder.quantized_linear import INT4_ALONE, KERNELS, kernel_of
 from draftbench.decoder.runner import Runner
+from draftbench.drafts.heads.head import Head
 from draftbench.errors import ModelError, did_you_mean
 from draftbench.memory import LEVELS, kv_bytes_per_token, memory_left
 from draftbench.models.check_result import LevelRow

@@ -24,6 +24,8 @@ from typing import Any
 import torch
 from torch import nn
 
+from draftbench.drafts.eagle3.gguf_file import head_config, head_tensors, holds_head
+from draftbench.drafts.mtp.families import own_layers_of
 from draftbench.errors import ModelError
 from draftbench.hub import (
     Trust,
@@ -36,8 +38,6 @@ from draftbench.hub import (
     split_revision,
 )
 from draftbench.models.checkpoint import check_files
-from draftbench.models.head_file import head_config, head_tensors, holds_head
-from draftbench.models.own_draft import own_draft_of
 from draftbench.safe_files import UnreadableError
 
 FINGERPRINT_BYTES = 1 << 20
@@ -391,9 +391,9 @@ class ModelSource:
             # Some checkpoints leave out the first word of all names.
             for place in (layer[1], f"{model.base_model_prefix}.{layer[1]}"):
                 held[place] = max(held[place], int(layer[2]) + 1)
-        own_draft, drafting = own_draft_of(self.raw_config), 0.0
-        if own_draft is not None:  # layers that follow the others, which transformers leaves out
-            drafting = math.inf if own_draft.layers is None else own_draft.layers
+        own_layers, drafting = own_layers_of(self.raw_config), 0.0
+        if own_layers is not None:  # they follow the others, and transformers leaves them out
+            drafting = math.inf if own_layers.layers is None else own_layers.layers
         for place in asked.keys() & held.keys():
             wrong = (
                 f"the weights of `{self.spec}` hold {held[place]} layers, and its configuration "

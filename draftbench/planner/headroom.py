@@ -9,7 +9,7 @@ import numpy as np
 
 from draftbench.acceptance.intervals import MIN_REQUESTS
 from draftbench.acceptance.rounds import alpha_of
-from draftbench.models.drafting import DRAFT_KINDS, parsed
+from draftbench.drafts.kinds import kind_of, parts_of
 from draftbench.planner.decide import DecisionAt
 from draftbench.planner.evaluator import Evaluator
 from draftbench.planner.recommendation import (
@@ -65,7 +65,7 @@ def headroom(
     fastest = {of: max(at.speedup for at in every) for of, every in at_each_k.items()}
     found = []
     for candidate, every in at_each_k.items():
-        if not candidate.fallback and DRAFT_KINDS[parsed(candidate.draft)[0]].trainable:
+        if kind_of(candidate.draft).trainable:
             others = (speed for of, speed in fastest.items() if _trained(of) != _trained(candidate))
             best = max((decided.min_speedup, *others))
             found.append(
@@ -140,7 +140,7 @@ class _AtK(NamedTuple):
 
 def _trained(candidate: Candidate) -> str:
     """The draft whose weights training would change."""
-    return (candidate.fallback or candidate).draft
+    return (candidate, *parts_of(candidate))[-1].draft
 
 
 def _least(at_each_k: Sequence[_AtK], speedup: float) -> Reach | None:

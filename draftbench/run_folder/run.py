@@ -9,6 +9,9 @@ from itertools import chain
 from pathlib import Path
 from typing import Any
 
+from draftbench.drafts.kinds import parts_of
+from draftbench.drafts.laws import AnyReplay
+from draftbench.drafts.stack.replay import combined
 from draftbench.errors import RunFolderError
 from draftbench.records import (
     SELF,
@@ -24,10 +27,8 @@ from draftbench.records import (
     Observation,
     Replay,
     Served,
-    StackReplay,
     Trajectory,
     WorkerFacts,
-    stacked,
 )
 from draftbench.run_folder.folder import RunFolder
 from draftbench.run_folder.manifest import Manifest
@@ -54,7 +55,7 @@ class Run:
 
     manifest: Manifest
     trajectories: tuple[Trajectory, ...]
-    replays: tuple[Replay | LookupReplay | StackReplay, ...]
+    replays: tuple[AnyReplay, ...]
     decodes: tuple[Decode, ...]
     costs: tuple[CostPoint, ...]
     facts: tuple[ModelFacts, ...]
@@ -117,12 +118,12 @@ class Run:
         ]
 
     def facts_of(self, candidate: Candidate | None) -> ModelFacts | None:
-        """The last facts of a draft or, with None, of the target; for a stack that was not loaded
-        here, those of its draft. None for prompt lookup and `self`, which have no facts.
+        """The last facts of a draft or, with None, of the target; of a draft in parts that was not
+        loaded itself, those of its last. None for prompt lookup and `self`, which have no facts.
         """
         found = next((f for f in reversed(self.facts) if f.candidate == candidate), None)
-        fallback = candidate and candidate.fallback
-        return self.facts_of(fallback) if found is None and fallback else found
+        parts = parts_of(candidate) if candidate and found is None else ()
+        return self.facts_of(parts[-1]) if parts else found
 
 
 def read_run(folder: RunFolder) -> Run:
@@ -134,7 +135,7 @@ def read_run(folder: RunFolder) -> Run:
     """
     run = replace(run_of(folder.manifest, folder.observations()), path=folder.path)
     for row in (*run.trajectories, *run.replays, *run.decodes, *run.served):
-        if not isinstance(row, StackReplay):
+        if isinstance(row, Observation):  # what was put together from others fits with them
             check_that_it_fits(row, run.responses.get(row.key), folder)
     return run
 
@@ -202,18 +203,18 @@ def run_of(
     drafts = {name: at for at, name in enumerate(manifest.specs)}
     levels = {level: at for at, level in enumerate(manifest.question.quants)}
 
-    def order(row: Replay | LookupReplay | StackReplay) -> tuple[int, ...]:
+    def order(row: AnyReplay) -> tuple[int, ...]:
         of = row.candidate
-        kind = isinstance(row, LookupReplay) + 2 * isinstance(row, StackReplay)
+        whole, by_start = isinstance(row, Observation), isinstance(row, LookupReplay)
         draft, level = drafts.get(of.draft, len(drafts)), levels.get(of.quant, 0)
-        return kind, draft, level, of.draft == SELF, places.get(row.key, 0)
+        return not whole, by_start, draft, level, of.draft == SELF, places.get(row.key, 0)
 
     replays = list(chain.from_iterable(along.values() for along in index.replays.values()))
     served = tuple(index.served)
     return Run(
         manifest=manifest,
         trajectories=tuple(responses),
-        replays=tuple(sorted((*replays, *stacked(replays, manifest.specs)), key=order)),
+        replays=tuple(sorted((*replays, *combined(replays, manifest.specs)), key=order)),
         decodes=(*index.decodes(), *decodes_of(served)),
         costs=tuple(index.costs.values()),
         facts=tuple(index.facts.values()),

@@ -26,8 +26,11 @@ from typing import NamedTuple
 import msgspec
 import torch
 
-from draftbench.decoder.drafters import LookupIndex
-from draftbench.decoder.heads import Head
+from draftbench.decoder.runner import Runner
+from draftbench.drafts.built_in import SERVED, load
+from draftbench.drafts.kinds import kind_of, parts_of
+from draftbench.drafts.loading import Loading
+from draftbench.drafts.lookup.draft import LookupDraft
 from draftbench.engines.client import Fault
 from draftbench.engines.connect import connect
 from draftbench.engines.drive import drive
@@ -35,11 +38,9 @@ from draftbench.engines.engine import Answer, Ask, Server
 from draftbench.engines.start import started
 from draftbench.engines.vllm import MODEL_RUNNER
 from draftbench.errors import DraftbenchError, EngineError, ModelError, RunFolderError, TrafficError
-from draftbench.measure.candidate import load_draft
-from draftbench.measure.replay import replay_head, replay_lookup, replay_model
+from draftbench.measure.candidate import LoadedDraft
+from draftbench.measure.replay import ServedTarget
 from draftbench.measure.trajectories import PromptSample, ScoredResponse, looping
-from draftbench.models.check import engine_sheet, held_head
-from draftbench.models.drafting import parsed
 from draftbench.models.engine_rules import ENGINE_RULES, lookup_rule, too_short
 from draftbench.models.quantize import build_runner
 from draftbench.models.source import ModelSource
@@ -414,7 +415,7 @@ class EngineWorker:
         step = next(self.state.steps(candidate), None)
         if not isinstance(step, Replaying):
             return
-        if candidate.fallback:
+        if parts_of(candidate):
             raise parts_missing(candidate)
         self.watcher.stage("replay", sum(map(len, step.groups)), candidate)
         with closing(self._replays(candidate, step.groups)) as parts:
@@ -428,9 +429,18 @@ class EngineWorker:
         """The facts of a draft, unless they are recorded already, then the replays of one group of
         responses after the other.
         """
+        draft, facts = self._loaded(candidate, max(chain(*groups), key=lambda each: each.length))
+        if facts is not None and facts != self.state.observations.facts.get(candidate):
+            yield [facts]
+        for group in groups:
+            yield draft.replay(candidate, group, max(self.options.ks))
+
+    def _loaded(
+        self, candidate: Candidate, longest: ScoredResponse
+    ) -> tuple[LoadedDraft, ModelFacts | None]:
+        """What replays a candidate here as the engine runs it, and its facts if it has weights."""
         prepared, servers, options = self.prepared, self.servers, self.options
-        name, window = candidate.draft, max(options.ks)
-        if name == LOOKUP:
+        if candidate.draft == LOOKUP:
             # An engine may look up by another rule on a CPU, and in its older model runner.
             runners = [
                 facts.settings.get(MODEL_RUNNER)
@@ -439,44 +449,32 @@ class EngineWorker:
             ]
             older = runners and ("0" in runners or not torch.cuda.is_available())
             rule = lookup_rule(servers.engine, older=bool(older))
-            for group in groups:
-                yield [
-                    replay_lookup(each, candidate, LookupIndex(*options.lookup, rule), window)
-                    for each in group
-                ]
-            return
-        source, target, runner = prepared.drafts[name], prepared.target, None
-        if parsed(name)[0] == "eagle3":  # the target passes over its own answers
+            return LookupDraft(options.lookup, "cpu", rule), None
+        kind, target = kind_of(candidate.draft), prepared.target
+        runner: Runner | ServedTarget = servers.target
+        if kind.reads_states:  # the target passes over its own answers
             target = ModelSource(options.target, options.trust)
             runner, _ = build_runner(target, prepared.build, None)
         least = self.state.least_rows(candidate)
-        build = replace(prepared.build, level=candidate.quant, least_rows=least)
-        longest = max(chain(*groups), key=lambda response: response.length)
-        draft, facts = load_draft(name, source, build, target, runner, longest, servers.engine)
-        caveats = (*prepared.caveats.get(name, ()), *facts.caveats)
-        # The bytes are those that the engine holds.
-        if runner is None:
-            held = engine_sheet(source, servers.dtype)
-            weights, cached = held.bytes_at(candidate.quant), held.kv_bytes_per_token
-        else:
-            weights, width = held_head(source, servers.dtype)
-            weights = weights if candidate.quant == "none" else facts.weight_bytes
-            cached = facts.kv_bytes_per_token * width // build.dtype.itemsize
+        loading = Loading(
+            candidate,
+            source=prepared.drafts[candidate.draft],
+            build=replace(prepared.build, level=candidate.quant, least_rows=least),
+            target=target,
+            runner=runner,
+            mode=options.mode,
+            longest=longest,
+            engine=servers.engine,
+        )
+        draft, facts = load(loading, options.lookup)
+        caveats = (*prepared.caveats.get(candidate.draft, ()), *facts.caveats)
+        if kind.reads_states:
             caveats += (
                 f"replayed over states of the target that were computed here in {facts.dtype} "
                 f"({servers.engine} computes in {self._dtype() or 'the type of its files'})",
             )
-        facts = msgspec.structs.replace(
-            facts, weight_bytes=weights, kv_bytes_per_token=cached, caveats=caveats
-        )
-        if facts != self.state.observations.facts.get(candidate):
-            yield [facts]
-        for group in groups:
-            if isinstance(draft, Head):
-                assert runner is not None
-                yield [replay_head(each, candidate, draft, runner, window) for each in group]
-            else:
-                yield replay_model(draft, servers.target, group, candidate, options.mode)
+        facts = SERVED[kind.method].held(facts, loading, servers.dtype)
+        return draft, msgspec.structs.replace(facts, caveats=caveats)
 
     def _judge(self, plain: Server) -> None:
         """Record whether each answer that differs from its response does so at a near tie: there,

@@ -9,7 +9,9 @@ import math
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 
-from draftbench.acceptance.rounds import AnyReplay
+from draftbench.drafts.kinds import DRAFT_KINDS, draft_name, methods_called
+from draftbench.drafts.laws import AnyReplay
+from draftbench.drafts.speculation import Speculation
 from draftbench.engines.client import AnswerError, Fault
 from draftbench.engines.drive import drive
 from draftbench.engines.engine import Answer, Ask, Server, ServerFacts
@@ -18,7 +20,6 @@ from draftbench.errors import EngineError, RunFolderError
 from draftbench.flags import LARGEST_K
 from draftbench.hub import short_name
 from draftbench.measure.prompts import Prompt
-from draftbench.models.drafting import DRAFT_KINDS, Speculation, draft_name, methods_called
 from draftbench.models.source import ModelSource
 from draftbench.records import (
     DRAFTING_SETTINGS,

@@ -12,11 +12,15 @@ import shlex
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from functools import partial
 
 import msgspec
 
 from draftbench.decoder.device import device_of, device_words, dtype_of, set_threads
+from draftbench.drafts.built_in import SERVED
+from draftbench.drafts.heads.config import WHERE_HEADS_ARE
+from draftbench.drafts.kinds import DRAFT_KINDS
+from draftbench.drafts.loading import LEAVE_OUT, Pairing, Serving
+from draftbench.drafts.speculation import Speculation, speculation_of
 from draftbench.engines.commands import launch
 from draftbench.engines.connect import ADAPTERS, connect
 from draftbench.engines.engine import Server, ServerFacts, ServerStart
@@ -25,7 +29,6 @@ from draftbench.engines.start import HOST
 from draftbench.errors import (
     EngineError,
     ModelError,
-    PairError,
     RefusedError,
     UsageError,
 )
@@ -37,29 +40,16 @@ from draftbench.measure.trajectories import PromptSample
 from draftbench.memory import LEVELS, format_size, level_of
 from draftbench.models.check import memory_free
 from draftbench.models.compatibility import (
-    check_pair,
     check_writes,
     context_length_of,
-    pair_facts,
 )
-from draftbench.models.drafting import (
-    CONVERT_HEAD,
-    DRAFT_KINDS,
-    Method,
-    Speculation,
-    speculation_of,
-)
-from draftbench.models.eagle import misfits
 from draftbench.models.engine_rules import (
     ENGINE_RULES,
-    engine_answers,
-    engine_called,
     too_short,
 )
-from draftbench.models.heads import WHERE_HEADS_ARE, check_fit, misread_by, unfit
 from draftbench.models.quantize import Build, check_level
 from draftbench.models.source import ModelSource
-from draftbench.models.translation import keeps_ids, needs_translation, rows_of
+from draftbench.models.translation import needs_translation, rows_of
 from draftbench.records import LOOKUP, SELF, Candidate, DraftingMode, Request
 from draftbench.run_folder.key import keyed_hash
 from draftbench.run_folder.manifest import portable
@@ -67,7 +57,6 @@ from draftbench.sweep.engine_check import find_drafting
 from draftbench.sweep.engine_servers import Servers, arrival_times
 from draftbench.sweep.options import SLOTS, ServingOptions, SweepOptions, Watcher
 from draftbench.sweep.preparation import (
-    Check,
     Prepared,
     PromptMaker,
     check_drafts,
@@ -86,7 +75,6 @@ _CONTEXT_STEP, _CONTEXT_SLACK = 256, 64
 # Settings that tell apart two models of one name.
 _OF_WEIGHTS = ("ftype", "quantization")
 _MODELS = "give a directory with config.json, a .gguf file, or a hub id like org/name"
-_LEAVE_OUT = "leave it out of --drafts; the server's own drafting is measured anyway"
 # A text on which tokenizers of different families disagree.
 PROBE = 'def f(x):\n    return x + 12345  # naïve café, 東京 привет 🙂\t{"a": [1, 2]}'
 # An output layer has at most this many rows without a token: their number is rounded up.
@@ -126,7 +114,7 @@ def prepare_serving(
         if serving.server is not None and not DRAFT_KINDS[speculation.method].replayed:
             raise UsageError(
                 f"`{specs[name]}` cannot be replayed: only a server that drafts with it shows it",
-                hint=_LEAVE_OUT,
+                hint=LEAVE_OUT,
             )
     if serving.server is None:
         _check_starts(options, serving, list(speculations.values()), watcher)
@@ -164,36 +152,26 @@ def prepare_serving(
             f"`{models[0]}` cannot be replayed: the served model is not named",
             hint="name it with --target: its configuration and tokenizer are enough",
         )
-    checks: dict[Method, Check] = {
-        "draft-model": partial(
-            check_pair, target.source, traffic=counts_of(prompts), chats=summary.chats > 0
-        )
-    }
-    if heads := [specs[name] for name, each in speculations.items() if each.method == "eagle3"]:
-        obstacle = _no_states(options, build)
-        if obstacle and server is not None:
-            raise UsageError(f"`{heads[0]}` cannot be replayed: {obstacle}", hint=_LEAVE_OUT)
-        checks["eagle3"] = partial(
-            _check_head, target, engine, obstacle, server is not None, watcher
-        )
-    checked = check_drafts(options, specs, checks)
+    no_states = None
+    kinds = ((name, DRAFT_KINDS[each.method]) for name, each in speculations.items())
+    if heads := [specs[name] for name, kind in kinds if kind.replayed and kind.reads_states]:
+        no_states = _no_states(options, build)
+        if no_states and server is not None:
+            raise UsageError(f"`{heads[0]}` cannot be replayed: {no_states}", hint=LEAVE_OUT)
+    over = Serving(engine, running=server is not None, no_states=no_states, note=watcher.note)
+    pairing = Pairing(target.source, counts_of(prompts), summary.chats > 0, over)
+    checked = check_drafts(options, specs, pairing)
     candidates = checked.candidates
     if not candidates and (server is None or checked.refusals):
         raise checked.no_draft
-    # How the engine drafts when it has to translate tokens, and why it refuses heads, or drafts
-    # some of whose tokens replay translates.
+    # How the engine drafts when it has to translate tokens, and why it is not started with some.
     levels, refusals = {}, dict[str, str]()
     for name, source in checked.sources.items():
-        if speculations[name].method == "eagle3":
-            if words := _not_started(engine, source):
-                refusals[name] = f"it {words}"
-            continue
-        if needs_translation(target.source, source):
+        method = speculations[name].method
+        if method == "draft-model" and needs_translation(target.source, source):
             speculations[name] = replace(speculations[name], translated=True)
-        if not keeps_ids(target.source, source):
-            for answer in engine_answers(pair_facts(target.source, source)):
-                if engine_called(answer.engine) == engine and answer.standing == "refuses":
-                    refusals[name] = answer.reason
+        if refusal := SERVED[method].refused_by(engine, target.source, source):
+            refusals[name] = refusal
     for candidate in candidates:
         level = _level_served(engine, speculations[candidate.draft], candidate.quant)
         refusal = refusals.get(candidate.draft)
@@ -537,53 +515,6 @@ class ServerText:
     def shown(self, tokens: Sequence[int]) -> str | None:
         """None, since not every server says what ids mean."""
         return None
-
-
-def _check_head(
-    target: EngineTarget,
-    engine: str,
-    obstacle: str | None,
-    running: bool,
-    watcher: Watcher,
-    head: ModelSource,
-) -> tuple[str, ...] | None:
-    """The caveats of a head that is replayed here; None if only the engine can run it, for example
-    because of an `obstacle` to computing the target's states here. A `running` server of the user
-    does not start with it.
-
-    Raises:
-        PairError: it does not fit the target.
-        ModelError: the engine is not started with it either.
-    """
-    name, caveats, refusal = f"eagle3:{head.name}", tuple[str, ...](), None
-    try:
-        if not (head.local or head.on_hub):
-            raise ModelError("it is not on this machine", hint=_MODELS)
-        caveats, refusal = check_fit(target.source, head), _not_started(engine, head)
-        wrong, not_run = misfits(target.source, head)
-        if wrong:
-            raise unfit(target.source, head, wrong)
-        obstacle = obstacle or next(iter(not_run), None)
-    except PairError:
-        raise
-    except ModelError as error:  # the engine may run where it can be read
-        obstacle = error.message
-    if obstacle is None:
-        return caveats
-    if running or refusal:
-        why = f"{engine} {refusal}, and " if refusal else ""
-        raise ModelError(f"`{name}`: {why}it cannot be replayed: {obstacle}", hint=_LEAVE_OUT)
-    for caveat in (*caveats, f"it is not replayed, but counted by the engine: {obstacle}"):
-        watcher.note(f"note on {name}: {caveat}", always=True)
-    return None
-
-
-def _not_started(engine: str, head: ModelSource) -> str | None:
-    """Why an engine is not started with a head."""
-    rules = ENGINE_RULES.get(engine)
-    if rules is not None and rules.converts and not head.spec.endswith(".gguf"):
-        return f"takes a .gguf file, which {CONVERT_HEAD} makes"
-    return misread_by(head.raw_config, "eagle3").get(engine)
 
 
 def _no_states(options: SweepOptions, build: Build) -> str | None:

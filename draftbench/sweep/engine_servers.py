@@ -10,12 +10,12 @@ from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import NamedTuple
 
+from draftbench.drafts.speculation import Speculation
 from draftbench.engines.engine import Server, ServerFacts, ServerStart
 from draftbench.engines.start import server_threads
 from draftbench.errors import TrafficError
 from draftbench.measure.replay import ServedTarget
 from draftbench.measure.trajectories import PromptSample
-from draftbench.models.drafting import Speculation
 from draftbench.models.engine_rules import fewest_drafted
 from draftbench.records import LOOKUP, Candidate, DraftingMode, Key
 from draftbench.sweep.options import ServingOptions, SweepOptions, in_turn

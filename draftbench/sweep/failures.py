@@ -13,6 +13,7 @@ from pathlib import Path
 
 import torch
 
+from draftbench.drafts.kinds import parts_of
 from draftbench.errors import DraftbenchError, EngineError, ModelError, RunFolderError
 from draftbench.records import Candidate, Failure
 from draftbench.run_folder.manifest import portable
@@ -49,10 +50,10 @@ def timed_out(limit: float | None) -> ModelError:
     )
 
 
-def parts_missing(stack: Candidate) -> ModelError:
-    """The error for a stack with a part that could not be replayed."""
+def parts_missing(candidate: Candidate) -> ModelError:
+    """The error for a draft with a part that could not be replayed."""
     return ModelError(
-        f"prompt lookup and `{stack.fallback}` were not both replayed",
+        f"prompt lookup and `{parts_of(candidate)[-1]}` were not both replayed",
         hint="see which of them failed; the same command tries again",
     )
 

@@ -12,7 +12,7 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Protocol
 
-from draftbench.decoder.self_check import distribution_fault
+from draftbench.drafts.model.self_check import distribution_fault
 from draftbench.errors import AuditError, RunFolderError
 from draftbench.records import Candidate, Failure, Observation
 from draftbench.run_folder.folder import PrivateText, RunFolder

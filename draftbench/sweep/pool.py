@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from itertools import chain
 from typing import Any, Self
 
+from draftbench.drafts.kinds import parts_of
 from draftbench.errors import DraftbenchError, ModelError, RunFolderError, TrafficError
 from draftbench.measure.decoding import repeats_of
 from draftbench.measure.trajectories import ScoredResponse, refuse_foreign_log
@@ -129,7 +130,7 @@ class Pool:
             )
         if self.options.worker_count == 1:
             return
-        groups = {c: self.state.unreplayed(c) for c in candidates if not c.fallback}
+        groups = {c: self.state.unreplayed(c) for c in candidates if not parts_of(c)}
         responses = sum(len(group) for some in groups.values() for group in some)
         self._resize(sum(map(len, groups.values())))
         self.watcher.stage(f"replay by {len(self._workers)} workers", responses)
@@ -160,7 +161,7 @@ class Pool:
                 return None
             jobs: list[Step] = [step]
             match step:
-                case Replaying() if candidate.fallback:
+                case Replaying() if parts_of(candidate):
                     return failure(candidate, parts_missing(candidate))
                 case Replaying(groups):
                     self.watcher.stage("replay", sum(map(len, groups)), candidate)

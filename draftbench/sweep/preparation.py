@@ -10,9 +10,8 @@ import time
 import uuid
 from array import array
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import partial
 from importlib.util import find_spec
 from itertools import chain
 from pathlib import Path
@@ -31,6 +30,10 @@ from draftbench.decoder.device import (
     environment_threads,
     set_threads,
 )
+from draftbench.drafts.built_in import SERVED, WITH_WEIGHTS
+from draftbench.drafts.heads.config import checkpoint_of
+from draftbench.drafts.kinds import draft_name, kind_of, parsed
+from draftbench.drafts.loading import Pairing
 from draftbench.engines.secrets import without_values
 from draftbench.errors import (
     DraftbenchError,
@@ -42,24 +45,18 @@ from draftbench.errors import (
 )
 from draftbench.hub import names_model
 from draftbench.measure.prompts import LostAnswerError, Prompt, TargetText
-from draftbench.models.compatibility import check_pair, check_writes, context_length_of
-from draftbench.models.drafting import DRAFT_KINDS, Method, draft_name, parsed
-from draftbench.models.eagle import check_eagle
-from draftbench.models.heads import checkpoint_of
-from draftbench.models.mtp import check_mtp
+from draftbench.models.compatibility import check_writes, context_length_of
 from draftbench.models.prequantized import stored_level
 from draftbench.models.quantize import Build, check_level
 from draftbench.models.source import ModelSource
 from draftbench.records import (
     LOOKUP,
     SELF,
-    STACK,
     Candidate,
     DraftingMode,
     Environment,
     Failure,
     Request,
-    draft_of_stack,
 )
 from draftbench.run_folder.key import key_id, keyed_hash
 from draftbench.run_folder.manifest import (
@@ -79,9 +76,6 @@ from draftbench.traffic import Traffic, load
 from draftbench.traffic.summary import TrafficSummary, first_request
 
 DEFAULT_LIMIT = 256
-# Returns the caveats of a draft that can be measured here, raises if it cannot, or returns None if
-# only an engine can tell.
-Check = Callable[[ModelSource], tuple[str, ...] | None]
 
 
 class PromptMaker(Protocol):
@@ -155,20 +149,19 @@ def prepare_models(options: SweepOptions, command: str, watcher: Watcher) -> Pre
     target = ModelSource(options.target, options.trust)
     specs = specs_of(options)
     drafting = [spec for spec in specs.values() if spec not in (LOOKUP, SELF)]
-    models = [spec for spec in drafting if draft_of_stack(spec) is None]
+    models = [spec for spec in drafting if not kind_of(spec).parts(spec)]
     for spec in drafting:
-        method, model = parsed(spec)
-        kind = "stack" if spec not in models else "head" if method != "draft-model" else ""
-        if kind and options.mode is not DraftingMode.GREEDY:
-            raise UsageError(
-                f"`{spec}`: the built-in decoder drafts greedily with a {kind}",
-                hint=f"leave `--mode` out, or leave the {kind} out",
-            )
-        if not DRAFT_KINDS[method].built_in:
+        (_, model), kind = parsed(spec), kind_of(spec)
+        if not kind.built_in:
             folder = "" if model else f"; a folder of this name is ./{spec}"
             raise UsageError(
                 f"`{spec}`: only a serving engine can draft this way",
                 hint=f"name it with --engine{folder}",
+            )
+        if not kind.samples and options.mode is not DraftingMode.GREEDY:
+            raise UsageError(
+                f"`{spec}`: the built-in decoder drafts greedily with {kind.noun}",
+                hint=f"leave `--mode` out, or leave the {kind.noun.removeprefix('a ')} out",
             )
     for spec in (options.target, *(spec for spec in models if parsed(spec)[1])):
         checkpoint_of(spec, options.trust)
@@ -194,14 +187,8 @@ def prepare_models(options: SweepOptions, command: str, watcher: Watcher) -> Pre
             hint="choose a target whose layers keep keys and values",
         )
     prompts, summary = render(options, traffic, TargetText(target), context)
-    checks: dict[Method, Check] = {
-        "draft-model": partial(
-            check_pair, target, traffic=counts_of(prompts), chats=summary.chats > 0
-        ),
-        "eagle3": partial(check_eagle, target),
-        "mtp": check_mtp,
-    }
-    checked = check_drafts(options, specs, checks, refused)
+    pairing = Pairing(target, counts_of(prompts), chats=summary.chats > 0)
+    checked = check_drafts(options, specs, pairing, refused)
     if not checked.candidates:
         raise checked.no_draft
     if options.controls:
@@ -287,22 +274,21 @@ def _check_cards(options: SweepOptions, device: str, watcher: Watcher) -> None:
 
 def specs_of(options: SweepOptions) -> dict[str, str]:
     """The entries of `--drafts` by the names that the run gives them: the short name of the model,
-    unless it is taken. A stack, `ngram+NAME`, comes after its parts, which are measured too.
+    unless it is taken. What is put together comes after its parts, which are measured too.
     """
     specs: dict[str, str] = {}
-    stacks = {d: fallback for d in options.drafts if (fallback := draft_of_stack(d))}
-    alone = (draft for draft in options.drafts if draft not in stacks)
-    for spec in dict.fromkeys((*alone, *stacks.values(), *[LOOKUP] * bool(stacks))):
+    parts = {draft: kind_of(draft).parts(draft) for draft in options.drafts}
+    alone = (draft for draft in options.drafts if not parts[draft])
+    for spec in dict.fromkeys((*alone, *chain.from_iterable(map(reversed, parts.values())))):
         is_model = parsed(spec)[0] == "draft-model" and spec != SELF
         name = ModelSource(spec).name if is_model else draft_name(spec)
         # A folder may be called like a way of drafting.
-        reserved = is_model and (
-            name == SELF or draft_of_stack(name) is not None or parsed(name)[0] != "draft-model"
-        )
+        reserved = is_model and (name == SELF or kind_of(name).method != "draft-model")
         taken = name in specs or reserved
         specs[portable(spec) if taken else name] = spec
     names = {spec: name for name, spec in specs.items()}
-    return specs | {STACK + names[fallback]: draft for draft, fallback in stacks.items()}
+    together = {"+".join(names[part] for part in of): draft for draft, of in parts.items() if of}
+    return specs | together
 
 
 def read_requests(options: SweepOptions, watcher: Watcher) -> Traffic:
@@ -432,26 +418,27 @@ class CheckedDrafts:
 def check_drafts(
     options: SweepOptions,
     specs: Mapping[str, str],
-    checks: Mapping[Method, Check],
+    pairing: Pairing,
     refused_levels: Mapping[str, ModelError] = MappingProxyType({}),
 ) -> CheckedDrafts:
     """Find out which drafts can be measured at which levels, before any weights load; a checkpoint
-    that is stored at a level has no other. `checks` has a check for each method whose weights are
-    measured here.
+    that is stored at a level has no other.
     """
     checked = CheckedDrafts()
+    checks = SERVED if pairing.serving else WITH_WEIGHTS
     for name, spec in specs.items():
-        # What holds for the draft of a stack, which comes before it, holds for the stack.
-        if fallback := draft_of_stack(name):
-            if fallback in checked.sources:
-                checked.sources[name] = checked.sources[fallback]
-                checked.caveats[name] = checked.caveats[fallback]
-            levels = [each.quant for each in checked.candidates if each.draft == fallback]
+        # What holds for the part with weights, which comes before, holds for the whole.
+        if parts := kind_of(name).parts(name):
+            last = parts[-1]
+            if last in checked.sources:
+                checked.sources[name] = checked.sources[last]
+                checked.caveats[name] = checked.caveats[last]
+            levels = [each.quant for each in checked.candidates if each.draft == last]
             checked.candidates |= dict.fromkeys(Candidate(draft=name, quant=q) for q in levels)
             checked.failures += [
                 msgspec.structs.replace(each, candidate=Candidate(draft=name, quant=of.quant))
                 for each in checked.failures
-                if (of := each.candidate) is not None and of.draft == fallback
+                if (of := each.candidate) is not None and of.draft == last
             ]
             continue
         method, model = parsed(spec)
@@ -461,15 +448,12 @@ def check_drafts(
         # The checkpoint of layers that the target carries is the target's own.
         source, quants = ModelSource(model or options.target, options.trust), options.quants
         try:
-            caveats = checks[method](source)
+            caveats = checks[method].check(source, pairing)
             if caveats is None:
                 checked.candidates[Candidate(draft=name)] = None
                 continue
-            if method == "draft-model":
-                source.check_weights()
-                source.check_values()
-                if stored := stored_level(source):
-                    quants = (stored,)
+            if not kind_of(spec).reads_states and (stored := stored_level(source)):
+                quants = (stored,)
         # A checkpoint's own code may raise anything; the other drafts are still measured.
         except Exception as error:
             checked.refusals.append(known_error(f"the draft {name}", error))

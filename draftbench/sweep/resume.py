@@ -15,8 +15,12 @@ from typing import Any, NamedTuple
 
 import msgspec
 
+from draftbench.drafts.kinds import parts_of
+from draftbench.drafts.laws import AnyReplay
+from draftbench.drafts.stack.replay import combined
 from draftbench.measure.prompts import Prompt
-from draftbench.measure.step_costs import CostGrid, grid_for
+from draftbench.measure.step_costs import grid_for
+from draftbench.measure.timed_passes import CostGrid
 from draftbench.measure.trajectories import PromptSample, ScoredResponse, plan
 from draftbench.models.compatibility import context_length_of
 from draftbench.planner.what_to_measure import ks_to_decode, next_start, settled, timed_enough
@@ -31,9 +35,7 @@ from draftbench.records import (
     ModelFacts,
     Observation,
     Replay,
-    StackReplay,
     Trajectory,
-    stacked,
 )
 from draftbench.run_folder.folder import PrivateText, RunFolder
 from draftbench.run_folder.manifest import Manifest
@@ -136,14 +138,13 @@ class SweepState:
         effort = msgspec.structs.replace(known.effort, settled_after=after)
         return msgspec.structs.replace(known, effort=effort)
 
-    def along(self, candidate: Candidate) -> Mapping[Key, Replay | LookupReplay | StackReplay]:
-        """The replays of a candidate; for a stack, put together from those of its parts."""
+    def along(self, candidate: Candidate) -> Mapping[Key, AnyReplay]:
+        """The replays of a candidate, or those of its parts put together."""
         replays = self.observations.replays
-        if candidate.fallback is None:
+        if not (parts := parts_of(candidate)):
             return replays.get(candidate, {})
-        parts = (Candidate(draft=LOOKUP), candidate.fallback)
         rows = chain.from_iterable(replays.get(part, {}).values() for part in parts)
-        return {each.key: each for each in stacked(rows, [candidate.draft])}
+        return {each.key: each for each in combined(rows, [candidate.draft])}
 
     def used(self, candidate: Candidate | None) -> bool:
         """Whether anything was measured with a draft at its level, or with the target (None)."""
@@ -393,7 +394,7 @@ class SweepState:
         decoded = to_decode(trajectories, options.measure_requests)
         if not options.most_ks:
             decoded = trajectories  # besides timing, the sweep only writes these
-        parts = (candidate, candidate.fallback, Candidate(draft=LOOKUP))
+        parts = (candidate, *parts_of(candidate))
         run = self.run(
             lambda record: (
                 isinstance(record, Trajectory)

@@ -18,14 +18,16 @@ from typing import NamedTuple
 
 import torch
 
+from draftbench.drafts.check import check_models
+from draftbench.drafts.kinds import parsed
 from draftbench.errors import ModelError, UsageError
 from draftbench.measure.decoding import WARM_TOKENS, repeats_of
-from draftbench.measure.step_costs import LEAST_TURNS, PREFILL_TURNS, CostGrid
+from draftbench.measure.step_costs import LEAST_TURNS, PREFILL_TURNS
+from draftbench.measure.timed_passes import CostGrid
 from draftbench.measure.trajectories import RESPONSE_ROWS, PromptSample
 from draftbench.memory import format_size
-from draftbench.models.check import check_models, engine_sheet, memory_free, memory_here
+from draftbench.models.check import engine_sheet, memory_free, memory_here
 from draftbench.models.check_result import ModelSheet
-from draftbench.models.drafting import parsed
 from draftbench.models.source import ModelSource
 from draftbench.planner.what_to_measure import SHARE_OF_DECODING
 from draftbench.records import SAMPLES_PER_VISIT, SELF, Candidate

@@ -14,11 +14,14 @@ import msgspec
 import torch
 
 from draftbench.decoder.runner import clock_for
+from draftbench.drafts.built_in import load
+from draftbench.drafts.loading import Loading
+from draftbench.drafts.lookup.draft import LookupDraft
+from draftbench.drafts.model.draft import OwnDraft
 from draftbench.errors import DraftbenchError, ModelError
-from draftbench.measure.candidate import LoadedCandidate, MeasurementContext, load_draft
+from draftbench.measure.candidate import LoadedCandidate, MeasurementContext
 from draftbench.measure.decoding import decode_requests
 from draftbench.measure.prompts import TargetText
-from draftbench.measure.replay import replay
 from draftbench.measure.step_costs import LEAST_TURNS, time_steps
 from draftbench.measure.trajectories import ScoredResponse, generate, logged, score
 from draftbench.models.quantize import build_runner
@@ -165,27 +168,32 @@ class Worker:
         self._between(len(made))
 
     def _load(self, candidate: Candidate, task: Task) -> LoadedCandidate:
-        """Load the candidate's model or head, and keep its facts."""
+        """Load the candidate, and keep its facts if it has weights of its own."""
+        measurement = self.measurement
         if candidate.draft == LOOKUP:
-            return LoadedCandidate(candidate, None, self.measurement)
+            lookup = LookupDraft(measurement.lookup, measurement.target.device)
+            return LoadedCandidate(candidate, lookup, measurement)
         if candidate.draft == SELF:
-            return LoadedCandidate(candidate, self.measurement.target, self.measurement)
+            own = OwnDraft(measurement.target, measurement.mode)
+            return LoadedCandidate(candidate, own, measurement)
         self.watcher.note(f"loading {candidate}")
         known = task.loaded_as.get(candidate)
         least = known.least_rows if known else None
         assert task.longest is not None
-        draft, facts = load_draft(
-            candidate.draft,
-            self.prepared.drafts[candidate.draft],
-            replace(self.prepared.build, level=candidate.quant, least_rows=least),
-            self.prepared.target,
-            self.measurement.target,
-            task.longest,
+        loading = Loading(
+            candidate,
+            source=self.prepared.drafts[candidate.draft],
+            build=replace(self.prepared.build, level=candidate.quant, least_rows=least),
+            target=self.prepared.target,
+            runner=measurement.target,
+            mode=measurement.mode,
+            longest=task.longest,
         )
+        draft, facts = load(loading, measurement.lookup)
         caveats = self.prepared.caveats.get(candidate.draft, ())
         facts = msgspec.structs.replace(facts, caveats=(*caveats, *facts.caveats))
         self._keep_facts(facts, known)
-        return LoadedCandidate(candidate, draft, self.measurement)
+        return LoadedCandidate(candidate, draft, measurement)
 
     def _measure(
         self, loaded: LoadedCandidate, step: Writing | Replaying | Timing | Decoding
@@ -194,7 +202,7 @@ class Worker:
         match step:
             case Replaying(groups):
                 for group in groups:
-                    made = replay(loaded, group)
+                    made = loaded.replay(group)
                     self._keep(made)
                     self._between(len(made))
             case Timing(grid, enough):

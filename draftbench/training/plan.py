@@ -16,17 +16,19 @@ from typing import Any
 import torch
 from torch import nn
 
-from draftbench.acceptance.rounds import AnyReplay
 from draftbench.decoder.device import device_of, dtype_of, set_threads
 from draftbench.decoder.runner import Runner
+from draftbench.drafts.eagle3.weights import build_head, check_eagle, shape_of
+from draftbench.drafts.heads.config import methods_of
+from draftbench.drafts.heads.draft import replay_head
+from draftbench.drafts.kinds import DRAFT_KINDS, parsed
+from draftbench.drafts.laws import AnyReplay
+from draftbench.drafts.model.replay import replay_model
 from draftbench.errors import ModelError, UsageError
-from draftbench.measure.replay import ServedTarget, replay_head, replay_model
+from draftbench.measure.replay import ServedTarget
 from draftbench.measure.trajectories import GROUP, ScoredResponse
 from draftbench.memory import LOGIT_BYTES, format_size, memory_left, training_bytes
 from draftbench.models.compatibility import check_pair, context_length_of
-from draftbench.models.drafting import DRAFT_KINDS, parsed
-from draftbench.models.eagle import build_head, check_eagle, shape_of
-from draftbench.models.heads import methods_of
 from draftbench.models.prequantized import stored_level
 from draftbench.models.quantize import Build, build_runner
 from draftbench.models.source import ModelSource

@@ -4,7 +4,8 @@ import pytest
 from scenes import lookup, replayed, trajectory
 
 from draftbench.acceptance.breakdown import FALLING, RISING, breakdown, rounds_by_group
-from draftbench.acceptance.rounds import expected_rounds, law_of
+from draftbench.acceptance.rounds import expected_rounds
+from draftbench.drafts.laws import law_of
 from draftbench.records import Sampling
 
 

@@ -5,7 +5,8 @@ import pytest
 from scenes import replayed, trajectory
 
 from draftbench.acceptance import definitions as d
-from draftbench.acceptance.rounds import PositionLaw, Rounds, expected_rounds
+from draftbench.acceptance.rounds import Rounds, expected_rounds
+from draftbench.drafts.laws import PositionLaw
 from draftbench.records import DraftingMode
 
 

@@ -15,9 +15,11 @@ from draftbench.acceptance.breakdown import RISING, TEMPLATE
 from draftbench.acceptance.candidate_rounds import candidate_rounds, served_rounds
 from draftbench.acceptance.definitions import tokens_per_round
 from draftbench.acceptance.faults import contradiction, suspected_faults, template_may_differ
-from draftbench.acceptance.rounds import PositionLaw, StartLaw, expected_rounds
+from draftbench.acceptance.rounds import expected_rounds
 from draftbench.acceptance.summary import acceptance_report
-from draftbench.records import Candidate, DraftingMode, Replay, Sampling, Trajectory, stacked
+from draftbench.drafts.laws import PositionLaw, StartLaw
+from draftbench.drafts.stack.replay import combined
+from draftbench.records import Candidate, DraftingMode, Replay, Sampling, Trajectory
 from draftbench.run_folder.run import run_of
 
 NGRAM = Candidate(draft="ngram")
@@ -176,7 +178,7 @@ def test_prompt_lookup_and_heads_are_compared_by_the_starts_of_rounds(
 def test_each_part_of_a_stack_is_compared_where_it_drafts(row, contradicts):
     """Lookup finds two tokens from the start, both right; the draft is right from the fourth on."""
     parts = lookup((2, 0, 0, 0, 0), (2, 0, 0, 0, 0)), replay([0.0, 0.0, 0.0, 1.0, 1.0])
-    (stack,) = stacked(parts, ["small", "ngram+small"])
+    (stack,) = combined(parts, ["small", "ngram+small"])
     assert contradicts is of_two_requests(stack, row)
 
 

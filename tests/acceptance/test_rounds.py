@@ -11,16 +11,14 @@ from scenes import SMALL, decode, lookup, replay, trajectory
 
 from draftbench.acceptance.rounds import (
     MOST_READ,
-    HazardLaw,
-    PositionLaw,
     Rounds,
-    StartLaw,
     counted_rounds,
     expected_rounds,
-    law_of,
     rounds_at_each,
 )
-from draftbench.records import Candidate, Replay, stacked
+from draftbench.drafts.laws import HazardLaw, PositionLaw, StartLaw, law_of
+from draftbench.drafts.stack.replay import combined
+from draftbench.records import Candidate, Replay
 
 Round = tuple[int, int, int]  # proposed, accepted, cut
 
@@ -148,12 +146,12 @@ def stacks(draw):
     fallback = by_start("small")
     if not is_head:
         fallback = replay(counts(1), draftable=draw(st.integers(0, limit)))
-    (found,) = stacked([by_start("ngram"), fallback], ["small", "ngram+small"])
+    (found,) = combined([by_start("ngram"), fallback], ["small", "ngram+small"])
     return length, limit, found, is_head
 
 
 NOTHING_FOUND = lookup((0,) * 8, (0,) * 8, 6)
-(OF_A_MODEL,) = stacked(
+(OF_A_MODEL,) = combined(
     [NOTHING_FOUND, replay((1, 0, 1, 1, 0, 0, 1, 0), draftable=9)], ["small", "ngram+small"]
 )
 

@@ -9,8 +9,9 @@ from hypothesis import strategies as st
 from scenes import lookup, replayed, trajectory
 
 from draftbench.acceptance.definitions import tokens_per_round, uncut_accepted_length
-from draftbench.acceptance.rounds import PositionLaw, expected_rounds
+from draftbench.acceptance.rounds import expected_rounds
 from draftbench.acceptance.trees import best_tree, best_trees, rank_rates, walker
+from draftbench.drafts.laws import PositionLaw
 from draftbench.records import Sampling
 
 responses = st.lists(st.integers(0, 3), min_size=1, max_size=12)

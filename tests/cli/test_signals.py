@@ -13,12 +13,13 @@ import pytest
 
 from draftbench.cli.progress import TerminalWatcher
 from draftbench.cli.signals import TerminatedError, catch_sigterm, resumable
+from draftbench.drafts.model import draft as model_draft
+from draftbench.drafts.model.draft import ModelDraft
 from draftbench.errors import InterruptedRunError, ModelError
-from draftbench.measure import candidate
+from draftbench.measure.candidate import LoadedCandidate
 from draftbench.records import Replay
 from draftbench.run_folder.append_log import cannot_write
 from draftbench.run_folder.folder import MANIFEST, RunWriter
-from draftbench.sweep import worker
 from draftbench.sweep.failures import timed_out
 
 PATIENCE = 120
@@ -200,7 +201,7 @@ def goes_on(words):
     return f"finished work is kept in `{words[-1]}`; resume with: {again}"
 
 
-def late(loaded, group):
+def late(*_):
     raise timed_out(1.0)
 
 
@@ -212,13 +213,8 @@ def said_of(outcome):
 def test_a_candidate_over_its_time_leaves_the_command_that_goes_on(
     command, small_words, monkeypatch
 ):
-    replay = worker.replay
-
-    def late_for_models(loaded, group):
-        return (late if loaded.runner else replay)(loaded, group)
-
     with monkeypatch.context() as patch:
-        patch.setattr(worker, "replay", late_for_models)
+        patch.setattr(ModelDraft, "replay", late)
         outcome = command(*small_words)
     assert outcome.code == 1
     assert said_of(outcome)[-3:-1] == [
@@ -232,7 +228,7 @@ def test_a_candidate_over_its_time_leaves_the_command_that_goes_on(
 def test_where_no_candidate_is_left_it_goes_on_and_where_time_was_limited_more_is_advised(
     command, small_words, monkeypatch
 ):
-    monkeypatch.setattr(worker, "replay", late)
+    monkeypatch.setattr(LoadedCandidate, "replay", late)
     outcome = command(*small_words)
     assert (outcome.code, outcome.out) == (2, "")
     late_draft = "draft: it took longer than the 1 second of --candidate-timeout"
@@ -247,14 +243,14 @@ def test_where_no_candidate_is_left_it_goes_on_and_where_time_was_limited_more_i
 
 
 def test_what_cannot_be_loaded_is_not_said_to_go_on(command, small_words, monkeypatch):
-    build = candidate.build_runner
+    build = model_draft.build_runner
 
     def without_drafts(source, asked, draft):
         if draft is not None:
             raise ModelError("touched no layer", hint="another level")
         return build(source, asked, draft)
 
-    monkeypatch.setattr(candidate, "build_runner", without_drafts)
+    monkeypatch.setattr(model_draft, "build_runner", without_drafts)
     outcome = command(*small_words)
     assert outcome.code == 1
     assert "draft failed: touched no layer" in outcome.err

@@ -9,12 +9,13 @@ import torch
 import draftbench
 from draftbench.cli import main
 from draftbench.decoder.device import default_dtype
-from draftbench.decoder.drafters import ModelDrafter, ProposalRequest
-from draftbench.decoder.heads import HeadDrafter
+from draftbench.decoder.drafters import ProposalRequest
 from draftbench.decoder.quantized_linear import Int4CudaLinear
 from draftbench.decoder.runner import DecodeTask, HiddenStates
 from draftbench.decoder.sampling import Uniforms
-from draftbench.models.eagle import build_head
+from draftbench.drafts.eagle3.weights import build_head
+from draftbench.drafts.heads.head import HeadDrafter
+from draftbench.drafts.model.drafter import ModelDrafter
 from draftbench.models.quantize import Build, build_runner
 from draftbench.models.source import ModelSource
 from draftbench.records import DraftingMode, Sampling

@@ -16,9 +16,9 @@ from transformers import LlamaConfig
 
 from draftbench.decoder import attention
 from draftbench.decoder.cuda_graphs import STRIDE
-from draftbench.decoder.heads import HeadDrafter
 from draftbench.decoder.runner import HiddenStates, HostClock
 from draftbench.decoder.speculate import decode
+from draftbench.drafts.heads.head import HeadDrafter
 from draftbench.errors import ModelError
 from tests.decoder.test_eagle import head_of, task
 from tests.decoder.test_runners import (

@@ -16,12 +16,13 @@ from draftbench.decoder import cuda_graphs, llama, runner
 from draftbench.decoder.attention import PIECE
 from draftbench.decoder.cuda_graphs import CudaGraphs, RecordedPasses
 from draftbench.decoder.device import default_dtype, make_ready
-from draftbench.decoder.drafters import ModelDrafter, Proposal, ProposalRequest, _Draft
+from draftbench.decoder.drafters import Proposal, ProposalRequest
 from draftbench.decoder.llama import LlamaRunner
 from draftbench.decoder.quantized_linear import kernel_of
 from draftbench.decoder.runner import clock_for
 from draftbench.decoder.sampling import TOP_P_CANDIDATES
 from draftbench.decoder.speculate import _target_tokens
+from draftbench.drafts.model.drafter import ModelDrafter, _Draft
 from draftbench.memory import LEVELS
 from draftbench.records import DraftingMode, Sampling
 from tests.decoder.operations import Operations

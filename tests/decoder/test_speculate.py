@@ -13,15 +13,17 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scripted import ScriptedClock, TimedRunner
 
-from draftbench.acceptance.rounds import expected_rounds, law_of
-from draftbench.decoder import drafters
-from draftbench.decoder.drafters import LookupDrafter, LookupIndex, ModelDrafter
+from draftbench.acceptance.rounds import expected_rounds
 from draftbench.decoder.runner import DecodeTask, HostClock
 from draftbench.decoder.sampling import Uniforms
 from draftbench.decoder.scripted_model import markov
 from draftbench.decoder.speculate import Batch, decode, decode_all
+from draftbench.drafts.laws import law_of
+from draftbench.drafts.lookup.draft import LookupDrafter, replay_lookup
+from draftbench.drafts.lookup.index import LookupIndex
+from draftbench.drafts.model.drafter import ModelDrafter
+from draftbench.drafts.model.replay import replay_model
 from draftbench.measure.prompts import Prompt
-from draftbench.measure.replay import replay_lookup, replay_model
 from draftbench.measure.trajectories import ScoredResponse
 from draftbench.records import Candidate, DraftingMode, Request, Sampling
 from tests.decoder.operations import Operations
@@ -309,7 +311,7 @@ def test_a_round_reads_the_device_once_and_drafting_never(
         drafting.append(reads.total() - before)
         return proposals
 
-    monkeypatch.setattr(drafters.ModelDrafter, "propose", watched)
+    monkeypatch.setattr(ModelDrafter, "propose", watched)
     batch = batch_of(runner, ModelDrafter(runner, mode), rows, samplings)
     batch.advance()  # the prompts, and a round
     for _ in range(2):

@@ -4,10 +4,10 @@ import scenes
 import torch
 from scenes import EMBEDDED
 
+from draftbench.drafts.eagle3.weights import build_head
+from draftbench.drafts.heads.draft import replay_head
 from draftbench.measure.prompts import Prompt
-from draftbench.measure.replay import replay_head
 from draftbench.measure.trajectories import ScoredResponse
-from draftbench.models.eagle import build_head
 from draftbench.models.quantize import Build, build_runner
 from draftbench.models.source import ModelSource
 from draftbench.records import Candidate, Request, Sampling

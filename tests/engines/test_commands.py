@@ -5,10 +5,10 @@ import sys
 
 import pytest
 
+from draftbench.drafts.speculation import speculation_of
 from draftbench.engines.commands import launch
 from draftbench.engines.engine import ServerStart
 from draftbench.errors import EngineError, UsageError
-from draftbench.models.drafting import speculation_of
 from draftbench.records import NGRAMS, DraftingMode
 
 PYTHON = f"{sys.executable} -m"

@@ -12,6 +12,7 @@ import pytest
 import torch
 from engines.replayed_head import EMBEDDED, ReplayedHead
 
+from draftbench.drafts.speculation import speculation_of
 from draftbench.engines.client import Fault
 from draftbench.engines.connect import connect
 from draftbench.engines.counters import since
@@ -19,7 +20,6 @@ from draftbench.engines.drive import drive
 from draftbench.engines.engine import Ask, ServerStart
 from draftbench.engines.start import started
 from draftbench.engines.vllm import Vllm
-from draftbench.models.drafting import speculation_of
 from draftbench.models.quantize import Build, build_runner
 from draftbench.models.source import ModelSource
 from draftbench.records import NEAR_TIE_MARGIN, NGramSizes, Sampling

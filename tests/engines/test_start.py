@@ -10,12 +10,12 @@ from pathlib import Path
 import psutil
 import pytest
 
+from draftbench.drafts.speculation import speculation_of
 from draftbench.engines import start as starting
 from draftbench.engines.engine import ServerStart
 from draftbench.engines.start import server_threads, started
 from draftbench.engines.vllm import MODEL_RUNNER
 from draftbench.errors import EngineError
-from draftbench.models.drafting import speculation_of
 
 ENGINE = shlex.join([sys.executable, "-S", str(Path(__file__).with_name("scripted_engine.py"))])
 

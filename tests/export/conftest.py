@@ -5,8 +5,8 @@ import random
 import pytest
 import scenes
 
+from draftbench.drafts.speculation import speculation_of
 from draftbench.export.serve_plan import ServePlan
-from draftbench.models.drafting import speculation_of
 from draftbench.records import Candidate, NGramSizes
 from draftbench.run_folder.folder import RunFolder
 

@@ -7,9 +7,9 @@ import pytest
 import yaml
 from scenes import EMBEDDED
 
+from draftbench.drafts.speculation import Speculation
 from draftbench.errors import EngineError, UsageError
 from draftbench.export.configurations import configure
-from draftbench.models.drafting import Speculation
 from draftbench.models.engine_rules import ENGINE_RULES
 from draftbench.records import DraftingMode, Sampling
 

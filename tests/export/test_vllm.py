@@ -15,8 +15,8 @@ import subprocess
 import pytest
 from scenes import EMBEDDED
 
+from draftbench.drafts.speculation import speculation_of
 from draftbench.export.configurations import configure
-from draftbench.models.drafting import speculation_of
 from draftbench.models.engine_rules import ENGINE_RULES
 from draftbench.records import DraftingMode
 

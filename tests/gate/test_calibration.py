@@ -12,7 +12,8 @@ import pytest
 from scenes import ratio
 
 from draftbench.acceptance.definitions import quotient
-from draftbench.acceptance.rounds import Floats, PositionLaw, expected_rounds
+from draftbench.acceptance.rounds import Floats, expected_rounds
+from draftbench.drafts.laws import PositionLaw
 from draftbench.gate.noninferiority import Verdict, gain_of
 
 TRIALS = 400

@@ -7,10 +7,12 @@ import pytest
 import torch
 from scripted import ScriptedClock, TimedRunner
 
-from draftbench.decoder.drafters import LookupDrafter, ModelDrafter
 from draftbench.decoder.runner import HostClock
 from draftbench.decoder.scripted_model import markov
 from draftbench.decoder.speculate import decode, decode_all
+from draftbench.drafts.lookup.draft import LookupDrafter
+from draftbench.drafts.model.draft import ModelDraft
+from draftbench.drafts.model.drafter import ModelDrafter
 from draftbench.measure.candidate import LoadedCandidate, MeasurementContext
 from draftbench.measure.decoding import decode_requests
 from draftbench.measure.prompts import Prompt
@@ -45,9 +47,14 @@ def measurement():
     )
 
 
+def candidate(runner, measurement):
+    draft = ModelDraft(runner, measurement.target, measurement.mode)
+    return LoadedCandidate(DRAFT, draft, measurement)
+
+
 @pytest.fixture
 def loaded(measurement):
-    return LoadedCandidate(DRAFT, chain(WRONG, measurement.clock, 0.25), measurement)
+    return candidate(chain(WRONG, measurement.clock, 0.25), measurement)
 
 
 @pytest.fixture
@@ -135,7 +142,7 @@ class TiringClock(ScriptedClock):
 def test_a_machine_that_slows_down_slows_the_cells_of_a_batch_alike(measurement, responses):
     clock = TiringClock()
     tiring = replace(measurement, clock=clock, target=chain(NEXT, clock, 1.0))
-    loaded = LoadedCandidate(DRAFT, chain(NEXT, clock, 0.25), tiring)
+    loaded = candidate(chain(NEXT, clock, 0.25), tiring)
     (rows,) = decode_requests(loaded, responses("abcdefgh"), (2,), 2)
     # In the order of time, as each takes longer than the one before; rows share them.
     plain, fast = (

@@ -12,13 +12,17 @@ from scripted import ScriptedClock, TimedRunner
 from transformers import AutoModelForCausalLM, MixtralConfig
 
 from draftbench.decoder.any_transformer import TransformersRunner
-from draftbench.decoder.eagle import EagleHead
 from draftbench.decoder.linear import unquantized_linear
 from draftbench.decoder.llama import LlamaRunner
 from draftbench.decoder.runner import HostClock
+from draftbench.drafts.eagle3.head import EagleHead
+from draftbench.drafts.eagle3.weights import rotary_of, shape_of
+from draftbench.drafts.heads.draft import HeadDraft
+from draftbench.drafts.lookup.draft import LookupDraft
+from draftbench.drafts.model.draft import ModelDraft, OwnDraft
 from draftbench.measure.candidate import LoadedCandidate, MeasurementContext
-from draftbench.measure.step_costs import CostGrid, grid_for, time_steps
-from draftbench.models.eagle import rotary_of, shape_of
+from draftbench.measure.step_costs import grid_for, time_steps
+from draftbench.measure.timed_passes import CostGrid
 from draftbench.records import Candidate, DraftingMode
 
 HEAD = Candidate(draft="eagle3:head")
@@ -43,7 +47,10 @@ def measurement():
 
 @pytest.fixture
 def small(measurement):
-    return LoadedCandidate(DRAFT, runner(measurement.clock, 0.25, 0.0625), measurement)
+    drafting = ModelDraft(
+        runner(measurement.clock, 0.25, 0.0625), measurement.target, measurement.mode
+    )
+    return LoadedCandidate(DRAFT, drafting, measurement)
 
 
 def always(points):
@@ -88,7 +95,13 @@ def test_all_contexts_are_timed_in_one_cache_that_is_filled_once(measurement, sm
 
 
 def test_a_proposal_of_prompt_lookup_costs_no_pass(measurement):
-    found = seconds(time_steps(LoadedCandidate(NGRAM, None, measurement), GRID, always))
+    found = seconds(
+        time_steps(
+            LoadedCandidate(NGRAM, LookupDraft(measurement.lookup, "cpu"), measurement),
+            GRID,
+            always,
+        )
+    )
     assert {key: taken for key, taken in found.items() if key[0]} == {
         ("ngram", "proposal", 4, 10): (0.0,) * 6,
         ("ngram", "proposal", 4, 20): (0.0,) * 6,
@@ -103,7 +116,8 @@ def test_a_head_is_timed_where_it_catches_up_where_it_steps_and_over_prompts(mea
         shape, random_heads.tensors(config), target.embedding, rotary_of(shape),
         unquantized_linear, torch.float32, "cpu", 128,
     )  # fmt: skip
-    loaded = LoadedCandidate(HEAD, head, replace(measurement, target=target, clock=HostClock()))
+    measurement = replace(measurement, target=target, clock=HostClock())
+    loaded = LoadedCandidate(HEAD, HeadDraft(head, target), measurement)
     points = time_steps(loaded, replace(GRID, largest_k=2, concurrency=2, prompts=()), always)
     assert {key for key in seconds(points) if key[0]} == {
         ("eagle3:head", what, n, context)
@@ -126,7 +140,7 @@ def test_passes_of_every_size_that_a_round_may_need_are_timed(largest_k, sizes):
 
 
 def test_what_does_not_fit_a_models_context_is_not_timed(measurement, small):
-    small.runner.context_length = 12
+    small.draft.runner.context_length = 12
     found = seconds(time_steps(small, GRID, always))
     assert {key[1:] for key in found if key[0]} == {
         ("step", 1, 10),
@@ -152,9 +166,8 @@ def test_all_points_are_visited_in_turn_until_it_is_enough(measurement, monkeypa
         return forward(self, tokens, cache, **how)
 
     monkeypatch.setattr(TimedRunner, "forward", watched)
-    time_steps(
-        LoadedCandidate(Candidate(draft="self"), measurement.target, measurement), ONE_POINT, enough
-    )
+    own = OwnDraft(measurement.target, measurement.mode)
+    time_steps(LoadedCandidate(Candidate(draft="self"), own, measurement), ONE_POINT, enough)
     filling, steps, prompt = [10], [1, 1, 1, 2, 2, 2], [8, 8]
     assert visited == filling + 3 * (steps + prompt) + 2 * steps
     assert judged == [{6}, {8}, {10}]
@@ -167,12 +180,12 @@ def test_a_draft_whose_device_queues_is_timed_k_steps_at_a_time(
     """Three turns, each a warm repeat and two timed ones of every size; a step's seconds are the
     same.
     """
-    small.runner.device = device
+    small.draft.runner.device = device
     read = []
     forward = TimedRunner.forward
 
     def watched(self, tokens, cache, **how):
-        read.extend([len(tokens)] * (self is small.runner))
+        read.extend([len(tokens)] * (self is small.draft.runner))
         return forward(self, tokens, cache, **how)
 
     monkeypatch.setattr(TimedRunner, "forward", watched)
@@ -213,7 +226,9 @@ def test_passes_of_a_mixture_are_counted_with_the_experts_that_they_read(measure
     model = AutoModelForCausalLM.from_config(MixtralConfig(**heads, **sizes)).eval()
     target = TransformersRunner(model, "none")
     mixed = replace(measurement, target=target, clock=HostClock())
-    points = time_steps(LoadedCandidate(DRAFT, target, mixed), ONE_POINT, always)
+    points = time_steps(
+        LoadedCandidate(DRAFT, OwnDraft(target, mixed.mode), mixed), ONE_POINT, always
+    )
     read = {p.new_tokens: p.experts_read for p in points if p.what == "step"}
     assert read[1] == 2
     assert 2 <= read[2] <= 4

@@ -4,9 +4,9 @@ import pytest
 import torch
 
 from draftbench.decoder.scripted_model import ScriptedRunner, markov
+from draftbench.drafts.model.replay import replay_model
 from draftbench.errors import ModelError
 from draftbench.measure import teacher
-from draftbench.measure.replay import replay_model
 from draftbench.measure.teacher import teacher_forced
 from draftbench.records import Candidate, DraftingMode
 

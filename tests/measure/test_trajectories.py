@@ -7,10 +7,10 @@ import msgspec
 import pytest
 import torch
 
-from draftbench.decoder.drafters import ModelDrafter
 from draftbench.decoder.runner import HostClock
 from draftbench.decoder.scripted_model import ScriptedRunner
 from draftbench.decoder.speculate import decode
+from draftbench.drafts.model.drafter import ModelDrafter
 from draftbench.errors import TrafficError
 from draftbench.measure import trajectories
 from draftbench.measure.prompts import Prompt

@@ -10,12 +10,13 @@ from measure.conftest import _source
 from transformers import AutoModelForCausalLM, AutoTokenizer
 from transformers.generation import candidate_generator
 
-from draftbench.acceptance.rounds import expected_rounds, law_of
-from draftbench.decoder.drafters import ModelDrafter
+from draftbench.acceptance.rounds import expected_rounds
 from draftbench.decoder.runner import DecodeTask, HostClock
 from draftbench.decoder.sampling import Uniforms
 from draftbench.decoder.speculate import decode
-from draftbench.measure.replay import replay_model
+from draftbench.drafts.laws import law_of
+from draftbench.drafts.model.drafter import ModelDrafter
+from draftbench.drafts.model.replay import replay_model
 from draftbench.models.quantize import Build, build_runner
 from draftbench.models.translation import translated
 from draftbench.records import Candidate, DraftingMode, Sampling

@@ -21,10 +21,10 @@ from transformers import AutoModelForCausalLM, MambaConfig
 from draftbench.decoder import linear, quantized_linear
 from draftbench.decoder.any_transformer import TransformersRunner
 from draftbench.decoder.linear import has_fbgemm, multiplies_bfloat16
+from draftbench.drafts.mtp.weights import build_mtp
 from draftbench.errors import ModelError
 from draftbench.memory import INT4_GROUP, LEVELS
 from draftbench.models import quantize
-from draftbench.models.mtp import build_mtp
 from draftbench.models.quantize import Build, build_runner, check_level, level_table
 from draftbench.models.source import ModelSource
 

@@ -8,7 +8,8 @@ from hypothesis import strategies as st
 from scenes import INT4, NGRAM, SELF_DRAFT, SMALL, lookup
 
 from draftbench.acceptance.candidate_rounds import candidate_rounds
-from draftbench.acceptance.rounds import StartLaw, expected_rounds
+from draftbench.acceptance.rounds import expected_rounds
+from draftbench.drafts.laws import StartLaw
 from draftbench.planner.passes import PASS_DRAWS, Block, Passes, between, blocks_of, rising
 from draftbench.records import Candidate
 

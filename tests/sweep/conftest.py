@@ -12,7 +12,8 @@ import scenes
 from scenes import EMBEDDED
 from sweep.engine import FakeEngine, fake_drive
 
-from draftbench.records import DraftingMode, LookupReplay, StackReplay
+from draftbench.drafts.stack.replay import StackReplay
+from draftbench.records import DraftingMode, LookupReplay
 from draftbench.run_folder.run import read_run
 from draftbench.sweep import SweepOptions, engine_ask, engine_check, engine_prepare, prepare, worker
 from draftbench.sweep.measure import measure_sweep

@@ -12,8 +12,10 @@ from safetensors.torch import load_file, save_file
 from scenes import with_fields
 
 from draftbench.decoder.llama import LlamaRunner
+from draftbench.drafts.model import draft as model_draft
+from draftbench.drafts.model.draft import ModelDraft
 from draftbench.errors import ModelError, RunFolderError
-from draftbench.measure import candidate, decoding, trajectories
+from draftbench.measure import decoding, trajectories
 from draftbench.records import Candidate
 from draftbench.sweep import worker
 from draftbench.sweep.failures import reason_of
@@ -149,14 +151,13 @@ def models_replay(monkeypatch):
     """Do something before every group that a model replays."""
 
     def models_replay(before):
-        replay = worker.replay
+        replay = ModelDraft.replay
 
-        def instead(loaded, group):
-            if loaded.runner is not None:
-                before()
-            return replay(loaded, group)
+        def instead(self, *given):
+            before()
+            return replay(self, *given)
 
-        monkeypatch.setattr(worker, "replay", instead)
+        monkeypatch.setattr(ModelDraft, "replay", instead)
 
     return models_replay
 
@@ -209,7 +210,7 @@ def test_a_run_folder_that_cannot_be_written_ends_the_sweep(tmp_path, small, mod
 
 
 def test_a_drafts_weights_are_gone_before_the_next_ones_are_loaded(small, monkeypatch):
-    build, loaded = candidate.build_runner, []
+    build, loaded = model_draft.build_runner, []
 
     def watched(source, how, draft):
         assert [runner for runner in loaded if runner() is not None] == []
@@ -219,7 +220,7 @@ def test_a_drafts_weights_are_gone_before_the_next_ones_are_loaded(small, monkey
             loaded.append(weakref.ref(runner))
         return runner, facts
 
-    monkeypatch.setattr(candidate, "build_runner", watched)
+    monkeypatch.setattr(model_draft, "build_runner", watched)
     drafts = small.models / "draft", small.copy("draft", "copy")
     assert small.found(*drafts, measure="replay").failures == ()
     assert len(loaded) == 2

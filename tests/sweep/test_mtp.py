@@ -8,10 +8,11 @@ import random_mtp
 from sweep.conftest import rows_as_replayed
 from transformers import Glm4MoeForCausalLM
 
+from draftbench.drafts.check import check_models
+from draftbench.drafts.kinds import parts_of
+from draftbench.drafts.stack.replay import StackReplay
 from draftbench.errors import PairError
-from draftbench.models.check import check_models
 from draftbench.models.source import ModelSource
-from draftbench.records import StackReplay
 
 
 @pytest.fixture
@@ -54,7 +55,7 @@ def test_behind_prompt_lookup_every_decoded_round_is_the_one_that_the_parts_repl
     run = small.found("ngram+mtp", **how, target=str(target(layers)), measure_requests=3)
     assert [str(candidate) for candidate in run.candidates] == ["mtp", "ngram", "ngram+mtp"]
     stacked = [record for record in run.replays if isinstance(record, StackReplay)]
-    assert {row.k for row in rows_as_replayed(run) if row.candidate.fallback} == {1, 3}
+    assert {row.k for row in rows_as_replayed(run) if parts_of(row.candidate)} == {1, 3}
     assert {bool(n) for record in stacked for n in record.lookup.proposed} == {True, False}
 
 

@@ -18,12 +18,13 @@ from scenes import with_fields
 from draftbench.errors import ModelError, UsageError
 from draftbench.hub import Trust
 from draftbench.measure import trajectories
+from draftbench.measure.candidate import LoadedCandidate
 from draftbench.records import Candidate, WorkerFacts
 from draftbench.run_folder import run as run_folder
 from draftbench.run_folder.folder import PrivateText
 from draftbench.run_folder.manifest import environment
 from draftbench.run_folder.run import read_run
-from draftbench.sweep import pool, preparation, resume, worker
+from draftbench.sweep import pool, preparation, resume
 from draftbench.sweep.failures import failure
 from draftbench.sweep.options import RayCluster, workers_named
 from draftbench.sweep.places import Here, WorkerDiedError
@@ -440,7 +441,7 @@ def test_a_draft_that_fails_in_the_second_wave_is_left_out_of_later_ones(
     """Six requests come as two, two and two, a group each."""
     monkeypatch.setattr(run_folder, "WAVE", 2)
     monkeypatch.setattr(resume, "settled", lambda run, _: False)
-    tried, replay = [], worker.replay
+    tried, replay = [], LoadedCandidate.replay
 
     def failing(loaded, group):
         tried.append(loaded.candidate.draft)
@@ -448,7 +449,7 @@ def test_a_draft_that_fails_in_the_second_wave_is_left_out_of_later_ones(
             raise RuntimeError("broken")
         return replay(loaded, group)
 
-    monkeypatch.setattr(worker, "replay", failing)
+    monkeypatch.setattr(LoadedCandidate, "replay", failing)
     found = read_run(crew(until="settled", workers=workers))
     assert (tried.count("draft"), tried.count("ngram")) == (2, 3)
     assert [failed.candidate.draft for failed in found.failures] == ["draft"]

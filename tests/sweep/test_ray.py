@@ -221,13 +221,13 @@ def test_workers_end_with_a_sweep_that_is_killed_and_the_same_command_resumes(
 QUOTES = """
 import sys
 from transformers import LlamaForCausalLM as Model
-from draftbench.sweep import worker
+from draftbench.measure.candidate import LoadedCandidate
 def replay(loaded, group):
     quoted = " ".join(map(str, group[0].prompt.tokens))
     print(quoted, flush=True)
     print(quoted, file=sys.stderr, flush=True)
     raise ValueError(quoted)
-worker.replay = replay
+LoadedCandidate.replay = replay
 """
 
 

@@ -3,7 +3,7 @@
 import random_heads
 from sweep.conftest import rows_as_replayed
 
-from draftbench.records import StackReplay
+from draftbench.drafts.stack.replay import StackReplay
 
 
 def test_every_decoded_round_of_a_stack_is_the_one_that_its_parts_replays_say(small, tmp_path):

@@ -6,10 +6,10 @@ from collections.abc import Iterator
 from typing import Any
 
 from draftbench.decoder.any_transformer import TransformersRunner
-from draftbench.decoder.mtp import MtpHead
 from draftbench.decoder.runner import Runner
+from draftbench.drafts.mtp.head import MtpHead
+from draftbench.drafts.mtp.own_draft import own_draft_of
 from draftbench.errors import ModelError, PairError
-from draftbench.models.own_draft import own_draft_of
 from draftbench.models.prequantized import stored_level
 from draftbench.models.quantize import Build, check_level, check_level_goes_with, model_facts
 from draftbench.models.source import ModelSource

@@ -1,5 +1,4 @@
-"""Finds out whether a target carries layers that draft for it (multi-token prediction), and which
-engines use them.
+"""Which models carry layers that draft for them, and which engines use them.
 
 A count of layers in config.json tells, else its model type, and without the file the model's name.
 The file is read without transformers, which would fill in defaults. Model types come from vLLM 0.32
@@ -14,13 +13,18 @@ import re
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
-from draftbench.models.check_result import OwnDraft
-from draftbench.models.drafting import Speculation
-from draftbench.models.engine_rules import ENGINE_RULES
-
 # Fields of config.json that count the layers, at the top or one level down.
 FIELDS = ("num_nextn_predict_layers", "num_mtp_layers", "mtp_num_hidden_layers", "num_mtp_modules")
 _ALL, _SERVERS, _NOT_READ = "vllm sglang transformers", "vllm sglang", "llama.cpp tensorrt-llm"
+
+
+class OwnLayers(NamedTuple):
+    """The layers that a target carries to draft for itself."""
+
+    why: str  # what tells that it carries them
+    engines: tuple[str, ...]  # that use them, or may
+    field: str | None = None  # of config.json, which counts them; None: it does not
+    layers: int | None = None  # how many; None: not counted
 
 
 class Family(NamedTuple):
@@ -64,8 +68,8 @@ FAMILIES = (
 )
 
 
-def own_draft_of(config: Mapping[str, Any]) -> OwnDraft | None:
-    """The layers that a target with this config.json carries to draft for itself."""
+def own_layers_of(config: Mapping[str, Any]) -> OwnLayers | None:
+    """Those of a target with this config.json; None if it carries none."""
     parts = [config, *(part for part in config.values() if isinstance(part, dict))]
     types = [part.get("model_type") for part in parts]
     family = next((f for f in FAMILIES for kind in f.types.split() if kind in types), None)
@@ -77,28 +81,23 @@ def own_draft_of(config: Mapping[str, Any]) -> OwnDraft | None:
     }
     for field, layers in counts.items():
         if isinstance(layers, int) and layers > 0:
-            return _own_draft(family, f"{field} is {layers} in its configuration", field, layers)
+            why = f"{field} is {layers} in its configuration"
+            return OwnLayers(why, _using(family), field, layers)
     if counts or family is None or family.counted:
         return None
     kind = next(kind for kind in types if kind in family.types.split())
-    return _own_draft(family, f"models of type {kind} do; its configuration does not count them")
+    why = f"models of type {kind} do; its configuration does not count them"
+    return OwnLayers(why, _using(family))
 
 
-def own_draft_by_name(target: str) -> OwnDraft | None:
-    """The layers that models of this path or hub id carry to draft for themselves."""
+def own_layers_by_name(target: str) -> OwnLayers | None:
+    """Those that models of this path or hub id carry; None if none is known to."""
     name = target.rstrip("/").rpartition("/")[2].lower()
     family = next((f for f in FAMILIES if re.search(f.names, name)), None)
     if family is None:
         return None
-    return _own_draft(family, "models of its name do; its configuration was not read")
+    return OwnLayers("models of its name do; its configuration was not read", _using(family))
 
 
-def _own_draft(
-    family: Family | None, why: str, field: str | None = None, layers: int | None = None
-) -> OwnDraft:
-    using = f"{family.engines if family else ''} {_NOT_READ}".split()
-    own = Speculation("mtp", None, 1)
-    rows = ENGINE_RULES.items()
-    options = {rules.name: rules.option(own) for name, rules in rows if name in using}
-    unused = tuple(rules.name for name, rules in rows if name not in using)
-    return OwnDraft(field, layers, why, options, unused)
+def _using(family: Family | None) -> tuple[str, ...]:
+    return tuple(f"{family.engines if family else ''} {_NOT_READ}".split())

@@ -12,11 +12,11 @@ from statistics import NormalDist
 
 import torch
 
-from draftbench.decoder.drafters import ModelDrafter
 from draftbench.decoder.runner import DecodeTask, HostClock
 from draftbench.decoder.sampling import Uniforms, distribution
 from draftbench.decoder.scripted_model import ScriptedRunner, markov
 from draftbench.decoder.speculate import decode_all
+from draftbench.drafts.model.drafter import ModelDrafter
 from draftbench.records import DraftingMode, Sampling
 
 VOCABULARY, LENGTH, K, ROWS = 4, 4, 2, 4

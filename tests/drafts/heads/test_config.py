@@ -7,9 +7,9 @@ import random_heads
 import torch
 from transformers import LlamaConfig
 
+from draftbench.drafts.check import check_models
+from draftbench.drafts.heads.config import check_fit, check_head, read_otherwise
 from draftbench.errors import ModelError
-from draftbench.models.check import check_models
-from draftbench.models.heads import check_fit, check_head, read_otherwise
 from draftbench.models.source import ModelSource
 
 # A Llama of 8 layers and width 64 with 300 words.
@@ -40,7 +40,7 @@ def head_of(target, tmp_path):
         folder = tmp_path / "head"
         folder.mkdir()
         (folder / "config.json").write_text(json.dumps(config))
-        return check_head(target, None, f"{method}:{folder}")
+        return check_head(target, f"{method}:{folder}")
 
     return made
 

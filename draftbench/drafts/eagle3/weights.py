@@ -15,10 +15,10 @@ import msgspec
 import torch
 from torch import Tensor, nn
 
-from draftbench.decoder.eagle import EagleHead, EagleShape
 from draftbench.decoder.quantized_linear import make_linear
 from draftbench.decoder.runner import Runner
-from draftbench.models.heads import (
+from draftbench.drafts.eagle3.head import EagleHead, EagleShape
+from draftbench.drafts.heads.config import (
     check_fit,
     layer_ids,
     layer_of,

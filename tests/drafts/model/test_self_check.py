@@ -3,8 +3,9 @@
 import pytest
 import torch
 
-from draftbench.decoder import self_check, speculate
+from draftbench.decoder import speculate
 from draftbench.decoder.sampling import target_tokens
+from draftbench.drafts.model import self_check
 from draftbench.records import DraftingMode
 
 

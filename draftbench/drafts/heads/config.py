@@ -1,5 +1,4 @@
-"""Decides from configurations whether a head can draft for a target: EAGLE-3 and DFlash heads,
-which are checkpoints of their own, and the layers that a target carries (`mtp`).
+"""Decides from configurations whether a head, a checkpoint of its own, can draft for a target.
 
 A head reads the target's states, so it must match the target's width, layers and vocabulary. Its
 config.json is in the speculators format or in that of the head's authors.
@@ -13,16 +12,13 @@ from typing import Any
 
 import msgspec
 
+from draftbench.drafts.kind import Method
+from draftbench.drafts.kinds import DRAFT_KINDS, parsed
+from draftbench.drafts.speculation import Speculation
 from draftbench.errors import ModelError, PairError
 from draftbench.hub import Trust, or_beside, refuse_missing
-from draftbench.models.check_result import EngineAnswer, HeadSheet, OwnDraft
-from draftbench.models.drafting import (
-    CONVERT_HEAD,
-    DRAFT_KINDS,
-    Method,
-    Speculation,
-    parsed,
-)
+from draftbench.models.check_result import EngineAnswer, HeadSheet
+from draftbench.models.drafting import CONVERT_HEAD
 from draftbench.models.engine_rules import ENGINE_RULES
 from draftbench.models.source import ModelSource
 
@@ -63,7 +59,7 @@ class _Stated(_LayerIds):
     speculators_config: _TrainedFor | None = None
 
 
-def check_head(target: ModelSource, own_draft: OwnDraft | None, head: str) -> HeadSheet:
+def check_head(target: ModelSource, head: str) -> HeadSheet:
     """Whether this entry of `--drafts` can draft for the target, and which engines know it.
 
     Raises:
@@ -71,15 +67,6 @@ def check_head(target: ModelSource, own_draft: OwnDraft | None, head: str) -> He
     """
     method, model = parsed(head)
     engines: list[EngineAnswer] = []
-    if method == "mtp":
-        if own_draft is None:
-            missing = f"`{target.name}` carries no layers that draft for it"
-            return HeadSheet(head, method, (missing,), (), ())
-        for name, option in own_draft.options.items():
-            engines.append(EngineAnswer(name, "accepts", own_draft.why, option))
-        unused = "it does not use them in such a model"
-        engines += [EngineAnswer(name, "refuses", unused, None) for name in own_draft.unused]
-        return HeadSheet(head, method, (), (), tuple(engines))
     source = checkpoint_of(head, target.trust)
     raw = source.raw_config
     try:
@@ -137,7 +124,7 @@ def check_fit(target: ModelSource, head: ModelSource) -> tuple[str, ...]:
         ModelError: the configuration cannot be loaded.
         PairError: it does not fit.
     """
-    sheet = check_head(target, None, f"eagle3:{head.spec}")
+    sheet = check_head(target, f"eagle3:{head.spec}")
     if sheet.obstacles:
         raise unfit(target, head, sheet.obstacles)
     misread = misread_by(head.raw_config, "eagle3")

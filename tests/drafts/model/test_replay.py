@@ -7,12 +7,15 @@ from itertools import product
 import pytest
 import torch
 
-from draftbench.acceptance.rounds import expected_rounds, law_of
-from draftbench.decoder.drafters import LookupIndex
+from draftbench.acceptance.rounds import expected_rounds
 from draftbench.decoder.scripted_model import ScriptedRunner
 from draftbench.decoder.translated import TranslatedRunner
-from draftbench.measure.candidate import stepping_disagreement
-from draftbench.measure.replay import ServedTarget, replay_lookup, replay_model
+from draftbench.drafts.laws import law_of
+from draftbench.drafts.lookup.draft import replay_lookup
+from draftbench.drafts.lookup.index import LookupIndex
+from draftbench.drafts.model.draft import stepping_disagreement
+from draftbench.drafts.model.replay import replay_model
+from draftbench.measure.replay import ServedTarget
 from draftbench.models.engine_rules import lookup_rule
 from draftbench.records import BUILT_IN_LOOKUP, Candidate, DraftingMode, Sampling
 

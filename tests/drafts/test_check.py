@@ -10,9 +10,9 @@ from safetensors.torch import load_file, save_file
 from transformers import MambaConfig, ViTConfig
 
 from draftbench.decoder import linear, quantized_linear
+from draftbench.drafts.check import check_models
 from draftbench.errors import ModelError
 from draftbench.models import check, prequantized
-from draftbench.models.check import check_models
 from draftbench.models.quantize import Build, build_runner
 from draftbench.models.source import ModelSource
 from tests.models.conftest import WORDS

@@ -13,11 +13,11 @@ from transformers.generation import candidate_generator
 from transformers.modeling_layers import MtpModel
 
 from draftbench.decoder.any_transformer import TransformersRunner
-from draftbench.decoder.mtp import MtpHead
 from draftbench.decoder.runner import DecodeTask, HiddenStates, HostClock
 from draftbench.decoder.sampling import Uniforms, top_two_margin
 from draftbench.decoder.speculate import decode, decode_all
-from draftbench.models.mtp import build_mtp, check_mtp
+from draftbench.drafts.mtp.head import MtpHead
+from draftbench.drafts.mtp.weights import build_mtp, check_mtp
 from draftbench.models.quantize import Build, build_runner
 from draftbench.models.source import ModelSource
 from draftbench.records import Sampling
@@ -198,7 +198,7 @@ def test_a_long_text_is_read_some_rows_at_a_time(layers, monkeypatch):
             lambda layer, args, given: masks.append(given["attention_mask"].shape[-2]),
             with_kwargs=True,
         )
-    monkeypatch.setattr("draftbench.decoder.mtp.CHUNK", 5)
+    monkeypatch.setattr("draftbench.drafts.mtp.head.CHUNK", 5)
     assert passes_along(runner, head, text, 3, 2) == whole
     assert max(masks) == 5
 

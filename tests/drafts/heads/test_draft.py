@@ -8,16 +8,16 @@ import torch
 
 from draftbench.acceptance.faults import contradiction
 from draftbench.decoder.attention import LaterDepths
-from draftbench.decoder.eagle import EagleHead
-from draftbench.decoder.heads import Drafted, HeadDrafter
 from draftbench.decoder.runner import HiddenStates, HostClock
+from draftbench.drafts.eagle3.head import EagleHead
+from draftbench.drafts.eagle3.weights import build_head, check_eagle
+from draftbench.drafts.heads.draft import HeadDraft, replay_head
+from draftbench.drafts.heads.head import Drafted, HeadDrafter
 from draftbench.errors import ModelError
 from draftbench.measure.candidate import LoadedCandidate, MeasurementContext
 from draftbench.measure.decoding import decode_requests
 from draftbench.measure.prompts import TargetText
-from draftbench.measure.replay import replay, replay_head
 from draftbench.measure.trajectories import PromptSample
-from draftbench.models.eagle import build_head, check_eagle
 from draftbench.models.quantize import Build
 from draftbench.models.source import ModelSource
 from draftbench.records import NEAR_TIE_MARGIN, Candidate, DraftingMode, NGramSizes
@@ -44,8 +44,8 @@ def loaded(text_source, target):
         digest=str,
     )
     build = Build(torch.float32, "none", "cpu")
-    runner, _ = build_head(head, build, HEAD.draft, target, LAYERS)
-    return LoadedCandidate(HEAD, runner, measurement)
+    head, _ = build_head(head, build, HEAD.draft, target, LAYERS)
+    return LoadedCandidate(HEAD, HeadDraft(head, target), measurement)
 
 
 def replayed(loaded, make, requests, tokens):
@@ -54,7 +54,7 @@ def replayed(loaded, make, requests, tokens):
     asked = load(TrafficQuery("suite:completion", b"key", requests)).requests
     prompts = [PromptSample(text.prompt(request, tokens, 512), 0) for request in asked]
     responses = make.written(prompts, target, text)
-    return responses, replay(loaded, responses)
+    return responses, loaded.replay(responses)
 
 
 @pytest.fixture(scope="module")
@@ -87,7 +87,7 @@ def test_decoding_goes_through_the_rounds_of_the_replay_and_writes_plain_text(
 
 def replay_of(drafted, response, loaded):
     """The replay of a head that drafts this along a response."""
-    head = SimpleNamespace(reads=loaded.runner.reads, along=lambda *_: [drafted])
+    head = SimpleNamespace(reads=loaded.draft.reads, along=lambda *_: [drafted])
     return replay_head(response, HEAD, head, loaded.measurement.target, drafted.tokens.shape[1])
 
 
@@ -105,7 +105,7 @@ def test_states_of_the_target_that_are_no_numbers_are_not_the_heads_fault(loaded
     joined = HiddenStates.joined
     monkeypatch.setattr(HiddenStates, "joined", lambda self: joined(self) * float("nan"))
     with pytest.raises(ModelError, match=r"^the target's hidden states are NaN or infinite"):
-        replay_head(response, HEAD, loaded.runner, loaded.measurement.target, DEPTHS)
+        replay_head(response, HEAD, loaded.draft.head, loaded.measurement.target, DEPTHS)
 
 
 def test_how_sure_a_head_was_is_known_up_to_its_first_wrong_token(loaded, few):
@@ -207,7 +207,7 @@ def test_a_replay_whose_position_does_not_advance_with_the_depth_is_contradicted
 
     responses, sound = replayed(loaded, make, 14, 56)
     monkeypatch.setattr(LaterDepths, "attend", stuck)
-    broken = replay(loaded, responses)
+    broken = loaded.replay(responses)
     rows = list(chain.from_iterable(decode_requests(loaded, responses, (1, 2, 3, 4), 1)))
     drafted = [row for row in rows if row.k]
     for records, contradicts in ((sound, False), (broken, True)):

@@ -7,17 +7,17 @@ import torch
 
 from draftbench.decoder.any_transformer import TransformersRunner
 from draftbench.decoder.attention import LaterDepths
-from draftbench.decoder.eagle import EagleHead
-from draftbench.decoder.heads import HeadDrafter
 from draftbench.decoder.linear import unquantized_linear
 from draftbench.decoder.llama import LlamaRunner
 from draftbench.decoder.runner import DecodeTask, HiddenStates, HostClock
 from draftbench.decoder.sampling import Uniforms
 from draftbench.decoder.speculate import decode, decode_all
+from draftbench.drafts.eagle3.head import EagleHead
+from draftbench.drafts.eagle3.weights import rotary_of, shape_of
+from draftbench.drafts.heads.draft import replay_head
+from draftbench.drafts.heads.head import HeadDrafter
 from draftbench.measure.prompts import Prompt
-from draftbench.measure.replay import replay_head
 from draftbench.measure.trajectories import ScoredResponse
-from draftbench.models.eagle import rotary_of, shape_of
 from draftbench.records import Candidate, Request, Sampling
 
 DEPTHS, LIMIT = 5, 40
@@ -120,7 +120,7 @@ def test_passes_along_a_text_draft_what_every_start_drafts_by_the_formulas(varia
 
 @pytest.mark.parametrize("length", [1, 38, 120])
 def test_rows_are_read_in_parts(one, target, text, by_formulas, monkeypatch, length):
-    monkeypatch.setattr("draftbench.decoder.eagle.CHUNK", length)
+    monkeypatch.setattr("draftbench.drafts.eagle3.head.CHUNK", length)
     assert along(head_of(*one, target), target, text, 4) == by_formulas
 
 
@@ -186,7 +186,7 @@ def test_a_fault_drafts_otherwise(one, target, text, by_formulas, fault, monkeyp
     states = states_of(target, text, (3, 1, 4) if fault == "layers" else head.reads)
     states = states[1:] if fault == "state" else states[:-1]
     if fault == "position":
-        monkeypatch.setattr("draftbench.decoder.eagle.LaterDepths", at_the_position_before)
+        monkeypatch.setattr("draftbench.drafts.eagle3.head.LaterDepths", at_the_position_before)
     elif fault == "d2t":
         head.target_ids = head.target_ids.roll(1)
     found = torch.cat([part.tokens for part in head.along(text, states, 4, DEPTHS)]).tolist()

@@ -19,12 +19,12 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from draftbench.decoder.attention import PIECE, LaterDepths, ManyRows, OneRow, Placement, Rotary
-from draftbench.decoder.heads import CHUNK, Drafted, Head
 from draftbench.decoder.linear import Product, as_function, layouts_of
 from draftbench.decoder.llama import SlabCache
 from draftbench.decoder.llama_model import rotary_tables
 from draftbench.decoder.runner import last_of_each, on_device, only_row
 from draftbench.decoder.sampling import best, top_two_margin
+from draftbench.drafts.heads.head import CHUNK, Drafted, Head
 
 
 @dataclass(frozen=True)

@@ -20,10 +20,10 @@ from torch import Tensor, nn
 
 from draftbench.decoder.any_transformer import SlabTransformersCache, replace_linears
 from draftbench.decoder.drafters import Proposal, ProposalRequest
-from draftbench.decoder.heads import CHUNK, Drafted, Head, HeadDrafter
 from draftbench.decoder.linear import layouts_of
 from draftbench.decoder.runner import DecodeTask, on_device
 from draftbench.decoder.sampling import best, top_two_margin
+from draftbench.drafts.heads.head import CHUNK, Drafted, Head, HeadDrafter
 
 
 class MtpHead(Head):

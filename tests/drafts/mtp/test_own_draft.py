@@ -6,7 +6,8 @@ import pytest
 from transformers import MODEL_FOR_CAUSAL_LM_MAPPING, MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING
 from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 
-from draftbench.models.own_draft import FAMILIES, own_draft_by_name, own_draft_of
+from draftbench.drafts.mtp.families import FAMILIES
+from draftbench.drafts.mtp.own_draft import own_draft_by_name, own_draft_of
 from draftbench.models.source import ModelSource
 
 NOT_READ = ["llama.cpp", "TensorRT-LLM"]

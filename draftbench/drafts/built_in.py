@@ -1,0 +1,33 @@
+"""The kinds of draft that are loaded here: to draft, or to be replayed over an engine's answers."""
+
+from __future__ import annotations
+
+from draftbench.drafts.eagle3 import draft as eagle3
+from draftbench.drafts.kind import Method
+from draftbench.drafts.kinds import parsed, parts_of
+from draftbench.drafts.loading import HeadWeights, Loading, ServedWeights, Weights
+from draftbench.drafts.lookup.draft import LookupDraft
+from draftbench.drafts.model import draft as model
+from draftbench.drafts.mtp import draft as mtp
+from draftbench.drafts.stack.draft import StackDraft
+from draftbench.measure.candidate import LoadedDraft
+from draftbench.records import ModelFacts, NGramSizes
+
+# Prompt lookup has no weights, and a stack those of its draft.
+HEADS: dict[Method, HeadWeights] = {"eagle3": eagle3, "mtp": mtp}
+WITH_WEIGHTS: dict[Method, Weights] = {"draft-model": model, **HEADS}
+# Those of DRAFT_KINDS that are `replayed`.
+SERVED: dict[Method, ServedWeights] = {"draft-model": model, "eagle3": eagle3}
+
+
+def load(loading: Loading, lookup: NGramSizes) -> tuple[LoadedDraft, ModelFacts]:
+    """Load a draft with weights or, with its part that has them, a stack.
+
+    Raises:
+        ModelError: it cannot be loaded or quantized.
+    """
+    method, _ = parsed(loading.candidate.draft)
+    draft, facts = WITH_WEIGHTS[method].load(loading)
+    if not parts_of(loading.candidate):
+        return draft, facts
+    return StackDraft(LookupDraft(lookup, loading.build.device), draft), facts

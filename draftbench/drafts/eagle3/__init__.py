@@ -1,0 +1,23 @@
+"""EAGLE-3 heads: one layer that drafts from the target's own states (Li et al. 2025).
+
+    head       the layer, and how it drafts along a text
+    weights    a checkpoint's tensors: whether they fit a target, and how they are loaded
+    gguf_file  the same from a .gguf file
+    draft      its checks and its loading
+
+What heads of all kinds share is in `drafts/heads`; how one is trained in `training/head.py`.
+"""
+
+from draftbench.drafts.kind import DraftKind
+
+KIND = DraftKind(
+    "eagle3",
+    "a head",
+    written="eagle3:",
+    called="eagle",  # SGLang calls a layer of the target EAGLE too
+    replayed=True,
+    built_in=True,
+    reads_states=True,
+    stackable=True,
+    trainable=True,
+)

@@ -1,0 +1,20 @@
+"""The kinds of draft that only serving engines run: nothing of them is replayed or loaded here."""
+
+from draftbench.drafts.kind import DraftKind
+
+SUFFIX = DraftKind(
+    "suffix",
+    "suffix decoding",
+    written="suffix",
+    called="suffix",
+    unchecked="vLLM drafts this way for every target, and only a sweep on it measures that",
+)
+DFLASH = DraftKind("dflash", "a head", written="dflash:", called="dflash", reads_states=True)
+# What an engine is passed stands in a file.
+RAW = DraftKind(
+    "raw",
+    "an engine's own way",
+    written="spec:",
+    unchecked="only the engine knows whether it can draft this way, and only a sweep on it "
+    "measures that",
+)

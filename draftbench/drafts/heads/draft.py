@@ -1,0 +1,107 @@
+"""A head of any kind as the built-in decoder uses it: in rounds, along responses, and timed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from draftbench.decoder.runner import HiddenStates, Runner
+from draftbench.drafts.heads.head import Head, HeadDrafter
+from draftbench.errors import ModelError
+from draftbench.measure.replay import from_every_start
+from draftbench.measure.timed_passes import CostGrid, TimedPass
+from draftbench.measure.trajectories import ScoredResponse
+from draftbench.records import Candidate, CostPoint, LookupReplay
+
+
+class HeadDraft:
+    """A head on the target whose states it reads."""
+
+    def __init__(self, head: Head, target: Runner) -> None:
+        self.head, self.target = head, target
+        self.reads: Sequence[int] = head.reads
+        self.context_length = head.context_length
+
+    def drafter(self) -> HeadDrafter:
+        return self.head.drafter()
+
+    def replay(
+        self, candidate: Candidate, group: Sequence[ScoredResponse], window: int
+    ) -> list[LookupReplay]:
+        return [replay_head(each, candidate, self.head, self.target, window) for each in group]
+
+    def passes(
+        self,
+        record: Callable[..., CostPoint],
+        grid: CostGrid,
+        first: Sequence[int] | None = None,
+    ) -> Iterator[TimedPass]:
+        """Its catch-up over each number of tokens that may be left to read at each context, a step
+        after it, and whole prompts. The states of any text serve.
+
+        Args:
+            first: tokens that its first pass in a round reads, if not those of the round before.
+        """
+        sizes = first or grid.verify_sizes
+        rows = grid.concurrency
+        contexts = [c for c in grid.contexts if c + max(sizes) <= self.head.context_length]
+        most = max([*sizes, *grid.prompts])
+        hidden, text = HiddenStates(self.head.reads), grid.tokens(0, most)
+        tokens = torch.tensor(text, device=self.target.device)
+        self.target.forward(tokens, self.target.new_cache(most), every=False, hidden=hidden)
+        states = hidden.joined()
+        cache: Any = self.head.new_cache(max([*contexts, most]) + max(sizes), rows)
+
+        def point(what: str, size: int, context: int, at_once: int = rows) -> TimedPass:
+            counts = [size] * at_once + [0] * (rows - at_once)
+            read, hidden_states = tokens[:size].repeat(at_once), states[:size].repeat(at_once, 1)
+            left = self.head.entering(hidden_states)
+
+            def work() -> None:
+                cache.lengths = [context] * rows
+                entered = left if what == "step" else self.head.entering(hidden_states)
+                self.head.step(read, entered, cache, counts)[0].tolist()
+
+            where = {"new_tokens": size, "context": context, "concurrency": at_once}
+            of_point = partial(record, what=what, **where, runner=self.head.name)
+            return TimedPass(work, of_point, prefill=what == "prefill")
+
+        for context in contexts:
+            yield from (point("catch-up", size, context) for size in sizes)
+            yield point("step", 1, context)
+        yield from (point("prefill", length, 0, 1) for length in grid.prompts)
+
+
+def replay_head(
+    response: ScoredResponse, candidate: Candidate, head: Head, target: Runner, window: int
+) -> LookupReplay:
+    """What a head proposes from every position at which a round may start, by one pass of the
+    target over the response and `window` passes of the head. The head drafts along the response's
+    tokens, since a round that proposes others does not get that far.
+
+    Raises:
+        ModelError: states of the target or logits of the head that are NaN or infinite.
+    """
+    text = [*response.prompt.tokens, *response.tokens]
+    hidden, cache = HiddenStates(head.reads), target.new_cache(len(text) - 1)
+    target.forward(torch.tensor(text[:-1], device=target.device), cache, every=False, hidden=hidden)
+    states, first = hidden.joined(), len(response.prompt.tokens) - 1
+    _refuse_unless_finite(states, "the target's hidden states")
+    proposals, margins = list[list[int]](), list[list[float]]()
+    for drafted in head.along(text, states, first, window):
+        _refuse_unless_finite(drafted.margins, "the head's logits")
+        proposals += drafted.tokens.tolist()
+        margins += drafted.margins.tolist()
+    return from_every_start(response, candidate, window, proposals, margins)
+
+
+def _refuse_unless_finite(values: Tensor, what: str) -> None:
+    if not bool(values.isfinite().all()):
+        raise ModelError(
+            f"{what} are NaN or infinite",
+            hint="try another dtype or quantization; the weights may be damaged",
+        )

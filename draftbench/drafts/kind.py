@@ -1,0 +1,31 @@
+"""What is known of every kind of draft before anything is loaded."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+Method = Literal["draft-model", "ngram", "eagle3", "mtp", "stack", "suffix", "dflash", "raw"]
+
+
+@dataclass(frozen=True)
+class DraftKind:
+    """A kind of draft: how it is written, and what can be done with it."""
+
+    method: Method
+    noun: str  # what it is called in a sentence
+    written: str  # its prefix in `--drafts`, as `eagle3:`; empty: the entry is the model itself
+    called: str = "(?!)"  # a pattern of what servers call it; this one: nothing
+    replayed: bool = False  # whether it can be replayed over the answers of an engine
+    built_in: bool = False  # whether the built-in decoder drafts with it
+    samples: bool = False  # whether it can draw its tokens there, besides taking the best
+    reads_states: bool = False  # whether it drafts from the target's states
+    stackable: bool = False  # whether it may draft where prompt lookup finds nothing
+    trainable: bool = False  # whether `train` can fit its weights
+    unchecked: str = ""  # why there is nothing to check; empty where there is
+
+    def parts(self, draft: str) -> tuple[str, ...]:
+        """The drafts that one of this kind is put together from, by name; the last has its weights.
+        They are measured too: what is known of that one holds for the whole.
+        """
+        return ()

@@ -1,0 +1,17 @@
+"""Prompt lookup: copies what followed the same tokens earlier, and needs no model.
+
+index   finds the earlier occurrence
+draft   its drafting, its replay and its timed work
+"""
+
+from draftbench.drafts.kind import DraftKind
+
+KIND = DraftKind(
+    "ngram",
+    "prompt lookup",
+    written="ngram",
+    called="ngram",
+    replayed=True,
+    built_in=True,
+    unchecked="it works with every target",
+)

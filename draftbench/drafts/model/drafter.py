@@ -1,0 +1,129 @@
+"""A draft model in rounds: one forward pass per token for all rows."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from itertools import chain
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from draftbench.decoder.drafters import Proposal, ProposalRequest
+from draftbench.decoder.runner import DecodeTask, Runner, on_device
+from draftbench.decoder.sampling import (
+    best,
+    distribution,
+    draw,
+    equal_places,
+    filters_of,
+    temperature_only,
+)
+from draftbench.records import DraftingMode, Sampling
+
+
+class ModelDrafter:
+    """A model that proposes its argmax or samples: one forward pass per token for all rows, without
+    waiting between passes.
+
+    Args:
+        runner: the draft (or the target itself, for the control).
+        mode: how the draft proposes for requests above temperature 0.
+    """
+
+    reads: Sequence[int] = ()
+
+    def __init__(self, runner: Runner, mode: DraftingMode) -> None:
+        self.runner, self.mode = runner, mode
+
+    def open(self, rows: int, capacity: int) -> None:
+        self._room = min(capacity, self.runner.context_length)
+        # A round reads one new token, or two after a full one.
+        self.cache = self.runner.new_cache(self._room, rows, widths=(1, 2))
+        self._samplers: list[_Sampler | None] = [None] * rows
+
+    def begin(self, row: int, task: DecodeTask, states: Tensor | None = None) -> None:
+        self._samplers[row] = None
+        if self.mode is not DraftingMode.GREEDY and task.sampling.temperature > 0:
+            filtered = self.mode is DraftingMode.SAMPLED
+            filters = (filters_of if filtered else temperature_only)(task.sampling)
+            uniforms = torch.from_numpy(task.uniforms.stream("draft")).to(self.runner.device)
+            self._samplers[row] = _Sampler(filters, uniforms, len(task.prompt))
+        self.cache.rewind(row, 0)
+        # The first round reads the first output token.
+        if len(task.prompt) <= self._room:
+            self._forward([row], on_device(task.prompt, self.runner.device), [len(task.prompt)])
+
+    def propose(self, asks: Sequence[ProposalRequest]) -> list[Proposal | None]:
+        drafts = [
+            _Draft(ask, min(ask.k, self._room - len(ask.context) + 1), self._samplers[ask.row])
+            for ask in asks
+        ]
+        active = [draft for draft in drafts if draft.wanted > 0]
+        unread = [draft.ask.context[self.cache.lengths[draft.ask.row] :] for draft in active]
+        tokens = on_device(list(chain(*unread)), self.runner.device)
+        counts = [len(new) for new in unread]
+        while active:
+            logits = self._forward([draft.ask.row for draft in active], tokens, counts)
+            tokens = self._next(active, logits)
+            rest = [at for at, draft in enumerate(active) if len(draft.tokens) < draft.wanted]
+            if len(rest) < len(active):
+                tokens = tokens.index_select(0, on_device(rest, self.runner.device))
+            active, counts = [active[at] for at in rest], [1] * len(rest)
+        return [Proposal(draft.tokens, draft.q) if draft.tokens else None for draft in drafts]
+
+    def keep(self, row: int, length: int, states: Tensor | None = None) -> None:
+        if self.cache.lengths[row] > length:
+            self.cache.rewind(row, length)
+
+    def _forward(self, rows: Sequence[int], tokens: Tensor, counts: Sequence[int]) -> Tensor:
+        """Logits after the last new token of each of `rows`."""
+        sizes = dict(zip(rows, counts, strict=True))
+        by_row = [sizes.get(row, 0) for row in range(len(self._samplers))]
+        return self.runner.forward(tokens, self.cache, every=False, counts=by_row)
+
+    def _next(self, drafts: Sequence[_Draft], logits: Tensor) -> Tensor:
+        """The next token [n] of each draft, from logits [n, vocab]: the best one, or one drawn with
+        its position's uniform number. It is appended to the draft.
+        """
+        groups = equal_places(draft.sampler.filters if draft.sampler else None for draft in drafts)
+        for filters, members in groups.items():
+            some = logits
+            if len(groups) > 1:
+                some = torch.cat([logits.narrow(0, at, 1) for at in members])
+            if filters is None:
+                tokens = best(some)
+            else:
+                q = distribution(some, filters)
+                tokens = draw(q, torch.cat([drafts[at].uniform() for at in members]))
+                for at, one in zip(members, q.split(1), strict=True):
+                    drafts[at].q.append(one)
+            for at, token in zip(members, tokens.split(1), strict=True):
+                drafts[at].tokens.append(token)
+        return tokens if len(groups) == 1 else torch.cat([draft.tokens[-1] for draft in drafts])
+
+
+class _Sampler(NamedTuple):
+    """With what the draft samples along one response."""
+
+    filters: Sampling
+    uniforms: Tensor
+    prompt_length: int
+
+
+@dataclass
+class _Draft:
+    """An unfinished proposal of at most `wanted` tokens."""
+
+    ask: ProposalRequest
+    wanted: int
+    sampler: _Sampler | None
+    tokens: list[Tensor] = field(default_factory=list)
+    q: list[Tensor] = field(default_factory=list)
+
+    def uniform(self) -> Tensor:
+        """The uniform number [1] for the next token's position."""
+        assert self.sampler is not None
+        length = len(self.ask.context) + len(self.tokens)
+        return self.sampler.uniforms.narrow(0, length - self.sampler.prompt_length, 1)

@@ -1,0 +1,21 @@
+"""Multi-token prediction: the layers that a target carries to draft for itself.
+
+    families  which models carry them, and which engines use them
+    head      the layers, and how they draft along a text
+    weights   whether they can be run here, and how they are loaded
+    draft     their checks and their loading
+
+What heads of all kinds share is in `drafts/heads`.
+"""
+
+from draftbench.drafts.kind import DraftKind
+
+KIND = DraftKind(
+    "mtp",
+    "a head",
+    written="mtp",
+    called="mtp|nextn|eagle(?!3)",
+    built_in=True,
+    reads_states=True,
+    stackable=True,
+)
