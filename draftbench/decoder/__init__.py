@@ -4,10 +4,7 @@ Rounds
     speculate          draft, verify, accept: one round after another, for several rows at once
     sampling           which draft tokens are accepted, and what is drawn in place of the first
                        that is not
-    self_check         whether that leaves the target's distribution unchanged, by simulation
-What drafts
-    drafters           draft models, prompt lookup, stacks of both
-    heads              what EAGLE-3 heads (eagle) and MTP layers (mtp) have in common
+    drafters           what every drafter does in a round; each is in its folder of `drafts`
 What runs a model
     runner             the interface: tokens → logits, caches, tasks, clocks
     llama              our own runner, for models of Llama's shape

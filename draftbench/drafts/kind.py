@@ -5,6 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
+from draftbench.memory import Footprint
+from draftbench.records import ModelFacts
+
 Method = Literal["draft-model", "ngram", "eagle3", "mtp", "stack", "suffix", "dflash", "raw"]
 
 
@@ -29,3 +32,9 @@ class DraftKind:
         They are measured too: what is known of that one holds for the whole.
         """
         return ()
+
+    def footprint(self, facts: ModelFacts | None) -> Footprint | None:
+        """The memory that it needs besides the target's, from what is known of its weights; None if
+        nothing is.
+        """
+        return None if facts is None else Footprint(facts.weight_bytes, facts.kv_bytes_per_token)

@@ -234,7 +234,7 @@ def speculation_of_pick(pick: Configuration, manifest: Manifest, given: str | No
     own = fallback or spec
     method = parsed(own)[0]
     # The built-in decoder ran a model, even one whose folder is called dflash:x.
-    known = question.engine is not None or method == "ngram" or DRAFT_KINDS[method].built_in
+    known = question.engine is not None or DRAFT_KINDS[method].built_in
     if method == "draft-model" or not known:
         return replace(how("a model"), model=given or own, stacked=fallback is not None)
     held = None

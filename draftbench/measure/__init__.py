@@ -3,8 +3,8 @@
     prompts        a request → the target's token ids (by `templates`, in its own process)
     trajectories   prompts → the target's responses, and its scores of their tokens
     replay         responses → what a draft's proposals would have matched, for every k at once
-    step_costs     passes of the target and of a draft, timed in turn
+    step_costs     passes of the target and of a draft (timed_passes), timed in turn
     decoding       responses decoded at some k's, timed beside k = 0
 
-`candidate` has what all of these share, `teacher` the pass over given responses.
+`candidate` has what all of these share and need of a draft, `teacher` the pass over given responses.
 """

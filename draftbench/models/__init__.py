@@ -7,12 +7,9 @@ A checkpoint
     quantize         a model at a level → a runner, and its facts
 A pair
     compatibility    whether one model can draft for another; translation: tokens by their text
-    heads            whether a head can, by its configuration; eagle, mtp: by its tensors
-    head_file        EAGLE-3 heads in .gguf files
-    own_draft        the layers with which a target drafts for itself
     known_pairs      drafts and heads in use with a target → `suggest`
-    check            all of these for drafts and heads → `CheckResult`, whose records are in
-                     check_result
+    check            one model's sizes, and what keeps it from being measured; check_result: the
+                     records of `drafts/check.py`
 An engine
     drafting         an entry of `--drafts` → each engine's flags
     engine_rules     which pairs and options each engine takes

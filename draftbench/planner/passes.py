@@ -238,9 +238,10 @@ class Spent:
 class Block:
     """The timed passes of one candidate and of the target beside it, at one concurrency.
 
-    `draft` holds passes of a draft model, or of a head after its `catch_up`; `proposal` those of
-    prompt lookup, which costs the same per round at every k; a stack has both. If times come from a
-    file, target passes over more than `longest` tokens are unknown.
+    `draft` holds passes of a draft model, or of a head after its `catch_up`, without which that one
+    drafts all of its tokens; `proposal` those of prompt lookup, which costs the same per round at
+    every k; a stack has both. If times come from a file, target passes over more than `longest`
+    tokens are unknown.
     """
 
     target: Passes
@@ -287,8 +288,10 @@ class Block:
             first, later = every[:, None] * some[0], every * some[1:].sum()
         if self.proposal is not None:
             spent.add(self.proposal, 1, every)
+        if first_pass := self.catch_up or self.draft:
+            spent.add(first_pass, read, first)
         if self.draft is not None:
-            spent.add(self.catch_up or self.draft, read, first).add(self.draft, 1, later)
+            spent.add(self.draft, 1, later)
         return spent
 
     def prefills(self, prompts: Floats) -> Floats | None:
@@ -303,7 +306,7 @@ class Block:
             drafting = drafting + prompts * self.proposal.at(1, prompts)[0]
         if self.draft_prefill is not None:
             drafting = drafting + self.draft_prefill.at(prompts, 0)[0]
-        elif self.proposal is None or self.draft is not None:
+        elif self.proposal is None or self.draft or self.catch_up:
             return None
         return np.stack([plain, drafting], axis=-1)
 
@@ -312,7 +315,7 @@ class Block:
         """c: one draft step (for prompt lookup a whole proposal, for a head a step after its
         catch-up) over one target step.
         """
-        drafting = self.draft or self.proposal
+        drafting = self.draft or self.catch_up or self.proposal
         assert drafting is not None
         return self._over_a_step(drafting, 1, context)
 
@@ -362,7 +365,7 @@ def blocks_of(run: Run, candidate: Candidate) -> dict[int, Block]:
         if proposal is None and one_lookup is not None:
             # The host looks the rows up one after the other.
             proposal = replace(one_lookup, seconds=one_lookup.seconds * concurrency)
-        if None in steps and (draft in steps or proposal):
+        if None in steps and (draft in steps or proposal or catch_up):
             blocks[concurrency] = Block(
                 steps[None], steps.get(draft), proposal, prefill, draft_prefill, catch_up=catch_up
             )
@@ -387,7 +390,7 @@ def between(timed: Mapping[int, Block], concurrency: int) -> Block | None:
     names = "target", "draft", "proposal", "catch_up"
     along = [_along(first, name, around, every) for name in names]
     target, draft, proposal, catch_up = (each and each(concurrency) for each in along)
-    if target is None or (draft is None and proposal is None):
+    if target is None or not (draft or proposal or catch_up):
         return None
     longest = min((block.longest for block in timed.values() if block.longest), default=None)
     return Block(target, draft, proposal, first.prefill, first.draft_prefill, longest, catch_up)

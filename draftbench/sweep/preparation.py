@@ -278,8 +278,10 @@ def specs_of(options: SweepOptions) -> dict[str, str]:
     """
     specs: dict[str, str] = {}
     parts = {draft: kind_of(draft).parts(draft) for draft in options.drafts}
-    alone = (draft for draft in options.drafts if not parts[draft])
-    for spec in dict.fromkeys((*alone, *chain.from_iterable(map(reversed, parts.values())))):
+    alone = (draft for draft, of in parts.items() if not of)
+    with_weights = (of[-1] for of in parts.values() if of)
+    others = chain.from_iterable(of[:-1] for of in parts.values())
+    for spec in dict.fromkeys((*alone, *with_weights, *others)):
         is_model = parsed(spec)[0] == "draft-model" and spec != SELF
         name = ModelSource(spec).name if is_model else draft_name(spec)
         # A folder may be called like a way of drafting.

@@ -18,12 +18,12 @@ from torch import nn
 
 from draftbench.decoder.device import device_of, dtype_of, set_threads
 from draftbench.decoder.runner import Runner
-from draftbench.drafts.eagle3.weights import build_head, check_eagle, shape_of
+from draftbench.drafts.built_in import WITH_WEIGHTS
+from draftbench.drafts.eagle3.weights import check_eagle, shape_of
 from draftbench.drafts.heads.config import methods_of
-from draftbench.drafts.heads.draft import replay_head
-from draftbench.drafts.kinds import DRAFT_KINDS, parsed
+from draftbench.drafts.kinds import DRAFT_KINDS, kind_of, parsed
 from draftbench.drafts.laws import AnyReplay
-from draftbench.drafts.model.replay import replay_model
+from draftbench.drafts.loading import Loading
 from draftbench.errors import ModelError, UsageError
 from draftbench.measure.replay import ServedTarget
 from draftbench.measure.trajectories import GROUP, ScoredResponse
@@ -32,7 +32,7 @@ from draftbench.models.compatibility import check_pair, context_length_of
 from draftbench.models.prequantized import stored_level
 from draftbench.models.quantize import Build, build_runner
 from draftbench.models.source import ModelSource
-from draftbench.models.translation import keeps_ids, translated
+from draftbench.models.translation import keeps_ids
 from draftbench.planner.recommend import recommend
 from draftbench.planner.recommendation import Recommendation
 from draftbench.records import SELF, STACK, Candidate, draft_of_stack
@@ -103,22 +103,21 @@ class Plan:
 
     def along(self, checkpoint: Path | str, responses: Sequence[ScoredResponse]) -> Acceptance:
         """Replay the draft in a folder along some responses, the way the run did."""
-        draft, question = ModelSource(str(checkpoint)), self.run.manifest.question
-        made: list[AnyReplay] = []
-        if self.is_head:
-            layers = self.target.config.get_text_config().num_hidden_layers
-            head, _ = build_head(draft, self._build, self.candidate.draft, self._runner, layers)
-            begun, depths = time.monotonic(), max(question.ks)
-            for response in responses:
-                made.append(replay_head(response, self.candidate, head, self._runner, depths))
-        else:
-            context = context_length_of(self.target)
-            assert context is not None  # or it could not have been swept
-            runner, _ = build_runner(draft, self._build, self.candidate.draft)
-            runner, begun = translated(runner, self.target, draft), time.monotonic()
-            for at in range(0, len(responses), GROUP):
-                group, target = responses[at : at + GROUP], ServedTarget(context)
-                made += replay_model(runner, target, group, self.candidate, question.mode)
+        question, context = self.run.manifest.question, context_length_of(self.target)
+        assert context is not None  # or it could not have been swept
+        loading = Loading(
+            self.candidate,
+            source=ModelSource(str(checkpoint)),
+            build=self._build,
+            target=self.target,
+            runner=self._runner if self.is_head else ServedTarget(context),
+            mode=question.mode,
+            longest=max(responses, key=lambda response: response.length),
+        )
+        draft, _ = WITH_WEIGHTS[kind_of(self.candidate.draft).method].load(loading)
+        begun, window, made = time.monotonic(), max(question.ks), list[AnyReplay]()
+        for at in range(0, len(responses), GROUP):
+            made += draft.replay(self.candidate, responses[at : at + GROUP], window)
         pairs = list(zip([each.trajectory for each in responses], made, strict=True))
         return Acceptance(pairs, time.monotonic() - begun)
 

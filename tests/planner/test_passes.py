@@ -147,20 +147,24 @@ def test_rows_are_looked_up_one_after_the_other(scene):
 
 
 @pytest.mark.parametrize("rows", [1, 2])
-def test_a_head_catches_up_on_what_was_accepted_and_steps_for_each_further_token(scene, rows):
+@pytest.mark.parametrize(("step", "ratio"), [(0.2, 0.2), (None, 0.4)])
+def test_a_head_catches_up_on_what_was_accepted_and_steps_for_each_further_token(
+    scene, rows, step, ratio
+):
     """Rounds from the tokens 1, 4 and 5 accept 2, 0 and 1 of 2: three passes over three tokens,
-    catch-ups over 3, 1 and 2 tokens, or 2 on average, and three steps.
+    catch-ups over 3, 1 and 2 tokens, or 2 on average, and three steps, unless it drafts all at
+    once.
     """
     head = Candidate(draft="eagle3:head")
-    scene.times({1: 1.0, 2: 1.2, 3: 1.3}, {1: 0.2}, head, concurrency=rows)
+    scene.times({1: 1.0, 2: 1.2, 3: 1.3}, step and {1: step}, head, concurrency=rows)
     for tokens, seconds in {1: 0.4, 2: 0.5, 3: 0.6}.items():
         scene.cost(head.draft, head, tokens, seconds, what="catch-up", concurrency=rows)
     block = blocks_of(scene.observed(2), head)[rows]
     proposed, matched = np.full(6, 2), np.array([2, 1, 0, 0, 1, 0])
     rounds = expected_rounds([StartLaw(7, 20, proposed, matched, 2)], 2)
     spent = block.rounds(rounds, np.array([10.0]), rows, np.ones(1))
-    assert spent.seconds == pytest.approx([3 * 1.3 + 3 * 0.5 + 3 * 0.2])
-    assert block.draft_cost_ratio(10).value == pytest.approx(0.2)
+    assert spent.seconds == pytest.approx([3 * 1.3 + 3 * 0.5 + 3 * (step or 0.0)])
+    assert block.draft_cost_ratio(10).value == pytest.approx(ratio)
 
 
 @pytest.mark.parametrize(

@@ -5,8 +5,16 @@ draft   its drafting, its replay and its timed work
 """
 
 from draftbench.drafts.kind import DraftKind
+from draftbench.memory import Footprint
+from draftbench.records import ModelFacts
 
-KIND = DraftKind(
+
+class _Lookup(DraftKind):
+    def footprint(self, facts: ModelFacts | None) -> Footprint:
+        return Footprint(0, 0)
+
+
+KIND = _Lookup(
     "ngram",
     "prompt lookup",
     written="ngram",
