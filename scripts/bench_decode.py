@@ -45,7 +45,7 @@ from draftbench.decoder.runner import HostClock
 from draftbench.decoder.speculate import decode
 from draftbench.drafts.heads.head import Head
 from draftbench.drafts.model.drafter import ModelDrafter
-from draftbench.drafts.mtp.weights import build_mtp
+from draftbench.drafts.mtp.draft import build_mtp
 from draftbench.errors import DraftbenchError
 from draftbench.measure.prompts import Prompt, TargetText
 from draftbench.measure.trajectories import task_of

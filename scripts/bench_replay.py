@@ -21,7 +21,7 @@ from draftbench.acceptance.rounds import expected_rounds
 from draftbench.decoder.device import set_threads
 from draftbench.decoder.runner import HostClock
 from draftbench.decoder.speculate import decode
-from draftbench.drafts.eagle3.weights import build_head
+from draftbench.drafts.eagle3.draft import build_head
 from draftbench.drafts.heads.draft import HeadDraft
 from draftbench.drafts.kinds import parsed
 from draftbench.drafts.laws import law_of

@@ -15,7 +15,7 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 from transformers import LlamaForCausalLM
 
-from draftbench.drafts.eagle3.weights import rotary_of, shape_of
+from draftbench.drafts.eagle3.draft import rotary_of, shape_of
 from draftbench.training import head as training
 from draftbench.training.head import DEPTHS, TrainableHead
 

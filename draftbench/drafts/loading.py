@@ -9,11 +9,11 @@ from typing import Protocol
 from draftbench.decoder.runner import Runner
 from draftbench.measure.candidate import LoadedDraft
 from draftbench.measure.replay import ServedTarget
-from draftbench.measure.timed_passes import CostGrid, TimedPass
+from draftbench.measure.timed_passes import CostGrid, Record, Sizes, TimedPass
 from draftbench.measure.trajectories import ScoredResponse
 from draftbench.models.quantize import Build
 from draftbench.models.source import ModelSource
-from draftbench.records import Candidate, CostPoint, DraftingMode, ModelFacts
+from draftbench.records import Candidate, DraftingMode, ModelFacts
 
 LEAVE_OUT = "leave it out of --drafts; the server's own drafting is measured anyway"
 
@@ -58,10 +58,7 @@ class Stackable(LoadedDraft, Protocol):
     context_length: int
 
     def passes(
-        self,
-        record: Callable[..., CostPoint],
-        grid: CostGrid,
-        first: Sequence[int] | None = None,
+        self, record: Record, grid: CostGrid, first: Sizes = None
     ) -> Iterator[TimedPass]: ...
 
 

@@ -9,9 +9,9 @@ from typing import Protocol
 from draftbench.decoder.drafters import Drafter
 from draftbench.decoder.runner import Clock, Runner
 from draftbench.measure.prompts import TargetText
-from draftbench.measure.timed_passes import CostGrid, TimedPass
-from draftbench.measure.trajectories import ScoredResponse
-from draftbench.records import Candidate, CostPoint, DraftingMode, LookupReplay, NGramSizes, Replay
+from draftbench.measure.timed_passes import CostGrid, Record, TimedPass
+from draftbench.measure.trajectories import Group, ScoredResponse
+from draftbench.records import Candidate, DraftingMode, LookupReplay, NGramSizes, Replay
 
 
 @dataclass(frozen=True)
@@ -42,7 +42,7 @@ class LoadedDraft(Protocol):
         ...
 
     def replay(
-        self, candidate: Candidate, group: Sequence[ScoredResponse], window: int
+        self, candidate: Candidate, group: Group, window: int
     ) -> Sequence[Replay | LookupReplay]:
         """What it would have proposed along some responses.
 
@@ -51,7 +51,7 @@ class LoadedDraft(Protocol):
         """
         ...
 
-    def passes(self, record: Callable[..., CostPoint], grid: CostGrid) -> Iterator[TimedPass]:
+    def passes(self, record: Record, grid: CostGrid) -> Iterator[TimedPass]:
         """The work of its rounds, to be timed beside the target's passes. Its name says what a
         round takes: a `step` for each token; a `catch-up` for the first of them, or for all where
         there are no steps; one `proposal`.

@@ -15,6 +15,11 @@ from draftbench.decoder.runner import HiddenStates, Runner
 from draftbench.decoder.sampling import best
 from draftbench.records import CostPoint
 
+# Makes the record of a timed pass from its sizes and seconds.
+Record = Callable[..., CostPoint]
+# Tokens of a draft's first pass in a round; None: those that a round before it may have left.
+Sizes = Sequence[int] | None
+
 # How often all points are timed at most, with one row, and with several rows, whose passes take
 # long.
 MOST_TURNS, MOST_TURNS_AT_ONCE = 12, 6

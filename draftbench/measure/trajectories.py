@@ -157,6 +157,10 @@ class ScoredResponse:
         )
 
 
+# Responses that are replayed together.
+Group = Sequence[ScoredResponse]
+
+
 def score(
     group: Sequence[PromptSample],
     outputs: Sequence[Output],

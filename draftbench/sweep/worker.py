@@ -17,7 +17,7 @@ from draftbench.decoder.runner import clock_for
 from draftbench.drafts.built_in import load
 from draftbench.drafts.loading import Loading
 from draftbench.drafts.lookup.draft import LookupDraft
-from draftbench.drafts.model.draft import OwnDraft
+from draftbench.drafts.model.draft import ModelDraft
 from draftbench.errors import DraftbenchError, ModelError
 from draftbench.measure.candidate import LoadedCandidate, MeasurementContext
 from draftbench.measure.decoding import decode_requests
@@ -174,7 +174,7 @@ class Worker:
             lookup = LookupDraft(measurement.lookup, measurement.target.device)
             return LoadedCandidate(candidate, lookup, measurement)
         if candidate.draft == SELF:
-            own = OwnDraft(measurement.target, measurement.mode)
+            own = ModelDraft(measurement.target, measurement.target, measurement.mode)
             return LoadedCandidate(candidate, own, measurement)
         self.watcher.note(f"loading {candidate}")
         known = task.loaded_as.get(candidate)

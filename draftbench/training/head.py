@@ -18,8 +18,8 @@ from safetensors.torch import save_file
 from torch import Tensor, nn
 from torch.nn import functional
 
+from draftbench.drafts.eagle3.draft import rotary_of, shape_of, speculators_name
 from draftbench.drafts.eagle3.head import EagleShape
-from draftbench.drafts.eagle3.weights import rotary_of, shape_of, speculators_name
 from draftbench.measure.trajectories import ScoredResponse
 from draftbench.models.source import ModelSource
 from draftbench.training.draft_model import IGNORED, Batch, side_by_side

@@ -19,7 +19,7 @@ from torch import nn
 from draftbench.decoder.device import device_of, dtype_of, set_threads
 from draftbench.decoder.runner import Runner
 from draftbench.drafts.built_in import WITH_WEIGHTS
-from draftbench.drafts.eagle3.weights import check_eagle, shape_of
+from draftbench.drafts.eagle3.draft import check_eagle, shape_of
 from draftbench.drafts.heads.config import methods_of
 from draftbench.drafts.kinds import DRAFT_KINDS, kind_of, parsed
 from draftbench.drafts.laws import AnyReplay

@@ -13,7 +13,7 @@ from draftbench.decoder.drafters import ProposalRequest
 from draftbench.decoder.quantized_linear import Int4CudaLinear
 from draftbench.decoder.runner import DecodeTask, HiddenStates
 from draftbench.decoder.sampling import Uniforms
-from draftbench.drafts.eagle3.weights import build_head
+from draftbench.drafts.eagle3.draft import build_head
 from draftbench.drafts.heads.head import HeadDrafter
 from draftbench.drafts.model.drafter import ModelDrafter
 from draftbench.models.quantize import Build, build_runner

@@ -21,8 +21,8 @@ from draftbench.decoder.speculate import Batch, decode, decode_all
 from draftbench.drafts.laws import law_of
 from draftbench.drafts.lookup.draft import LookupDrafter, replay_lookup
 from draftbench.drafts.lookup.index import LookupIndex
+from draftbench.drafts.model.draft import replay_model
 from draftbench.drafts.model.drafter import ModelDrafter
-from draftbench.drafts.model.replay import replay_model
 from draftbench.measure.prompts import Prompt
 from draftbench.measure.trajectories import ScoredResponse
 from draftbench.records import Candidate, DraftingMode, Request, Sampling

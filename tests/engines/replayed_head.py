@@ -4,7 +4,7 @@ import scenes
 import torch
 from scenes import EMBEDDED
 
-from draftbench.drafts.eagle3.weights import build_head
+from draftbench.drafts.eagle3.draft import build_head
 from draftbench.drafts.heads.draft import replay_head
 from draftbench.measure.prompts import Prompt
 from draftbench.measure.trajectories import ScoredResponse

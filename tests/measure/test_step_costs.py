@@ -15,11 +15,11 @@ from draftbench.decoder.any_transformer import TransformersRunner
 from draftbench.decoder.linear import unquantized_linear
 from draftbench.decoder.llama import LlamaRunner
 from draftbench.decoder.runner import HostClock
+from draftbench.drafts.eagle3.draft import rotary_of, shape_of
 from draftbench.drafts.eagle3.head import EagleHead
-from draftbench.drafts.eagle3.weights import rotary_of, shape_of
 from draftbench.drafts.heads.draft import HeadDraft
 from draftbench.drafts.lookup.draft import LookupDraft
-from draftbench.drafts.model.draft import ModelDraft, OwnDraft
+from draftbench.drafts.model.draft import ModelDraft
 from draftbench.measure.candidate import LoadedCandidate, MeasurementContext
 from draftbench.measure.step_costs import grid_for, time_steps
 from draftbench.measure.timed_passes import CostGrid
@@ -166,7 +166,7 @@ def test_all_points_are_visited_in_turn_until_it_is_enough(measurement, monkeypa
         return forward(self, tokens, cache, **how)
 
     monkeypatch.setattr(TimedRunner, "forward", watched)
-    own = OwnDraft(measurement.target, measurement.mode)
+    own = ModelDraft(measurement.target, measurement.target, measurement.mode)
     time_steps(LoadedCandidate(Candidate(draft="self"), own, measurement), ONE_POINT, enough)
     filling, steps, prompt = [10], [1, 1, 1, 2, 2, 2], [8, 8]
     assert visited == filling + 3 * (steps + prompt) + 2 * steps
@@ -227,7 +227,7 @@ def test_passes_of_a_mixture_are_counted_with_the_experts_that_they_read(measure
     target = TransformersRunner(model, "none")
     mixed = replace(measurement, target=target, clock=HostClock())
     points = time_steps(
-        LoadedCandidate(DRAFT, OwnDraft(target, mixed.mode), mixed), ONE_POINT, always
+        LoadedCandidate(DRAFT, ModelDraft(target, target, mixed.mode), mixed), ONE_POINT, always
     )
     read = {p.new_tokens: p.experts_read for p in points if p.what == "step"}
     assert read[1] == 2

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from draftbench.decoder.scripted_model import ScriptedRunner, markov
-from draftbench.drafts.model.replay import replay_model
+from draftbench.drafts.model.draft import replay_model
 from draftbench.errors import ModelError
 from draftbench.measure import teacher
 from draftbench.measure.teacher import teacher_forced

@@ -15,8 +15,8 @@ from draftbench.decoder.runner import DecodeTask, HostClock
 from draftbench.decoder.sampling import Uniforms
 from draftbench.decoder.speculate import decode
 from draftbench.drafts.laws import law_of
+from draftbench.drafts.model.draft import replay_model
 from draftbench.drafts.model.drafter import ModelDrafter
-from draftbench.drafts.model.replay import replay_model
 from draftbench.models.quantize import Build, build_runner
 from draftbench.models.translation import translated
 from draftbench.records import Candidate, DraftingMode, Sampling

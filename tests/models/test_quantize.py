@@ -21,7 +21,7 @@ from transformers import AutoModelForCausalLM, MambaConfig
 from draftbench.decoder import linear, quantized_linear
 from draftbench.decoder.any_transformer import TransformersRunner
 from draftbench.decoder.linear import has_fbgemm, multiplies_bfloat16
-from draftbench.drafts.mtp.weights import build_mtp
+from draftbench.drafts.mtp.draft import build_mtp
 from draftbench.errors import ModelError
 from draftbench.memory import INT4_GROUP, LEVELS
 from draftbench.models import quantize

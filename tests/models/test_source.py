@@ -12,7 +12,7 @@ from scenes import with_fields
 from transformers import AutoModelForCausalLM, Glm4MoeForCausalLM
 
 from draftbench.drafts.check import check_models
-from draftbench.drafts.mtp.weights import check_mtp
+from draftbench.drafts.mtp.draft import check_mtp
 from draftbench.errors import ModelError, PairError
 from draftbench.hub import Trust, split_revision
 from draftbench.models.source import ModelSource, end_tokens

@@ -8,7 +8,7 @@ import torch
 from safetensors.torch import load_file
 from transformers import LlamaForCausalLM
 
-from draftbench.drafts.eagle3.weights import rotary_of, shape_of
+from draftbench.drafts.eagle3.draft import rotary_of, shape_of
 from draftbench.models.source import ModelSource
 from draftbench.training.draft_model import IGNORED
 from draftbench.training.head import (

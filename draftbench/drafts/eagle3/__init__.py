@@ -1,9 +1,8 @@
 """EAGLE-3 heads: one layer that drafts from the target's own states (Li et al. 2025).
 
     head       the layer, and how it drafts along a text
-    weights    a checkpoint's tensors: whether they fit a target, and how they are loaded
-    gguf_file  the same from a .gguf file
-    draft      its checks and its loading
+    draft      a checkpoint: its checks, for a target and for an engine, and its loading
+    gguf_file  the same tensors from a .gguf file
 
 What heads of all kinds share is in `drafts/heads`; how one is trained in `training/head.py`.
 """

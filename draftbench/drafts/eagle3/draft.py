@@ -1,13 +1,34 @@
-"""An EAGLE-3 head: checked for a target and for an engine, and loaded."""
+"""An EAGLE-3 head: checked for a target and for an engine, with everything that might not fit, and
+loaded.
+
+Checkpoints come in two formats: the speculators format, whose config.json has the layer in
+`transformer_layer_config`, and the format of EAGLE's authors (SafeAILab), which is the layer's
+configuration plus a few fields and calls the layer `midlayer`.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
+from functools import partial
+from typing import Any
+
 import msgspec
 import torch
+from torch import Tensor, nn
 
-from draftbench.drafts.eagle3.weights import build_head, check_eagle
-from draftbench.drafts.eagle3.weights import misfits as misfits
-from draftbench.drafts.heads.config import WHERE_HEADS_ARE, check_fit, misread_by, unfit
+from draftbench.decoder.quantized_linear import make_linear
+from draftbench.decoder.runner import Runner
+from draftbench.drafts.eagle3.head import EagleHead, EagleShape
+from draftbench.drafts.heads.config import (
+    WHERE_HEADS_ARE,
+    check_fit,
+    layer_ids,
+    layer_of,
+    misread_by,
+    read_otherwise,
+    silent_flags,
+    unfit,
+)
 from draftbench.drafts.heads.draft import HeadDraft
 from draftbench.drafts.loading import LEAVE_OUT, Loading, Pairing, Serving
 from draftbench.errors import ModelError, PairError
@@ -16,8 +37,22 @@ from draftbench.models.check import ENGINE_TYPES
 from draftbench.models.drafting import CONVERT_HEAD
 from draftbench.models.engine_rules import ENGINE_RULES
 from draftbench.models.prequantized import stored_bytes
-from draftbench.models.source import ModelSource
+from draftbench.models.quantize import (
+    Build,
+    check_level,
+    check_level_goes_with,
+    model_facts,
+)
+from draftbench.models.source import ModelSource, not_finite
 from draftbench.records import ModelFacts
+
+# Families whose layers have the shape below.
+_FAMILIES = ("llama", "qwen3")
+# Rotary tables that do not depend on the sequence, and types of numbers that need no scale.
+_ROTARY = ("default", "linear", "llama3", "yarn")
+_NUMBERS = (torch.bfloat16, torch.float16, torch.float32, torch.float64)
+# A checkpoint's flags, each false if it is not given.
+_FLAGS = ("norm_before_residual", "norm_before_fc", "fc_norm", "norm_output")
 
 
 def check(source: ModelSource, pairing: Pairing) -> tuple[str, ...] | None:
@@ -94,3 +129,230 @@ def held(facts: ModelFacts, loading: Loading, dtype: str) -> ModelFacts:
         weight_bytes=weights if loading.candidate.quant == "none" else facts.weight_bytes,
         kv_bytes_per_token=facts.kv_bytes_per_token * width // itemsize,
     )
+
+
+def check_eagle(target: ModelSource, head: ModelSource) -> tuple[str, ...]:
+    """Check that a head can draft for a target in the built-in decoder; returns caveats. A small
+    head's weights are read for this.
+
+    Raises:
+        ModelError: it cannot be read.
+        PairError: it cannot draft.
+    """
+    caveats = check_fit(target, head)
+    wrong, not_run = misfits(target, head)
+    if wrong or not_run:
+        raise unfit(target, head, wrong or not_run)
+    return caveats
+
+
+def misfits(target: ModelSource, head: ModelSource) -> tuple[list[str], list[str]]:
+    """Why a head's tensors do not fit the target, whatever drafts with it; and what of it the
+    built-in decoder does not run.
+
+    Raises:
+        ModelError: it cannot be read.
+    """
+    raw, text = head.raw_config, target.config.get_text_config()
+    own, layers = layer_of(raw), text.num_hidden_layers
+    kind = own.get("model_type")
+    if kind not in _FAMILIES:
+        return [], [
+            f"its layer's family is not supported here: {kind} ({', '.join(_FAMILIES)} are)"
+        ]
+    try:
+        shape = shape_of(raw, layers)
+        rope = shape.layer.rope_parameters
+        if rope["rope_type"] in _ROTARY:
+            rotary_of(shape)
+    # Anyone may have written the configuration, and code that builds from it raises anything.
+    except Exception as error:
+        reason = str(error).strip().rpartition("\n")[2].rpartition("Error: ")[2]
+        reason = reason or type(error).__name__
+        return [f"its layer cannot be built from its config.json: {reason}"], []
+
+    tensors, wrong = _by_name(head), list[str]()
+    wanted, optional = _sizes(shape, text.hidden_size, text.vocab_size)
+    for name, size in (wanted | optional).items():
+        if name in tensors and (stored := tuple(tensors[name].shape)) != size:
+            wrong.append(f"{name} is {list(stored)}, not {list(size)}")
+        elif name in tensors and (why := not_finite(name, tensors[name])):
+            wrong.append(why)
+    if "d2t" in wanted and "d2t" not in tensors:
+        wrong.append(
+            f"it drafts {shape.drafted} of the target's {text.vocab_size} tokens, and has no d2t, "
+            "which says which"
+        )
+    # The mapping from its draft tokens to the target's ids.
+    if (offsets := tensors.get("d2t")) is not None and offsets.shape == (shape.drafted,):
+        ids = torch.arange(shape.drafted) + offsets
+        outside = ids[(ids < 0) | (ids >= text.vocab_size)]
+        if len(outside):
+            last = int(outside[-1])
+            wrong.append(f"its d2t leads to token {last}, and the target has {text.vocab_size}")
+        elif "t2d" in tensors and ids.tolist() != tensors["t2d"].nonzero().flatten().tolist():
+            wrong.append("its d2t and t2d name different tokens, or the same in another order")
+        elif len(ids.unique()) < shape.drafted:
+            wrong.append("its d2t leads to the same token twice")
+    if "embed_tokens.weight" not in tensors and shape.layer.hidden_size != text.hidden_size:
+        wrong.append(
+            f"it has no embedding of its own, and the target's is {text.hidden_size} wide, not "
+            f"{shape.layer.hidden_size}"
+        )
+
+    if (count := own.get("num_hidden_layers", 1)) != 1:
+        return wrong, [f"heads of {count} layers are not supported here, only those of one"]
+    not_run = []
+    if shape.layer.hidden_act != "silu":
+        not_run.append(f"its activation is not supported here: {shape.layer.hidden_act} (silu is)")
+    if "sliding_attention" in (getattr(shape.layer, "layer_types", None) or ()):
+        not_run.append("sliding-window attention is not supported here")
+    if rope["rope_type"] not in _ROTARY:
+        known = ", ".join(_ROTARY)
+        not_run.append(f"its rope type is not supported here: {rope['rope_type']} ({known} are)")
+    if rope.get("partial_rotary_factor", 1) != 1:
+        not_run.append("a partial rotary factor is not supported here")
+    if min(shape.reads) < 0 or max(shape.reads) >= layers:
+        reads = f"it reads what enters the layers {list(shape.reads)}"
+        not_run.append(f"{reads}, and the target's are 0 to {layers - 1}")
+    missing = sorted(wanted.keys() - tensors.keys())
+    # What some engines take from the target if a head lacks it; its layer nobody has.
+    if lost := [name for name in missing if name.startswith(("fc.", "layers."))]:
+        wrong.append(f"it has no tensor {_first(lost)}")
+    elif missing:
+        not_run.append(f"it has no tensor {_first(missing)}")
+    if unknown := sorted(tensors.keys() - wanted.keys() - optional.keys()):
+        not_run.append(f"it has a tensor that such a head does not have, {_first(unknown)}")
+    for name in sorted((wanted.keys() | optional.keys()) - {"d2t", "t2d"}):
+        if name in tensors and (dtype := tensors[name].dtype) not in _NUMBERS:
+            stored_as = str(dtype).removeprefix("torch.")
+            not_run.append(f"{name} is stored as {stored_as}, without a scale")
+    return wrong, not_run
+
+
+def _first(names: Sequence[str]) -> str:
+    """The first of some names, and how many more there are."""
+    return names[0] + (f" and {len(names) - 1} more" if len(names) > 1 else "")
+
+
+def shape_of(raw: Mapping[str, Any], layers: int, engine: str | None = None) -> EagleShape:
+    """What a head's config.json says, for a target with `layers`; what it does not say is filled in
+    as the engine does (None: the built-in decoder).
+    """
+    from transformers import AutoConfig
+
+    own = layer_of(raw)
+    fields = {name: value for name, value in own.items() if name != "model_type"}
+    layer = AutoConfig.for_model(own["model_type"], **fields)
+    reads = layer_ids(raw) or [2, layers // 2, layers - 3]
+    said = {**silent_flags(raw, engine), **raw}
+    flags = {name: bool(said.get(name)) for name in _FLAGS}
+    return EagleShape(layer, tuple(reads), raw.get("draft_vocab_size") or layer.vocab_size, **flags)
+
+
+def build_head(
+    source: ModelSource,
+    build: Build,
+    draft: str,
+    target: Runner,
+    layers: int,
+    engine: str | None = None,
+) -> tuple[EagleHead, ModelFacts]:
+    """Load, quantize, and count.
+
+    Args:
+        draft: the head's name in the run.
+        layers: how many the target has.
+        engine: the engine that drafts with it; None: the built-in decoder.
+
+    Raises:
+        ModelError: it cannot be loaded or quantized.
+    """
+    has_kernel = check_level(build.level, build.device, simulate=build.simulate)
+    check_level_goes_with(source, None, build)
+    tensors, shape = _by_name(source), shape_of(source.raw_config, layers, engine)
+    linear = partial(make_linear, level=build.level, two_layouts=build.two_layouts)
+    head = EagleHead(
+        shape,
+        tensors,
+        target.embedding,
+        rotary_of(shape),
+        linear,
+        build.dtype,
+        target.device,
+        target.context_length,
+    )
+    parameters = sum(t.numel() for t in tensors.values() if t.is_floating_point())
+    facts = model_facts(
+        head,
+        source,
+        build,
+        draft,
+        parameters=parameters,
+        layer=shape.layer,
+        vocab_size=shape.drafted,
+        has_kernel=has_kernel,
+    )
+    misread = read_otherwise(source.raw_config, engine)
+    return head, msgspec.structs.replace(facts, misread=misread)
+
+
+def rotary_of(shape: EagleShape) -> nn.Module:
+    from transformers.models.llama.modeling_llama import LlamaRotaryEmbedding
+
+    module: nn.Module = LlamaRotaryEmbedding(shape.layer)
+    return module
+
+
+def speculators_name(tensor: str) -> str:
+    """The name of a tensor in the speculators format."""
+    return tensor.replace("midlayer.", "layers.0.")
+
+
+def _by_name(source: ModelSource) -> dict[str, Tensor]:
+    return {speculators_name(name): tensor for name, tensor in source.tensors().items()}
+
+
+def _sizes(
+    shape: EagleShape, states: int, vocabulary: int
+) -> tuple[dict[str, tuple[int, ...]], dict[str, tuple[int, ...]]]:
+    """The sizes of the tensors that a head must have and of those that it may have."""
+    layer, parts = shape.layer, len(shape.reads)
+    hidden, inner, drafted = layer.hidden_size, layer.intermediate_size, shape.drafted
+    queries, keys = (
+        n * shape.head_dim for n in (layer.num_attention_heads, layer.num_key_value_heads)
+    )
+    of_layer = {
+        "self_attn.q_proj.weight": (queries, 2 * hidden),
+        "self_attn.k_proj.weight": (keys, 2 * hidden),
+        "self_attn.v_proj.weight": (keys, 2 * hidden),
+        "self_attn.o_proj.weight": (hidden, queries),
+        "input_layernorm.weight": (hidden,),
+        "hidden_norm.weight": (hidden,),
+        "post_attention_layernorm.weight": (hidden,),
+        "mlp.gate_proj.weight": (inner, hidden),
+        "mlp.up_proj.weight": (inner, hidden),
+        "mlp.down_proj.weight": (hidden, inner),
+    }
+    biases = {"q": queries, "k": keys, "v": keys, "o": hidden}
+    wanted: dict[str, tuple[int, ...]] = {
+        "fc.weight": (hidden, parts * states),
+        "norm.weight": (hidden,),
+        "lm_head.weight": (drafted, hidden),
+        **{f"layers.0.{name}": size for name, size in of_layer.items()},
+    }
+    optional: dict[str, tuple[int, ...]] = {
+        "embed_tokens.weight": (vocabulary, hidden),
+        "t2d": (vocabulary,),
+        "fc.bias": (hidden,),
+        **{f"layers.0.self_attn.{name}_proj.bias": (n,) for name, n in biases.items()},
+    }
+    (optional if drafted == vocabulary else wanted)["d2t"] = (drafted,)
+    if layer.model_type == "qwen3":
+        for name in ("q_norm", "k_norm"):
+            wanted[f"layers.0.self_attn.{name}.weight"] = (shape.head_dim,)
+    if shape.norm_before_fc:
+        wanted["input_norm.weight"] = (parts * states,)
+    if shape.fc_norm:
+        wanted |= {f"fc_norm.{part}.weight": (states,) for part in range(parts)}
+    return wanted, optional

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from functools import partial
 from typing import Any
 
@@ -13,9 +13,9 @@ from draftbench.decoder.runner import HiddenStates, Runner
 from draftbench.drafts.heads.head import Head, HeadDrafter
 from draftbench.errors import ModelError
 from draftbench.measure.replay import from_every_start
-from draftbench.measure.timed_passes import CostGrid, TimedPass
-from draftbench.measure.trajectories import ScoredResponse
-from draftbench.records import Candidate, CostPoint, LookupReplay
+from draftbench.measure.timed_passes import CostGrid, Record, Sizes, TimedPass
+from draftbench.measure.trajectories import Group, ScoredResponse
+from draftbench.records import Candidate, LookupReplay
 
 
 class HeadDraft:
@@ -29,22 +29,12 @@ class HeadDraft:
     def drafter(self) -> HeadDrafter:
         return self.head.drafter()
 
-    def replay(
-        self, candidate: Candidate, group: Sequence[ScoredResponse], window: int
-    ) -> list[LookupReplay]:
+    def replay(self, candidate: Candidate, group: Group, window: int) -> list[LookupReplay]:
         return [replay_head(each, candidate, self.head, self.target, window) for each in group]
 
-    def passes(
-        self,
-        record: Callable[..., CostPoint],
-        grid: CostGrid,
-        first: Sequence[int] | None = None,
-    ) -> Iterator[TimedPass]:
+    def passes(self, record: Record, grid: CostGrid, first: Sizes = None) -> Iterator[TimedPass]:
         """Its catch-up over each number of tokens that may be left to read at each context, a step
         after it, and whole prompts. The states of any text serve.
-
-        Args:
-            first: tokens that its first pass in a round reads, if not those of the round before.
         """
         sizes = first or grid.verify_sizes
         rows = grid.concurrency

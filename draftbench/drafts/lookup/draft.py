@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from functools import partial
 
 from torch import Tensor
@@ -11,12 +11,11 @@ from draftbench.decoder.drafters import Proposal, ProposalRequest
 from draftbench.decoder.runner import DecodeTask, on_device
 from draftbench.drafts.lookup.index import LookupIndex
 from draftbench.measure.replay import from_every_start
-from draftbench.measure.timed_passes import CostGrid, TimedPass
-from draftbench.measure.trajectories import ScoredResponse
+from draftbench.measure.timed_passes import CostGrid, Record, TimedPass
+from draftbench.measure.trajectories import Group, ScoredResponse
 from draftbench.records import (
     BUILT_IN_LOOKUP,
     Candidate,
-    CostPoint,
     LookupReplay,
     LookupRule,
     NGramSizes,
@@ -34,15 +33,13 @@ class LookupDraft:
     def drafter(self) -> LookupDrafter:
         return LookupDrafter(*self.sizes, self.device)
 
-    def replay(
-        self, candidate: Candidate, group: Sequence[ScoredResponse], window: int
-    ) -> list[LookupReplay]:
+    def replay(self, candidate: Candidate, group: Group, window: int) -> list[LookupReplay]:
         return [
             replay_lookup(response, candidate, LookupIndex(*self.sizes, self.rule), window)
             for response in group
         ]
 
-    def passes(self, record: Callable[..., CostPoint], grid: CostGrid) -> Iterator[TimedPass]:
+    def passes(self, record: Record, grid: CostGrid) -> Iterator[TimedPass]:
         """Its work in a round: index a new token of each row and look up a continuation."""
         k, rows = grid.largest_k, grid.concurrency
         for context in grid.contexts:

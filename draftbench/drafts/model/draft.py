@@ -2,21 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from itertools import compress
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import compress, repeat
+from typing import Any
 
 import msgspec
 import torch
+from torch import Tensor
 
 from draftbench.decoder.runner import Runner
-from draftbench.decoder.sampling import best, top_two_margin
+from draftbench.decoder.sampling import best, distribution, temperature_only, top_two_margin
 from draftbench.drafts.loading import Loading, Pairing
 from draftbench.drafts.model.drafter import ModelDrafter
-from draftbench.drafts.model.replay import replay_model
-from draftbench.measure.replay import ServedTarget
+from draftbench.measure.replay import ServedTarget, rounded
 from draftbench.measure.teacher import teacher_forced
-from draftbench.measure.timed_passes import CostGrid, TimedPass, runner_passes
-from draftbench.measure.trajectories import ScoredResponse
+from draftbench.measure.timed_passes import CostGrid, Record, Sizes, TimedPass, runner_passes
+from draftbench.measure.trajectories import Group, ScoredResponse
 from draftbench.models.check import engine_sheet
 from draftbench.models.compatibility import check_pair, pair_facts
 from draftbench.models.engine_rules import engine_answers, engine_called
@@ -26,7 +28,6 @@ from draftbench.models.translation import keeps_ids, translated
 from draftbench.records import (
     NEAR_TIE_MARGIN,
     Candidate,
-    CostPoint,
     DraftingMode,
     ModelFacts,
     Replay,
@@ -48,38 +49,14 @@ class ModelDraft:
     def drafter(self) -> ModelDrafter:
         return ModelDrafter(self.runner, self.mode)
 
-    def replay(
-        self, candidate: Candidate, group: Sequence[ScoredResponse], window: int
-    ) -> list[Replay]:
+    def replay(self, candidate: Candidate, group: Group, window: int) -> list[Replay]:
         return replay_model(self.runner, self.target, group, candidate, self.mode)
 
-    def passes(
-        self,
-        record: Callable[..., CostPoint],
-        grid: CostGrid,
-        first: Sequence[int] | None = None,
-    ) -> Iterator[TimedPass]:
-        """Its passes in a round, of which the first reads one token, or two after a full round.
-
-        Args:
-            first: tokens that the first reads otherwise.
-        """
+    def passes(self, record: Record, grid: CostGrid, first: Sizes = None) -> Iterator[TimedPass]:
+        """Its passes in a round, of which the first reads one token, or two after a full round."""
+        if self.runner is self.target:  # as its own draft it has no other passes
+            return iter(())
         return runner_passes(self.runner, record, grid, first or (1, 2))
-
-
-class OwnDraft(ModelDraft):
-    """The target as its own draft, for the control: its passes are the target's."""
-
-    def __init__(self, target: Runner, mode: DraftingMode) -> None:
-        super().__init__(target, target, mode)
-
-    def passes(
-        self,
-        record: Callable[..., CostPoint],
-        grid: CostGrid,
-        first: Sequence[int] | None = None,
-    ) -> Iterator[TimedPass]:
-        return iter(())
 
 
 def check(source: ModelSource, pairing: Pairing) -> tuple[str, ...]:
@@ -150,3 +127,74 @@ def stepping_disagreement(
     steps = [step([token]) for token in tokens[:-1]]
     differs = [a != b for a, b in compress(zip(once, steps, strict=True), clear)]
     return sum(differs) / len(differs) if differs else None
+
+
+def replay_model(
+    draft: Runner,
+    target: Runner | ServedTarget,
+    group: Sequence[ScoredResponse],
+    candidate: Candidate,
+    mode: DraftingMode,
+) -> list[Replay]:
+    """Pass a draft model over some responses side by side.
+
+    Where the draft samples, the target passes over them too, so that Σ min(p, q) is exact at every
+    position. Of a `ServedTarget` only the log-probabilities of the tokens that came out are known,
+    so that Σ min(p, q) is unknown.
+    """
+    # For each response, values by position as far as the draft could draft.
+    columns: list[dict[str, list[Any]]] = [defaultdict(list) for _ in group]
+    texts = [(response.prompt.tokens, response.tokens) for response in group]
+    samples = mode is not DraftingMode.GREEDY and any(
+        response.trajectory.sampling.temperature > 0 for response in group
+    )
+    scored: Iterable[tuple[int, int, Tensor] | None] = repeat(None)
+    if samples and not isinstance(target, ServedTarget):
+        scored = teacher_forced(target, texts, 1, draft.context_length)
+    drafted = teacher_forced(draft, texts, 1, target.context_length)
+    for (row, start, logits), of_target in zip(drafted, scored, strict=False):
+        tokens, sampling = group[row].tokens, group[row].trajectory.sampling
+        chosen = torch.tensor(tokens[start : start + len(logits)], device=logits.device)
+        index = chosen[:, None]
+        if not samples or sampling.temperature == 0:
+            accept = overlap = (best(logits) == chosen).double()
+        else:
+            filtered = mode is DraftingMode.SAMPLED
+            q = distribution(logits, sampling if filtered else temperature_only(sampling))
+            if of_target is not None:
+                p = distribution(of_target[2].to(q.device), sampling)
+                of_chosen = p.gather(1, index)[:, 0].double()
+                overlap = torch.minimum(p, q).sum(dim=-1)
+            else:
+                log_p = group[row].log_p[start : start + len(logits)]
+                of_chosen = torch.tensor(log_p, dtype=torch.float64, device=q.device).exp()
+                overlap = torch.empty(0)
+            ratio = q.gather(1, index)[:, 0].double() / of_chosen
+            accept = ratio.nan_to_num(0.0, 1.0).clamp(max=1.0)
+        values_by_name = {
+            "accept": accept,
+            "overlap": overlap,
+            "confidence": (logits.amax(-1).float() - torch.logsumexp(logits.float(), -1)).exp(),
+            "margin": top_two_margin(logits),
+            "rank": (logits > logits.gather(1, index)).sum(dim=-1),
+        }
+        for name, values in values_by_name.items():
+            columns[row][name] += values.tolist()
+    replays = []
+    for column, response in zip(columns, group, strict=True):
+        missing = len(response.tokens) - 1 - len(column["accept"])
+        whole = mode is not DraftingMode.GREEDY and len(column["overlap"]) == len(column["accept"])
+        record = Replay(
+            request=response.trajectory.request,
+            sample=response.trajectory.sample,
+            candidate=candidate,
+            mode=mode,
+            draftable=max(0, draft.context_length - len(response.prompt.tokens)),
+            accept=rounded(column["accept"], missing),
+            confidence=rounded(column["confidence"], missing),
+            margin=rounded(column["margin"], missing),
+            rank=(*column["rank"], *[draft.vocab_size] * missing),
+            overlap=rounded(column["overlap"], missing) if whole else None,
+        )
+        replays.append(record)
+    return replays

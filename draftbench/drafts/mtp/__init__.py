@@ -2,8 +2,7 @@
 
     families  which models carry them, and which engines use them
     head      the layers, and how they draft along a text
-    weights   whether they can be run here, and how they are loaded
-    draft     their checks and their loading
+    draft     whether they can be run here, and how they are loaded
 
 What heads of all kinds share is in `drafts/heads`.
 """

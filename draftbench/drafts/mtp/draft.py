@@ -1,13 +1,20 @@
-"""A target's own layers: checked, and loaded."""
+"""A target's own drafting layers: checked, and loaded if transformers runs them."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from typing import Any
 
+from draftbench.decoder.any_transformer import TransformersRunner
+from draftbench.decoder.runner import Runner
 from draftbench.drafts.heads.draft import HeadDraft
 from draftbench.drafts.loading import Loading, Pairing
-from draftbench.drafts.mtp.weights import build_mtp, check_mtp, mtp_obstacles
+from draftbench.drafts.mtp.head import MtpHead
+from draftbench.drafts.mtp.own_draft import own_draft_of
+from draftbench.errors import ModelError, PairError
 from draftbench.measure.replay import ServedTarget
+from draftbench.models.prequantized import stored_level
+from draftbench.models.quantize import Build, check_level, check_level_goes_with, model_facts
 from draftbench.models.source import ModelSource
 from draftbench.records import ModelFacts
 
@@ -28,3 +35,87 @@ def load(loading: Loading) -> tuple[HeadDraft, ModelFacts]:
     assert not isinstance(target, ServedTarget)
     head, facts = build_mtp(loading.source, loading.build, loading.candidate.draft, target)
     return HeadDraft(head, target), facts
+
+
+def check_mtp(target: ModelSource) -> tuple[str, ...]:
+    """Check that the built-in decoder can draft with a target's own layers; returns caveats.
+
+    Raises:
+        ModelError: the target's configuration or files cannot be read.
+        PairError: it cannot.
+    """
+    for why in mtp_obstacles(target):
+        own = own_draft_of(target.raw_config)
+        hint = "leave `mtp` out"
+        if own is not None:
+            servers = [name for name in own.options if name != "transformers"]
+            hint = f"measure them on an engine that has them: {', '.join(servers)}"
+        raise PairError(f"the built-in decoder cannot draft by `mtp`: {why}", hint=hint)
+    layers = target.config.get_text_config().num_mtp_layers
+    return (f"it drafts at most {layers} tokens a round, one by each layer",) if layers > 1 else ()
+
+
+def mtp_obstacles(target: ModelSource) -> Iterator[str]:
+    """Why the built-in decoder cannot draft with a target's own layers."""
+    from transformers.modeling_layers import MtpModel
+
+    if own_draft_of(target.raw_config) is None:
+        yield f"`{target.name}` carries no layers that draft for it"
+        return
+    if level := stored_level(target):
+        yield f"it is stored as {level}, and transformers would load these layers without scales"
+        return
+    unknown = f"transformers does not run those of {target.config.model_type}"
+    try:
+        layers = getattr(target.config.get_text_config(), "num_mtp_layers", None)
+        if not layers:
+            raise ValueError(unknown)
+        kinds = set(getattr(target.config.get_mtp_config(), "layer_types", None) or ())
+        names = MtpModel.get_mtp_weights_regex(target.skeleton)
+    except (TypeError, ValueError):  # it has no such layers, or none in a checkpoint of this size
+        yield unknown
+        return
+    if kinds - {"full_attention"}:
+        yield f"its layers are of kind {', '.join(sorted(kinds))}"
+    stored = target.stored_tensors()
+    known = {name.split(".layers.")[-1].split(".")[0] for name in filter(names.search, stored)}
+    if None not in stored.values() and len(known) < layers:
+        yield f"by the names in its files transformers knows {len(known)} of {layers} such layers"
+    elif None not in stored.values() and (name := target.trained_apart()):
+        yield f"its {name} is not the target's, and transformers would leave it out"
+
+
+def build_mtp(
+    source: ModelSource, build: Build, draft: str, target: Runner
+) -> tuple[MtpHead, ModelFacts]:
+    """Load, quantize, and count.
+
+    Args:
+        source: the target's.
+        draft: the layers' name in the run.
+
+    Raises:
+        ModelError: they cannot be loaded or quantized.
+    """
+    if not isinstance(target, TransformersRunner):
+        raise ModelError(
+            "the target does not run through transformers' forward pass",
+            hint="leave `mtp` out, or measure it on an engine",
+        )
+    has_kernel = check_level(build.level, build.device, simulate=build.simulate)
+    check_level_goes_with(source, None, build)
+    model: Any = source.load_mtp(target.model)
+    parameters = sum(weight.numel() for weight in model.layers.parameters())
+    states = source.config.get_text_config().num_hidden_layers
+    layouts = {"two_layouts": build.two_layouts}
+    head = MtpHead(model, states, build.level, target.context_length, **layouts)
+    return head, model_facts(
+        head,
+        source,
+        build,
+        draft,
+        parameters=parameters,
+        layer=model.config,
+        vocab_size=target.vocab_size,
+        has_kernel=has_kernel,
+    )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 
 from torch import Tensor
 
@@ -11,9 +11,9 @@ from draftbench.decoder.drafters import Drafter, Proposal, ProposalRequest
 from draftbench.decoder.runner import DecodeTask
 from draftbench.drafts.loading import Stackable
 from draftbench.drafts.lookup.draft import LookupDraft, LookupDrafter
-from draftbench.measure.timed_passes import CostGrid, TimedPass
-from draftbench.measure.trajectories import ScoredResponse
-from draftbench.records import Candidate, CostPoint, LookupReplay, Replay
+from draftbench.measure.timed_passes import CostGrid, Record, TimedPass
+from draftbench.measure.trajectories import Group
+from draftbench.records import Candidate, LookupReplay, Replay
 
 
 class StackDraft:
@@ -27,12 +27,12 @@ class StackDraft:
         return StackDrafter(self.lookup.drafter(), self.draft.drafter())
 
     def replay(
-        self, candidate: Candidate, group: Sequence[ScoredResponse], window: int
+        self, candidate: Candidate, group: Group, window: int
     ) -> Sequence[Replay | LookupReplay]:
         """Nothing of its own: its replay is put together from those of its parts."""
         return ()
 
-    def passes(self, record: Callable[..., CostPoint], grid: CostGrid) -> Iterator[TimedPass]:
+    def passes(self, record: Record, grid: CostGrid) -> Iterator[TimedPass]:
         """Those of its parts. The draft's first pass reads all that lookup brought since its last:
         powers of two up to `MOST_READ`, as far as its context reaches.
         """

@@ -12,8 +12,8 @@ from draftbench.decoder.llama import LlamaRunner
 from draftbench.decoder.runner import DecodeTask, HiddenStates, HostClock
 from draftbench.decoder.sampling import Uniforms
 from draftbench.decoder.speculate import decode, decode_all
+from draftbench.drafts.eagle3.draft import rotary_of, shape_of
 from draftbench.drafts.eagle3.head import EagleHead
-from draftbench.drafts.eagle3.weights import rotary_of, shape_of
 from draftbench.drafts.heads.draft import replay_head
 from draftbench.drafts.heads.head import HeadDrafter
 from draftbench.measure.prompts import Prompt

@@ -15,7 +15,7 @@ import pytest
 import random_heads
 import torch
 
-from draftbench.drafts.eagle3.weights import build_head
+from draftbench.drafts.eagle3.draft import build_head
 from draftbench.models.quantize import Build, build_runner
 from draftbench.models.source import ModelSource
 

@@ -9,8 +9,8 @@ import torch
 from draftbench.acceptance.faults import contradiction
 from draftbench.decoder.attention import LaterDepths
 from draftbench.decoder.runner import HiddenStates, HostClock
+from draftbench.drafts.eagle3.draft import build_head, check_eagle
 from draftbench.drafts.eagle3.head import EagleHead
-from draftbench.drafts.eagle3.weights import build_head, check_eagle
 from draftbench.drafts.heads.draft import HeadDraft, replay_head
 from draftbench.drafts.heads.head import Drafted, HeadDrafter
 from draftbench.errors import ModelError

@@ -16,8 +16,8 @@ from draftbench.decoder.any_transformer import TransformersRunner
 from draftbench.decoder.runner import DecodeTask, HiddenStates, HostClock
 from draftbench.decoder.sampling import Uniforms, top_two_margin
 from draftbench.decoder.speculate import decode, decode_all
+from draftbench.drafts.mtp.draft import build_mtp, check_mtp
 from draftbench.drafts.mtp.head import MtpHead
-from draftbench.drafts.mtp.weights import build_mtp, check_mtp
 from draftbench.models.quantize import Build, build_runner
 from draftbench.models.source import ModelSource
 from draftbench.records import Sampling

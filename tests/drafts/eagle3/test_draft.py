@@ -10,7 +10,7 @@ import torch
 from gguf import GGMLQuantizationType as Kind
 from gguf import GGUFWriter
 
-from draftbench.drafts.eagle3.weights import build_head, check_eagle, misfits, shape_of
+from draftbench.drafts.eagle3.draft import build_head, check_eagle, misfits, shape_of
 from draftbench.errors import ModelError, PairError
 from draftbench.hub import Trust
 from draftbench.models.quantize import Build, build_runner

@@ -13,8 +13,7 @@ from draftbench.decoder.translated import TranslatedRunner
 from draftbench.drafts.laws import law_of
 from draftbench.drafts.lookup.draft import replay_lookup
 from draftbench.drafts.lookup.index import LookupIndex
-from draftbench.drafts.model.draft import stepping_disagreement
-from draftbench.drafts.model.replay import replay_model
+from draftbench.drafts.model.draft import replay_model, stepping_disagreement
 from draftbench.measure.replay import ServedTarget
 from draftbench.models.engine_rules import lookup_rule
 from draftbench.records import BUILT_IN_LOOKUP, Candidate, DraftingMode, Sampling
