@@ -6,5 +6,5 @@
     step_costs     passes of the target and of a draft (timed_passes), timed in turn
     decoding       responses decoded at some k's, timed beside k = 0
 
-`candidate` has what all of these share, and need of a draft; `teacher` the pass over given responses.
+`candidate` has what all of these share and need of a draft; `teacher` passes over given responses.
 """

@@ -13,6 +13,8 @@ from draftbench.measure.timed_passes import CostGrid, Record, TimedPass
 from draftbench.measure.trajectories import Group, ScoredResponse
 from draftbench.records import Candidate, DraftingMode, LookupReplay, NGramSizes, Replay
 
+Replays = Sequence[Replay | LookupReplay]
+
 
 @dataclass(frozen=True)
 class MeasurementContext:
@@ -41,9 +43,7 @@ class LoadedDraft(Protocol):
         """A new drafter with empty caches."""
         ...
 
-    def replay(
-        self, candidate: Candidate, group: Group, window: int
-    ) -> Sequence[Replay | LookupReplay]:
+    def replay(self, candidate: Candidate, group: Group, window: int) -> Replays:
         """What it would have proposed along some responses.
 
         Args:
@@ -67,6 +67,6 @@ class LoadedCandidate:
     draft: LoadedDraft
     measurement: MeasurementContext
 
-    def replay(self, group: Sequence[ScoredResponse]) -> Sequence[Replay | LookupReplay]:
+    def replay(self, group: Sequence[ScoredResponse]) -> Replays:
         """Replay it along some responses."""
         return self.draft.replay(self.candidate, group, max(self.measurement.ks))

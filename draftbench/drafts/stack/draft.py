@@ -11,9 +11,10 @@ from draftbench.decoder.drafters import Drafter, Proposal, ProposalRequest
 from draftbench.decoder.runner import DecodeTask
 from draftbench.drafts.loading import Stackable
 from draftbench.drafts.lookup.draft import LookupDraft, LookupDrafter
+from draftbench.measure.candidate import Replays
 from draftbench.measure.timed_passes import CostGrid, Record, TimedPass
 from draftbench.measure.trajectories import Group
-from draftbench.records import Candidate, LookupReplay, Replay
+from draftbench.records import Candidate
 
 
 class StackDraft:
@@ -26,9 +27,7 @@ class StackDraft:
     def drafter(self) -> StackDrafter:
         return StackDrafter(self.lookup.drafter(), self.draft.drafter())
 
-    def replay(
-        self, candidate: Candidate, group: Group, window: int
-    ) -> Sequence[Replay | LookupReplay]:
+    def replay(self, candidate: Candidate, group: Group, window: int) -> Replays:
         """Nothing of its own: its replay is put together from those of its parts."""
         return ()
 
