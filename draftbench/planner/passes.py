@@ -238,10 +238,10 @@ class Spent:
 class Block:
     """The timed passes of one candidate and of the target beside it, at one concurrency.
 
-    `draft` holds passes of a draft model, or of a head after its `catch_up`, without which that one
-    drafts all of its tokens; `proposal` those of prompt lookup, which costs the same per round at
-    every k; a stack has both. If times come from a file, target passes over more than `longest`
-    tokens are unknown.
+    `draft` holds passes of a draft model, or of a head after its `catch_up`, which drafts all of a
+    round's tokens if it takes no other; `proposal` those of prompt lookup, which costs the same per
+    round at every k; a stack has both. If times come from a file, target passes over more than
+    `longest` tokens are unknown.
     """
 
     target: Passes

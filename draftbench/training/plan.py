@@ -61,7 +61,7 @@ class Plan:
     @property
     def is_head(self) -> bool:
         """Whether the draft is an EAGLE-3 head."""
-        return parsed(self.candidate.draft)[0] == "eagle3"
+        return kind_of(self.candidate.draft).reads_states
 
     @property
     def dtype(self) -> torch.dtype:

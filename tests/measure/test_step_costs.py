@@ -125,10 +125,12 @@ def test_a_head_is_timed_where_it_catches_up_where_it_steps_and_over_prompts(mea
         for what, sizes in (("catch-up", (1, 2, 3)), ("step", (1,)))
         for n in sizes
     }
+    assert all(p.concurrency == 2 and min(p.seconds) > 0 for p in points)
+    head.steps = False  # its first pass drafts all
     alone = time_steps(loaded, GRID, always)
+    assert ("eagle3:head", "step", 1, 10) not in seconds(alone)
     lengths = [p.new_tokens for p in alone if p.candidate == HEAD and p.what == "prefill"]
     assert lengths == [8, 24]
-    assert all(p.concurrency == 2 and min(p.seconds) > 0 for p in points)
 
 
 @pytest.mark.parametrize(

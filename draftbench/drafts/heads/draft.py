@@ -34,7 +34,7 @@ class HeadDraft:
 
     def passes(self, record: Record, grid: CostGrid, first: Sizes = None) -> Iterator[TimedPass]:
         """Its catch-up over each number of tokens that may be left to read at each context, a step
-        after it, and whole prompts. The states of any text serve.
+        after it if it takes steps, and whole prompts. The states of any text serve.
         """
         sizes = first or grid.verify_sizes
         rows = grid.concurrency
@@ -62,7 +62,8 @@ class HeadDraft:
 
         for context in contexts:
             yield from (point("catch-up", size, context) for size in sizes)
-            yield point("step", 1, context)
+            if self.head.steps:
+                yield point("step", 1, context)
         yield from (point("prefill", length, 0, 1) for length in grid.prompts)
 
 
