@@ -48,7 +48,8 @@ class Loading:
     target: ModelSource
     runner: Runner | ServedTarget  # the target as it runs
     mode: DraftingMode
-    longest: ScoredResponse  # the longest response, on which a model is stepped
+    # On which a model is stepped, to see whether replay predicts its drafting.
+    longest: ScoredResponse | None = None
     engine: str | None = None  # what drafts with it; None: the built-in decoder
 
 

@@ -112,7 +112,6 @@ class Plan:
             target=self.target,
             runner=self._runner if self.is_head else ServedTarget(context),
             mode=question.mode,
-            longest=max(responses, key=lambda response: response.length),
         )
         draft, _ = WITH_WEIGHTS[kind_of(self.candidate.draft).method].load(loading)
         begun, window, made = time.monotonic(), max(question.ks), list[AnyReplay]()

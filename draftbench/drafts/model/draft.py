@@ -72,12 +72,11 @@ def load(loading: Loading) -> tuple[ModelDraft, ModelFacts]:
     source, target = loading.source, loading.target
     model, facts = build_runner(source, loading.build, loading.candidate.draft)
     model = translated(model, target, source)
-    near_tie = NEAR_TIE_MARGIN[facts.dtype]
-    return ModelDraft(model, loading.runner, loading.mode), msgspec.structs.replace(
-        facts,
-        translated=not keeps_ids(target, source),
-        replay_disagreement=stepping_disagreement(model, loading.longest, near_tie),
-    )
+    facts = msgspec.structs.replace(facts, translated=not keeps_ids(target, source))
+    if loading.longest is not None:
+        differs = stepping_disagreement(model, loading.longest, NEAR_TIE_MARGIN[facts.dtype])
+        facts = msgspec.structs.replace(facts, replay_disagreement=differs)
+    return ModelDraft(model, loading.runner, loading.mode), facts
 
 
 def refused_by(engine: str, target: ModelSource, source: ModelSource) -> str | None:
