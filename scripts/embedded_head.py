@@ -16,8 +16,8 @@ from torch import Tensor
 from transformers import LlamaForCausalLM
 
 from draftbench.drafts.eagle3.draft import rotary_of, shape_of
+from draftbench.drafts.eagle3.training import DEPTHS, TrainableHead
 from draftbench.training import head as training
-from draftbench.training.head import DEPTHS, TrainableHead
 
 READS = (2, 4, 5)  # the target's layers whose inputs it reads
 DRAFTED = 1024  # tokens that it can draft

@@ -22,7 +22,7 @@ from embedded_head import DEPTHS, DRAFTED, READS, batch_of, load_head, new_head,
 from tokenizers import Tokenizer
 from transformers import LlamaForCausalLM, PreTrainedTokenizerFast
 
-from draftbench.training.head import TrainableHead, read_by_head
+from draftbench.drafts.eagle3.training import TrainableHead, read_by_head
 
 PROMPTS, RESPONSE_TOKENS = 40, 128
 

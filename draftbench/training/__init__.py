@@ -3,8 +3,7 @@
 settings        the recipe, by flags
 examples        a run's responses, split by a keyed hash of their prompts
 plan            the draft, the device, the memory, checked before anything is computed; its replay
-draft_model     a draft model in training: batches, loss, checkpoint
-head            an EAGLE-3 head in training: the same
+trainable       the interface of a draft in training, which is in its kind's folder of `drafts`
 fit             the training itself, by transformers' Trainer
 held_out        how a draft is accepted on held-out requests, and what that is worth → `Proof`
 forecast        the first parts of the training, and what all of it will gain → `Forecast`

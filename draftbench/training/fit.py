@@ -24,29 +24,13 @@ from transformers.trainer import TRAINER_STATE_NAME
 
 from draftbench.measure.trajectories import ScoredResponse
 from draftbench.run_folder.append_log import cannot_write
-from draftbench.training.draft_model import Batch
 from draftbench.training.settings import TrainingSettings
+from draftbench.training.trainable import Batch, InTraining
 
 # Acceptance is looked at twice an epoch; after this many looks without a better one, training ends.
 LOOKS_AN_EPOCH, PATIENCE = 2, 3
 # The share of all steps in which the learning rate rises from 0; afterwards it falls to 0.
 WARM_UP = 0.1
-
-
-class InTraining(Protocol):
-    """A draft model, or a head."""
-
-    @property
-    def module(self) -> nn.Module: ...
-
-    @property
-    def width(self) -> int: ...  # of its states
-
-    def batch(self, responses: Sequence[ScoredResponse]) -> Batch: ...
-
-    def loss(self, batch: Batch) -> Tensor: ...
-
-    def save(self, folder: Path) -> None: ...
 
 
 class Progress(Protocol):

@@ -14,36 +14,36 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch import nn
 
 from draftbench.decoder.device import device_of, dtype_of, set_threads
 from draftbench.decoder.runner import Runner
 from draftbench.drafts.built_in import WITH_WEIGHTS
-from draftbench.drafts.eagle3.draft import check_eagle, shape_of
-from draftbench.drafts.heads.config import methods_of
-from draftbench.drafts.kinds import DRAFT_KINDS, kind_of, parsed
+from draftbench.drafts.eagle3 import training as eagle3_training
+from draftbench.drafts.kind import Method
+from draftbench.drafts.kinds import DRAFT_KINDS, parsed
 from draftbench.drafts.laws import AnyReplay
 from draftbench.drafts.loading import Loading
+from draftbench.drafts.model import training as model_training
 from draftbench.errors import ModelError, UsageError
 from draftbench.measure.replay import ServedTarget
 from draftbench.measure.trajectories import GROUP, ScoredResponse
 from draftbench.memory import LOGIT_BYTES, format_size, memory_left, training_bytes
-from draftbench.models.compatibility import check_pair, context_length_of
-from draftbench.models.prequantized import stored_level
+from draftbench.models.compatibility import context_length_of
 from draftbench.models.quantize import Build, build_runner
 from draftbench.models.source import ModelSource
-from draftbench.models.translation import keeps_ids
 from draftbench.planner.recommend import recommend
 from draftbench.planner.recommendation import Recommendation
 from draftbench.records import SELF, STACK, Candidate, draft_of_stack
 from draftbench.run_folder.manifest import portable
 from draftbench.run_folder.run import Run
-from draftbench.training.draft_model import ModelInTraining
 from draftbench.training.examples import Examples
-from draftbench.training.fit import InTraining, writing
-from draftbench.training.head import DEPTHS, HeadInTraining
+from draftbench.training.fit import writing
 from draftbench.training.held_out import Acceptance, Speeds
 from draftbench.training.settings import TrainingSettings
+from draftbench.training.trainable import InTraining, Trainable, TrainingSize
+
+# Those of DRAFT_KINDS that are `trainable`.
+TRAINABLE: dict[Method, Trainable] = {"draft-model": model_training, "eagle3": eagle3_training}
 
 
 @dataclass(frozen=True)
@@ -59,9 +59,15 @@ class Plan:
     device: str
 
     @property
-    def is_head(self) -> bool:
-        """Whether the draft is an EAGLE-3 head."""
-        return kind_of(self.candidate.draft).reads_states
+    def method(self) -> Method:
+        """The kind of the draft, which the run may have behind prompt lookup alone."""
+        return parsed(self.candidate.draft)[0]
+
+    @cached_property
+    def size(self) -> TrainingSize:
+        """How large the training is."""
+        lora = self.settings.lora
+        return TRAINABLE[self.method].size_of(self.draft, self.target, lora, samples=self.samples)
 
     @property
     def dtype(self) -> torch.dtype:
@@ -80,10 +86,8 @@ class Plan:
 
     def in_training(self) -> InTraining:
         """The original draft, ready to be trained."""
-        if self.is_head:
-            return HeadInTraining(self.draft, self._target)
-        teacher = self._target if self.samples else None
-        return ModelInTraining(self.draft, self.device, teacher, self.settings.lora)
+        target = self._target if self.size.targets else None
+        return TRAINABLE[self.method].begin(self.draft, target, self.device, self.settings.lora)
 
     @cached_property
     def _build(self) -> Build:
@@ -105,15 +109,16 @@ class Plan:
         """Replay the draft in a folder along some responses, the way the run did."""
         question, context = self.run.manifest.question, context_length_of(self.target)
         assert context is not None  # or it could not have been swept
+        kind = DRAFT_KINDS[self.method]
         loading = Loading(
             self.candidate,
             source=ModelSource(str(checkpoint)),
             build=self._build,
             target=self.target,
-            runner=self._runner if self.is_head else ServedTarget(context),
+            runner=self._runner if kind.reads_states else ServedTarget(context),
             mode=question.mode,
         )
-        draft, _ = WITH_WEIGHTS[kind_of(self.candidate.draft).method].load(loading)
+        draft, _ = WITH_WEIGHTS[kind.method].load(loading)
         begun, window, made = time.monotonic(), max(question.ks), list[AnyReplay]()
         for at in range(0, len(responses), GROUP):
             made += draft.replay(self.candidate, responses[at : at + GROUP], window)
@@ -179,33 +184,9 @@ def plan_training(
             f"`{draft}` is prompt lookup before `{fallback}`, and only the latter has weights",
             hint=f"train it, `--draft {fallback}`, then sweep the result as `{trained}`",
         )
-    if method == "eagle3":
-        check_eagle(target, source)
-    elif "eagle3" in methods_of(source.raw_config):
-        raise UsageError(f"`{spec}` is an EAGLE-3 head", hint=f"write `--draft eagle3:{spec}`")
-    else:
-        check_pair(target, source)
-        if stored := stored_level(source) or (
-            "GGUF" if Path(model).resolve().suffix == ".gguf" else None
-        ):
-            raise ModelError(
-                f"`{source.name}` is stored as {stored}, which cannot be trained",
-                hint="train the checkpoint that it was made from, and convert the result",
-            )
-        if not keeps_ids(target, source):
-            raise ModelError(
-                f"`{source.name}` has other token ids than the target, whose ids it would be "
-                "trained on",
-                hint="take a draft of the target's family",
-            )
-    if settings.lora is not None:
-        if method == "eagle3":
-            raise UsageError(
-                "--lora trains adapters of a draft model; a head is one layer, trained as a whole",
-                hint="leave --lora out",
-            )
-        if find_spec("peft") is None:
-            raise UsageError("--lora needs peft, which is not installed", hint="pip install peft")
+    TRAINABLE[method].check(source, target, settings.lora)
+    if settings.lora is not None and find_spec("peft") is None:
+        raise UsageError("--lora needs peft, which is not installed", hint="pip install peft")
     where = device_of(device)
     if where not in ("cpu", "cuda", "cuda:0"):
         raise UsageError(
@@ -227,32 +208,11 @@ def plan_training(
 
 def _check_memory(plan: Plan) -> None:
     """Raise a ModelError if a step does not fit in memory; name a batch that does."""
-    draft, batch, itemsize = plan.draft, plan.settings.batch, plan.dtype.itemsize
-    lora = plan.settings.lora
+    draft, batch, itemsize, size = plan.draft, plan.settings.batch, plan.dtype.itemsize, plan.size
     longest = max(r.length for r in plan.examples.train)
-    smaller = "take a smaller draft or another device"
-    if plan.is_head:
-        parameters = trained = sum(tensor.numel() for tensor in draft.tensors().values())
-        layers = plan.target.config.get_text_config().num_hidden_layers
-        shape = shape_of(draft.raw_config, layers)
-        # Every depth is another pass through its only layer.
-        work = DEPTHS, shape.layer.hidden_size, DEPTHS * shape.drafted
-        targets = 2  # loaded by transformers, and as the decoder runs it
-    else:
-        text, model = draft.config.get_text_config(), draft.skeleton
-        parameters = trained = model.num_parameters()
-        if lora is not None:
-            last = model.get_output_embeddings()  # gets no adapter
-            linear = [m for m in model.modules() if isinstance(m, nn.Linear) and m is not last]
-            trained = lora * sum(each.in_features + each.out_features for each in linear)
-            parameters += trained
-        else:
-            smaller += ", or train adapters alone (`--lora 16`)"
-        work = text.num_hidden_layers, text.hidden_size, text.vocab_size
-        targets = int(plan.samples)
-    states, of_row = training_bytes(parameters, trained, *work, longest, itemsize)
-    if targets:
-        states += targets * plan.target.skeleton.num_parameters() * itemsize
+    states, of_row = training_bytes(size.parameters, size.trained, *size.work, longest, itemsize)
+    if size.targets:
+        states += size.targets * plan.target.skeleton.num_parameters() * itemsize
         of_row += longest * plan.target.config.get_text_config().vocab_size * LOGIT_BYTES
     left = memory_left() if plan.device == "cpu" else torch.cuda.mem_get_info(plan.device)[0]
     if (needed := states + batch * of_row) > left:
@@ -261,5 +221,5 @@ def _check_memory(plan: Plan) -> None:
             f"training `{draft.name}` needs about {format_size(needed)} ({format_size(states)} for "
             f"weights, gradients and AdamW, {format_size(of_row)} for each of {batch} responses in "
             f"a step), and {format_size(left)} are free",
-            hint=f"`--batch {fits}` fits" if fits > 0 else smaller,
+            hint=f"`--batch {fits}` fits" if fits > 0 else size.smaller,
         )

@@ -6,6 +6,7 @@ from draftbench.drafts.built_in import HEADS, SERVED, WITH_WEIGHTS
 from draftbench.drafts.kinds import DRAFT_KINDS, draft_name, kind_of, parsed, parts_of
 from draftbench.errors import UsageError
 from draftbench.records import Candidate
+from draftbench.training.plan import TRAINABLE
 
 
 def those(*facts):
@@ -18,6 +19,7 @@ def test_every_kind_is_loaded_where_it_says_that_it_is():
     assert those("built_in") == {*WITH_WEIGHTS, "ngram", "stack"}
     assert those("built_in", "reads_states") == HEADS.keys()
     assert those("replayed") == {*SERVED, "ngram"}
+    assert those("trainable") == TRAINABLE.keys()
     assert those("trainable") | those("stackable") <= WITH_WEIGHTS.keys()
 
 

@@ -3,8 +3,9 @@
     head       the layer, and how it drafts along a text
     draft      a checkpoint: its checks, for a target and for an engine, and its loading
     gguf_file  the same tensors from a .gguf file
+    training   the layer in training
 
-What heads of all kinds share is in `drafts/heads`; how one is trained in `training/head.py`.
+What heads of all kinds share is in `drafts/heads`.
 """
 
 from draftbench.drafts.kind import DraftKind

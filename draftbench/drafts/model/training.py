@@ -17,29 +17,58 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+from draftbench.drafts.heads.config import methods_of
+from draftbench.errors import ModelError, UsageError
 from draftbench.measure.trajectories import ScoredResponse
+from draftbench.models.compatibility import check_pair
+from draftbench.models.prequantized import stored_level
 from draftbench.models.source import ModelSource
-
-# Marks a token that is not learned, for PyTorch's cross entropy.
-IGNORED = -100
-# By name: `ids` [rows, tokens], `attended` (0: padding), `learned` (ids, or IGNORED), and the
-# `temperature` at which the target wrote each row.
-Batch = dict[str, Tensor]
+from draftbench.models.translation import keeps_ids
+from draftbench.training.trainable import IGNORED, SMALLER, Batch, TrainingSize, side_by_side
 
 
-def side_by_side(responses: Sequence[ScoredResponse], context: int) -> Batch:
-    """Prompts and responses, padded at the end and cut at the context. The first token of a
-    response is not learned, since it comes from the prefill and is never drafted.
-    """
-    rows = [[*r.prompt.tokens, *r.tokens][:context] for r in responses]
-    ids = torch.zeros(len(rows), max(map(len, rows)), dtype=torch.long)
-    learned, attended = torch.full_like(ids, IGNORED), torch.zeros_like(ids)
-    for at, (row, response) in enumerate(zip(rows, responses, strict=True)):
-        ids[at, : len(row)], attended[at, : len(row)] = torch.tensor(row), 1
-        first = len(response.prompt.tokens) + 1
-        learned[at, first : len(row)] = ids[at, first : len(row)]
-    heat = torch.tensor([r.trajectory.sampling.temperature for r in responses])
-    return {"ids": ids, "attended": attended, "learned": learned, "temperature": heat}
+def check(draft: ModelSource, target: ModelSource, lora: int | None) -> None:
+    """A pair of models with the same ids, and a draft whose weights are not quantized."""
+    if "eagle3" in methods_of(draft.raw_config):
+        raise UsageError(
+            f"`{draft.spec}` is an EAGLE-3 head", hint=f"write `--draft eagle3:{draft.spec}`"
+        )
+    check_pair(target, draft)
+    if stored := stored_level(draft) or (
+        "GGUF" if Path(draft.spec).resolve().suffix == ".gguf" else None
+    ):
+        raise ModelError(
+            f"`{draft.name}` is stored as {stored}, which cannot be trained",
+            hint="train the checkpoint that it was made from, and convert the result",
+        )
+    if not keeps_ids(target, draft):
+        raise ModelError(
+            f"`{draft.name}` has other token ids than the target, whose ids it would be trained on",
+            hint="take a draft of the target's family",
+        )
+
+
+def size_of(
+    draft: ModelSource, target: ModelSource, lora: int | None, *, samples: bool
+) -> TrainingSize:
+    """With the target beside it if that samples."""
+    text, model = draft.config.get_text_config(), draft.skeleton
+    parameters = trained = model.num_parameters()
+    smaller = SMALLER
+    if lora is not None:
+        last = model.get_output_embeddings()  # gets no adapter
+        linear = [m for m in model.modules() if isinstance(m, nn.Linear) and m is not last]
+        trained = lora * sum(each.in_features + each.out_features for each in linear)
+        parameters += trained
+    else:
+        smaller += ", or train adapters alone (`--lora 16`)"
+    work = text.num_hidden_layers, text.hidden_size, text.vocab_size
+    return TrainingSize(parameters, trained, work, int(samples), smaller)
+
+
+def begin(draft: ModelSource, target: Any | None, device: str, lora: int | None) -> ModelInTraining:
+    """Taught by the target if that is loaded."""
+    return ModelInTraining(draft, device, target, lora)
 
 
 class ModelInTraining:

@@ -9,15 +9,15 @@ from safetensors.torch import load_file
 from transformers import LlamaForCausalLM
 
 from draftbench.drafts.eagle3.draft import rotary_of, shape_of
-from draftbench.models.source import ModelSource
-from draftbench.training.draft_model import IGNORED
-from draftbench.training.head import (
+from draftbench.drafts.eagle3.training import (
     DEPTHS,
     HeadInTraining,
     TrainableHead,
     loss_over_depths,
     read_by_head,
 )
+from draftbench.models.source import ModelSource
+from draftbench.training.trainable import IGNORED
 
 TEXT = [1, 2, 3, 4, 5, 2, 2, 9, 0, 4, 1, 8, 3, 7, 6, 5]
 

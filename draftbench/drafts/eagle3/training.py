@@ -18,16 +18,44 @@ from safetensors.torch import save_file
 from torch import Tensor, nn
 from torch.nn import functional
 
-from draftbench.drafts.eagle3.draft import rotary_of, shape_of, speculators_name
+from draftbench.drafts.eagle3.draft import check_eagle, rotary_of, shape_of, speculators_name
 from draftbench.drafts.eagle3.head import EagleShape
+from draftbench.errors import UsageError
 from draftbench.measure.trajectories import ScoredResponse
 from draftbench.models.source import ModelSource
-from draftbench.training.draft_model import IGNORED, Batch, side_by_side
+from draftbench.training.trainable import IGNORED, SMALLER, Batch, TrainingSize, side_by_side
 
 # How many depths are trained; each counts this share of the one before, as it is reached less
 # often.
 DEPTHS, DISCOUNT = 5, 0.8
 _LAYER = "layers.0."
+
+
+def check(draft: ModelSource, target: ModelSource, lora: int | None) -> None:
+    """A head that fits the target, and is trained as a whole."""
+    check_eagle(target, draft)
+    if lora is not None:
+        raise UsageError(
+            "--lora trains adapters of a draft model; a head is one layer, trained as a whole",
+            hint="leave --lora out",
+        )
+
+
+def size_of(
+    draft: ModelSource, target: ModelSource, lora: int | None, *, samples: bool
+) -> TrainingSize:
+    """Every depth is another pass through its only layer. The target is loaded by transformers, and
+    as the decoder runs it.
+    """
+    parameters = sum(tensor.numel() for tensor in draft.tensors().values())
+    shape = shape_of(draft.raw_config, target.config.get_text_config().num_hidden_layers)
+    work = DEPTHS, shape.layer.hidden_size, DEPTHS * shape.drafted
+    return TrainingSize(parameters, parameters, work, 2, SMALLER)
+
+
+def begin(draft: ModelSource, target: Any | None, device: str, lora: int | None) -> HeadInTraining:
+    """On the loaded target, whose states it reads."""
+    return HeadInTraining(draft, target)
 
 
 class TrainableHead(nn.Module):

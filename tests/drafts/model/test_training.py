@@ -11,11 +11,12 @@ import torch
 from safetensors import safe_open
 from safetensors.torch import load_file, save_file
 
+from draftbench.drafts.model.training import ModelInTraining
 from draftbench.measure.prompts import Prompt
 from draftbench.measure.trajectories import ScoredResponse
 from draftbench.models.source import ModelSource
 from draftbench.records import Request, Sampling
-from draftbench.training.draft_model import IGNORED, ModelInTraining, side_by_side
+from draftbench.training.trainable import IGNORED, side_by_side
 
 
 def response(prompt, tokens, temperature=0.0):
