@@ -6,12 +6,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from draftbench.drafts.kinds import kind_of
 from draftbench.memory import Footprint, bytes_to_serve, format_size
 from draftbench.planner.evidence import Evidence
 from draftbench.planner.latency import tail_ratio
 from draftbench.planner.options import DecisionOptions
 from draftbench.planner.recommendation import Configuration
-from draftbench.records import LOOKUP, SELF, Candidate
+from draftbench.records import SELF, Candidate
 from draftbench.remembered import remembered
 from draftbench.run_folder.run import Run
 
@@ -98,14 +99,12 @@ def draft_memory(run: Run, candidate: Candidate) -> int | None:
 
 def _footprint(run: Run, candidate: Candidate) -> Footprint | None:
     """A draft's weights and cache; None if its facts are unknown. The target as its own draft adds
-    a second cache, prompt lookup nothing.
+    a second cache.
     """
-    if candidate.draft == LOOKUP:
-        return Footprint(0, 0)
-    facts = run.facts_of(None if candidate.draft == SELF else candidate)
-    if facts is None:
-        return None
-    return Footprint(0 if candidate.draft == SELF else facts.weight_bytes, facts.kv_bytes_per_token)
+    if candidate.draft == SELF:
+        facts = run.facts_of(None)
+        return None if facts is None else Footprint(0, facts.kv_bytes_per_token)
+    return kind_of(candidate.draft).footprint(run.facts_of(candidate))
 
 
 @remembered

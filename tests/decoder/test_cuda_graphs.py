@@ -20,7 +20,6 @@ from draftbench.decoder.runner import HiddenStates, HostClock
 from draftbench.decoder.speculate import decode
 from draftbench.drafts.heads.head import HeadDrafter
 from draftbench.errors import ModelError
-from tests.decoder.test_eagle import head_of, task
 from tests.decoder.test_runners import (
     LLAMA,
     SIZES,
@@ -31,6 +30,7 @@ from tests.decoder.test_runners import (
     random_model,
     runner_of,
 )
+from tests.drafts.eagle3.test_head import head_of, task
 
 pytestmark = pytest.mark.slow
 
