@@ -20,9 +20,10 @@ from draftbench.acceptance.summary import (
 )
 from draftbench.cli.flags import RunArgument, candidate_named, read, require_measured
 from draftbench.cli.output import Output
+from draftbench.drafts.kinds import kind_of
 from draftbench.flags import draft_lengths, flag
 from draftbench.planner.doubts import about_acceptance
-from draftbench.records import LOOKUP, SELF, draft_of_stack
+from draftbench.records import SELF
 from draftbench.report.text import (
     Section,
     TableCell,
@@ -253,9 +254,7 @@ def every_section(report: AcceptanceReport) -> list[Section]:
 
 def _of_candidate(c: CandidateAcceptance, width: float) -> Iterator[Section]:
     """Every table of a candidate; some are empty."""
-    by_start = "prompt lookup" if c.candidate == LOOKUP else "a head"
-    if draft_of_stack(c.candidate):
-        by_start = "a stack"
+    by_start = kind_of(c.candidate).noun
     drafting = f"{c.mode} drafting" if c.mode else by_start
     unknown = f"No α: what {by_start} proposes depends on where a round starts."
     notes = []

@@ -27,11 +27,11 @@ _BY_PREFIX = {kind.written: kind for kind in DRAFT_KINDS.values()}
 
 
 def kind_of(draft: str) -> DraftKind:
-    """The kind of an entry of `--drafts`, or of a draft by its name in a run."""
+    """The kind of an entry of `--drafts`, or of a run's candidate by its name."""
     if draft_of_stack(draft) is not None:
         return stack.KIND
-    word, colon, _ = draft.partition(":")
-    return _BY_PREFIX.get(word + colon, model.KIND)
+    word, colon, _ = draft.partition(":")  # `mtp:int8` has a level
+    return _BY_PREFIX.get(word + colon) or _BY_PREFIX.get(word, model.KIND)
 
 
 def parts_of(candidate: Candidate) -> tuple[Candidate, ...]:
@@ -61,10 +61,10 @@ def parsed(draft: str) -> tuple[Method, str]:
         return parsed(inner)
     word, colon, rest = draft.partition(":")
     kind = kind_of(draft)
-    if colon and not rest and kind.method not in ("draft-model", "raw"):
-        raise UsageError(f"`{draft}` names no model", hint=f"write {word}:MODEL")
     if colon and word in _BY_PREFIX:
         raise UsageError(f"`{word}` takes no model", hint=f"write {word}, or ./{draft} for a path")
+    if colon and not rest and kind.method not in ("draft-model", "raw"):
+        raise UsageError(f"`{draft}` names no model", hint=f"write {word}:MODEL")
     return kind.method, draft if kind is model.KIND else rest
 
 
