@@ -15,9 +15,9 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 from transformers import LlamaForCausalLM
 
+from draftbench.drafts.eagle3 import training
 from draftbench.drafts.eagle3.draft import rotary_of, shape_of
 from draftbench.drafts.eagle3.training import DEPTHS, TrainableHead
-from draftbench.training import head as training
 
 READS = (2, 4, 5)  # the target's layers whose inputs it reads
 DRAFTED = 1024  # tokens that it can draft
