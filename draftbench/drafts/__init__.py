@@ -5,7 +5,7 @@ What is known without loading anything (no torch)
     kind         the record of a kind; each folder's `KIND` is one
     kinds        the list of kinds, and which an entry of `--drafts` is
     engine_only  the kinds that only serving engines run
-    speculation  an entry of `--drafts` → what an engine is told
+    speculation  an entry of `--drafts` → what an engine needs to draft
     laws         what a replay says of the rounds along its response
 What is loaded
     loading      the interface: with what a draft is checked and loaded

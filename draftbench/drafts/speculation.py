@@ -1,4 +1,4 @@
-"""How a serving engine drafts: an entry of `--drafts`, with all that an engine is told of it."""
+"""How a serving engine drafts: an entry of `--drafts`, with all that an engine needs for it."""
 
 from __future__ import annotations
 
