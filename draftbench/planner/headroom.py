@@ -106,7 +106,7 @@ def better_draft(
     return BetterDraft(
         nearest=nearest,
         most=max(each.most.speedup for each in found),
-        behind_lookup=any(each.fallback and each not in trainable for each in candidates),
+        behind_lookup=any(map(parts_of, candidates)),
     )
 
 
