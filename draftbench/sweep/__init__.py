@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from draftbench.sweep.options import SweepOptions, Watcher
 
 if TYPE_CHECKING:
-    from draftbench.sweep.preparation import Prepared
+    from draftbench.sweep.prepared import Prepared
 
 __all__ = ["SweepOptions", "Watcher", "prepare"]
 

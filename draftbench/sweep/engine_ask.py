@@ -84,7 +84,7 @@ from draftbench.sweep.engine_servers import (
 )
 from draftbench.sweep.failures import failure, parts_missing, timed_out
 from draftbench.sweep.options import Watcher, in_turn
-from draftbench.sweep.preparation import Prepared
+from draftbench.sweep.prepared import Prepared
 from draftbench.sweep.resume import Replaying, SweepState
 from draftbench.sweep.worker import Keep, Private
 

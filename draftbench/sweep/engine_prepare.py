@@ -57,7 +57,6 @@ from draftbench.sweep.engine_check import find_drafting
 from draftbench.sweep.engine_servers import Servers, arrival_times
 from draftbench.sweep.options import SLOTS, ServingOptions, SweepOptions, Watcher
 from draftbench.sweep.preparation import (
-    Prepared,
     PromptMaker,
     check_drafts,
     counts_of,
@@ -68,6 +67,7 @@ from draftbench.sweep.preparation import (
     specs_of,
     traffic_facts,
 )
+from draftbench.sweep.prepared import Prepared
 from draftbench.sweep.work import check_side_by_side
 from draftbench.traffic import TrafficQuery, load
 

@@ -21,7 +21,7 @@ from draftbench.sweep.engine_check import refuse_changes
 from draftbench.sweep.failures import changed_model
 from draftbench.sweep.options import Watcher, in_turn
 from draftbench.sweep.pool import Pool
-from draftbench.sweep.preparation import Prepared
+from draftbench.sweep.prepared import Prepared
 from draftbench.sweep.resume import SweepState
 from draftbench.sweep.worker import Keep, Private
 

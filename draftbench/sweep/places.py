@@ -27,7 +27,7 @@ from draftbench.models.source import ModelSource
 from draftbench.records import WorkerFacts
 from draftbench.run_folder.manifest import environment
 from draftbench.sweep.options import Watcher
-from draftbench.sweep.preparation import Prepared
+from draftbench.sweep.prepared import Prepared
 from draftbench.sweep.worker import Keep, Task, Worker
 
 # How long a child that closed its pipe may take to end, before it is killed.

@@ -26,7 +26,7 @@ from draftbench.run_folder.manifest import difference_lines, differing_machine
 from draftbench.sweep.failures import failure, parts_missing, timed_out
 from draftbench.sweep.options import Watcher
 from draftbench.sweep.places import Child, Here, Place, WorkerDiedError, for_workers
-from draftbench.sweep.preparation import Prepared
+from draftbench.sweep.prepared import Prepared
 from draftbench.sweep.resume import Decoding, Replaying, SweepState, Timing, Writing
 from draftbench.sweep.worker import TURNS, Keep, Private, Task
 

@@ -69,9 +69,9 @@ from draftbench.run_folder.manifest import (
     environment,
     portable,
 )
-from draftbench.sweep.engine_servers import Servers
 from draftbench.sweep.failures import failure, known_error
 from draftbench.sweep.options import SweepOptions, Watcher
+from draftbench.sweep.prepared import Prepared
 from draftbench.traffic import Traffic, load
 from draftbench.traffic.summary import TrafficSummary, first_request
 
@@ -86,31 +86,6 @@ class PromptMaker(Protocol):
     def answer(self, request: Request) -> list[int]: ...
 
     def shown(self, tokens: Sequence[int]) -> str | None: ...
-
-
-@dataclass(frozen=True)
-class Prepared:
-    """A sweep that passed every check that needs no weights; `drafts` and `caveats` are by the
-    run's names of drafts.
-    """
-
-    options: SweepOptions
-    target: ModelSource
-    drafts: dict[str, ModelSource]
-    candidates: tuple[Candidate, ...]
-    failures: tuple[Failure, ...]  # of drafts that were refused
-    caveats: dict[str, tuple[str, ...]]
-    prompts: tuple[Prompt, ...]
-    traffic: TrafficSummary
-    manifest: Manifest
-    build: Build
-    servers: Servers | None = None
-    settings: str = ""  # all of them, as YAML, where the manifest's command hides some
-
-    @property
-    def prompt_tokens(self) -> list[tuple[int, int]]:
-        """(prompt tokens, most output tokens) of every request."""
-        return [(len(prompt.tokens), prompt.limit) for prompt in self.prompts]
 
 
 def prepare_models(options: SweepOptions, command: str, watcher: Watcher) -> Prepared:

@@ -36,7 +36,7 @@ from draftbench.records import Environment
 from draftbench.run_folder.manifest import difference_lines, differing_machine, environment
 from draftbench.sweep.options import RayCluster, SweepOptions, Watcher
 from draftbench.sweep.places import Message, WorkerDiedError, work
-from draftbench.sweep.preparation import Prepared
+from draftbench.sweep.prepared import Prepared
 from draftbench.sweep.worker import Task
 
 # What is asked of a node before workers are there shares its GPU with whoever has it.
