@@ -34,7 +34,7 @@ from draftbench.run_folder.run import Run, read_run
 from draftbench.sweep import SweepOptions, prepare
 from draftbench.sweep.measure import measure_sweep
 from draftbench.sweep.options import ServingOptions
-from draftbench.sweep.preparation import Prepared
+from draftbench.sweep.prepared import Prepared
 from draftbench.traffic import TrafficQuery
 
 EMBEDDED = Path(str(files("draftbench"))) / "embedded"

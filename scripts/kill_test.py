@@ -50,7 +50,7 @@ from draftbench.sweep import SweepOptions, prepare
 from draftbench.sweep.measure import measure_sweep
 from draftbench.sweep.options import RayCluster, workers_named
 from draftbench.sweep.pool import MOST_TRIES
-from draftbench.sweep.preparation import Prepared
+from draftbench.sweep.prepared import Prepared
 from draftbench.traffic import TrafficQuery
 
 # Responses are kept by groups: small ones give a sweep of few requests many places to die between.

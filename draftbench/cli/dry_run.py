@@ -15,7 +15,7 @@ from draftbench.records import Record
 from draftbench.report.text import Section, counted, duration, shortened
 from draftbench.run_folder.manifest import Manifest
 from draftbench.sweep.engine_servers import Servers
-from draftbench.sweep.preparation import Prepared
+from draftbench.sweep.prepared import Prepared
 from draftbench.sweep.work import (
     START_SECONDS,
     DeviceSpeed,

@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from draftbench.cli.progress import TerminalWatcher
     from draftbench.planner.recommendation import Audit, Recommendation
     from draftbench.run_folder.run import Run
-    from draftbench.sweep.preparation import Prepared
+    from draftbench.sweep.prepared import Prepared
 
 
 _LARGEST_MEASURED = 256

@@ -43,7 +43,7 @@ from draftbench.run_folder.observations import Observations
 from draftbench.run_folder.run import Run, check_that_it_fits, run_of, to_decode
 from draftbench.sweep.engine_servers import ALONE, Load, ServerConfig, Servers
 from draftbench.sweep.options import in_turn
-from draftbench.sweep.preparation import Prepared
+from draftbench.sweep.prepared import Prepared
 
 
 class Writing(NamedTuple):

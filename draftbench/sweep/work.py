@@ -39,7 +39,7 @@ from draftbench.sweep.engine_servers import (
     arrival_times,
 )
 from draftbench.sweep.options import in_turn
-from draftbench.sweep.preparation import Prepared
+from draftbench.sweep.prepared import Prepared
 
 # Until a process loads a model: libraries, tokenizers, traffic.
 START_SECONDS = 5.0

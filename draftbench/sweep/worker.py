@@ -39,7 +39,7 @@ from draftbench.run_folder.key import keyed_hash
 from draftbench.run_folder.machine import Watch
 from draftbench.sweep.failures import failure, known_error, timed_out
 from draftbench.sweep.options import Watcher
-from draftbench.sweep.preparation import Prepared
+from draftbench.sweep.prepared import Prepared
 from draftbench.sweep.resume import Decoding, Replaying, Timing, Writing
 
 Private = Sequence[PrivateText] | Sequence[PrivateStart]
