@@ -125,7 +125,7 @@ def of_engine(
     assumed = ["Responses reach their limit; replay of the drafts is not counted."]
     if most is not None:
         assumed.append(
-            f"Estimated without starting anything: a start takes {start_seconds(prepared):.0f} s, "
+            f"Estimated without starting anything: a start takes {start_seconds(servers):.0f} s, "
             "weights are read as fast as this machine can, and no draft gives a speed-up."
         )
     if span:

@@ -1,7 +1,6 @@
-"""A server to be started → its command line: the flags of its adapter, and what the user adds.
+"""A server to be started → its command line: the engine's flags, and what the user adds.
 
-The flags of vLLM and llama.cpp were tried; those of SGLang come from its sources. Prefix caches
-are off everywhere: a prompt that was read before would cost nothing.
+Prefix caches are off everywhere: a prompt that was read before would cost nothing.
 """
 
 from __future__ import annotations
@@ -12,11 +11,10 @@ import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from draftbench.engines.connect import ADAPTERS
 from draftbench.engines.engine import ServerStart
+from draftbench.engines.every import STARTED, check_method
 from draftbench.engines.secrets import form_of, hidden_in, values_of
 from draftbench.errors import UsageError, did_you_mean
-from draftbench.models.engine_rules import check_method
 from draftbench.records import DraftingMode
 
 # `{name}` is a placeholder, `${name}` a variable of some shell.
@@ -41,11 +39,12 @@ def launch(start: ServerStart, host: str, port: int) -> Launch:
         EngineError: the engine lacks this method of drafting.
         UsageError: the command or the arguments cannot be used as they are.
     """
-    engine = ADAPTERS[start.engine]
+    engine = STARTED[start.engine]
     if (speculation := start.speculation) is not None:
         check_method(start.engine, speculation)
-        if speculation.mode not in (DraftingMode.GREEDY, engine.draws):
-            modes = f"greedy or {engine.draws}" if engine.draws else "greedy"
+        other = engine.sampling_mode
+        if speculation.mode not in (DraftingMode.GREEDY, other):
+            modes = f"greedy or {other}" if other else "greedy"
             raise UsageError(
                 f"{start.engine} is not measured in --mode {speculation.mode}",
                 hint=f"give --mode {modes}",
@@ -55,7 +54,7 @@ def launch(start: ServerStart, host: str, port: int) -> Launch:
     for word in added:
         name = word.partition("=")[0]
         # vLLM takes `--speculative-config.method` too.
-        if name.replace("_", "-").partition(".")[0] in engine.taken:
+        if name.replace("_", "-").partition(".")[0] in engine.reserved_flags:
             raise UsageError(
                 f"--engine-args cannot hold {name}: draftbench sets it",
                 hint="leave it out; drafts and draft lengths are --drafts and --k",
@@ -67,11 +66,9 @@ def launch(start: ServerStart, host: str, port: int) -> Launch:
     hidden = [*map(hidden_in, words), *form_of(added)]
     form = _filled("--engine-command", shape or engine.command, values, hidden)
     stop = _filled("--engine-stop-command", start.stop_command or "", values, None)
-    environment = {"VLLM_NO_USAGE_STATS": "1"}
+    environment = dict(engine.variables)
     if start.threads is not None:
-        environment["OMP_NUM_THREADS"] = str(start.threads)
-        # Otherwise vLLM chooses which cores its threads are bound to.
-        environment["VLLM_CPU_OMP_THREADS_BIND"] = "nobind"
+        environment |= {"OMP_NUM_THREADS": str(start.threads), **engine.thread_variables}
     secrets = values_of([*_split("--engine-command", given or ""), *added])
     return Launch(tuple(command), tuple(form), secrets, tuple(stop), environment)
 

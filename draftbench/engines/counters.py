@@ -1,30 +1,19 @@
-"""A server's Prometheus page → the rounds that it counted, of all requests since it started.
-
-vLLM and llama-server use the same names with different prefixes; SGLang counts passes of the
-target.
-"""
+"""A server's Prometheus page → the rounds that it counted, of all requests since it started."""
 
 from __future__ import annotations
 
 import math
 import re
 from collections import defaultdict
+from collections.abc import Mapping
 from itertools import zip_longest
+from typing import Any
 
-from draftbench.engines.client import garbage
+from draftbench.engines.faults import garbage
 from draftbench.records import MOST, RoundCounts
 
 _SAMPLE = re.compile(r"^\w+:(\w+?)(?:\{([^\n]*)\})? (\S+)", re.MULTILINE)
 _POSITION = re.compile(r'\bposition="(\d{1,4})"')
-_ROUNDED = re.compile(r"^\w+:tokens_predicted_total(?:\{[^\n]*\})? [\d.]+e", re.MULTILINE)
-_BY_POSITION = "spec_decode_num_accepted_tokens_per_pos_total"
-# Of several names the first that the page has.
-_NAMES = {
-    "rounds": ("spec_decode_num_drafts_total", "spec_verify_calls_total"),
-    "drafted": ("spec_decode_num_draft_tokens_total",),
-    "accepted": ("spec_decode_num_accepted_tokens_total",),
-    "written": ("generation_tokens_total", "tokens_predicted_total"),
-}
 
 
 def since(before: RoundCounts, now: RoundCounts) -> RoundCounts:
@@ -50,30 +39,24 @@ def since(before: RoundCounts, now: RoundCounts) -> RoundCounts:
     )
 
 
-def read_counters(page: str) -> RoundCounts:
-    """The counters of a page, summed over replicas. Raises: AnswerError, one is no count."""
-    sums: dict[str, int] = defaultdict(int)
+def read_counters(page: str, names: Mapping[str, str]) -> RoundCounts:
+    """The counters of a page, summed over replicas; `names` are the server's, by our fields.
+
+    Raises:
+        AnswerError: one is no count.
+    """
+    sums: dict[str, Any] = defaultdict(int)
     positions: dict[int, int] = defaultdict(int)
-    wanted = {name for names in _NAMES.values() for name in names}
+    fields = {name: field for field, name in names.items()}
     for name, labels, value in _SAMPLE.findall(page):
-        if name in wanted:
-            sums[name] += _count(name, value)
-        elif name == _BY_POSITION and (position := _POSITION.search(labels)):
-            positions[int(position[1])] += _count(name, value)
-    first = {
-        field: next((sums[name] for name in names if name in sums), None)
-        for field, names in _NAMES.items()
-    }
-    return RoundCounts(
-        rounds=first["rounds"],
-        drafted=first["drafted"],
-        accepted=first["accepted"],
-        by_position=tuple(positions.get(i, 0) for i in range(max(positions) + 1))
-        if positions
-        else None,
-        # Six digits of a larger number are no exact count (llama-server).
-        written=None if _ROUNDED.search(page) else first["written"],
-    )
+        field = fields.get(name)
+        if field == "by_position":
+            if position := _POSITION.search(labels):
+                positions[int(position[1])] += _count(name, value)
+        elif field is not None:
+            sums[field] += _count(name, value)
+    by_position = tuple(positions.get(i, 0) for i in range(max(positions, default=-1) + 1))
+    return RoundCounts(**sums, by_position=by_position or None)
 
 
 def _count(name: str, value: str) -> int:

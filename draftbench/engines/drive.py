@@ -21,9 +21,9 @@ from typing import Any
 import msgspec
 
 from draftbench.engines import client
-from draftbench.engines.client import AnswerError, Fault, garbage
 from draftbench.engines.counters import since
-from draftbench.engines.engine import Answer, Ask, Server
+from draftbench.engines.faults import AnswerError, Fault, garbage
+from draftbench.engines.server import Answer, Ask, Server
 from draftbench.records import RoundCounts
 
 # After so many seconds without a token a wait is worth a line, and another one a minute.

@@ -26,8 +26,8 @@ from typing import IO
 
 from draftbench.engines import guardian
 from draftbench.engines.commands import Launch, launch
-from draftbench.engines.connect import ADAPTERS
 from draftbench.engines.engine import ServerStart
+from draftbench.engines.every import STARTED
 from draftbench.engines.secrets import on_one_line, secrets_of
 from draftbench.errors import EngineError
 from draftbench.run_folder.manifest import cores_here
@@ -75,7 +75,7 @@ def started(start: ServerStart, log_folder: Path) -> Iterator[Running]:
         port = int(probe.getsockname()[1])
     run = launch(start, HOST, port)
     environment = {} if start.threads is None else {"threads": str(start.threads)}
-    for name in ADAPTERS[start.engine].variables:
+    for name in STARTED[start.engine].environment:
         environment[name] = os.environ.get(name, "unset")
     begun = time.monotonic()
     runner = _Guardian(run, log_folder, start.engine)
@@ -225,8 +225,8 @@ class _Guardian:
         """What to do about the error in the server's log."""
         log = "\n".join(self._logged())
         changed = "--engine-args and --engine-command change how it is started"
-        advice = ADAPTERS[self.engine].advice
-        return next((hint for words, hint in advice.items() if words in log), changed)
+        hints = STARTED[self.engine].log_hints
+        return next((hint for words, hint in hints.items() if words in log), changed)
 
     def last_words(self) -> str:
         """The last lines of the server's log, safe to print and without secrets."""

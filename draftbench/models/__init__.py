@@ -13,7 +13,6 @@ A pair
     known_pairs      drafts and heads in use with a target → `suggest`
     check            all of these for drafts and heads → `CheckResult`, whose records are in
                      check_result
-An engine
-    drafting         an entry of `--drafts` → each engine's flags
-    engine_rules     which pairs and options each engine takes
+A draft
+    drafting         the kinds of draft, and what an entry of `--drafts` says
 """

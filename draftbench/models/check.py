@@ -18,6 +18,7 @@ from draftbench.decoder.device import device_of
 from draftbench.decoder.linear import IN_16_BITS, IN_ROWS, TWICE, has_fbgemm, layout_on_cpu
 from draftbench.decoder.llama import llama_obstacle
 from draftbench.decoder.mixture import mixture_of
+from draftbench.engines.every import engine_answers
 from draftbench.errors import ModelError
 from draftbench.memory import (
     CGROUP,
@@ -46,7 +47,6 @@ from draftbench.models.compatibility import (
 )
 from draftbench.models.drafting import parsed
 from draftbench.models.eagle import misfits
-from draftbench.models.engine_rules import engine_answers
 from draftbench.models.heads import check_head
 from draftbench.models.mtp import mtp_obstacles
 from draftbench.models.own_draft import own_draft_of

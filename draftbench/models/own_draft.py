@@ -14,9 +14,9 @@ import re
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
+from draftbench.engines.every import ENGINES
 from draftbench.models.check_result import OwnDraft
 from draftbench.models.drafting import Speculation
-from draftbench.models.engine_rules import ENGINE_RULES
 
 # Fields of config.json that count the layers, at the top or one level down.
 FIELDS = ("num_nextn_predict_layers", "num_mtp_layers", "mtp_num_hidden_layers", "num_mtp_modules")
@@ -98,7 +98,7 @@ def _own_draft(
 ) -> OwnDraft:
     using = f"{family.engines if family else ''} {_NOT_READ}".split()
     own = Speculation("mtp", None, 1)
-    rows = ENGINE_RULES.items()
-    options = {rules.name: rules.option(own) for name, rules in rows if name in using}
-    unused = tuple(rules.name for name, rules in rows if name not in using)
+    engines = ENGINES.items()
+    options = {engine.name: engine.option(own) for key, engine in engines if key in using}
+    unused = tuple(engine.name for key, engine in engines if key not in using)
     return OwnDraft(field, layers, why, options, unused)

@@ -10,13 +10,14 @@ from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import NamedTuple
 
-from draftbench.engines.engine import Server, ServerFacts, ServerStart
+from draftbench.engines.engine import ServerStart
+from draftbench.engines.every import minimum_k
+from draftbench.engines.server import Server, ServerFacts
 from draftbench.engines.start import server_threads
 from draftbench.errors import TrafficError
 from draftbench.measure.replay import ServedTarget
 from draftbench.measure.trajectories import PromptSample
 from draftbench.models.drafting import Speculation
-from draftbench.models.engine_rules import fewest_drafted
 from draftbench.records import LOOKUP, Candidate, DraftingMode, Key
 from draftbench.sweep.options import ServingOptions, SweepOptions, in_turn
 
@@ -149,13 +150,13 @@ class Servers:
         """The threads of every started server; None: the engine's default."""
         return self.options.threads or server_threads()
 
-    def fewest(self, candidate: Candidate) -> int:
+    def minimum_k(self, candidate: Candidate) -> int:
         """The smallest k at which the engine can draft with a candidate."""
-        return fewest_drafted(self.engine, candidate.draft, self.options.lookup.shortest)
+        return minimum_k(self.engine, candidate.draft, self.options.lookup.shortest)
 
     def ks(self, candidate: Candidate) -> tuple[int, ...]:
         """The k's of the sweep at which the engine can draft with a candidate."""
-        return tuple(k for k in self.options.ks if k >= self.fewest(candidate))
+        return tuple(k for k in self.options.ks if k >= self.minimum_k(candidate))
 
     def loads(self, config: ServerConfig) -> list[Load]:
         """The loads at which a server is asked, in order; the writer is first asked one by one."""

@@ -12,9 +12,9 @@ import subprocess
 
 import pytest
 
+from draftbench.engines.every import ENGINES
 from draftbench.export.configurations import configure
 from draftbench.models.drafting import speculation_of
-from draftbench.models.engine_rules import ENGINE_RULES
 from draftbench.records import DraftingMode
 
 LLAMA = os.environ.get("DRAFTBENCH_LLAMA_SERVER")
@@ -60,11 +60,11 @@ def test_sglang_reads_its_flags(plan, changes):
 
 @pytest.mark.skipif(LLAMA is None, reason="DRAFTBENCH_LLAMA_SERVER names no llama-server")
 def test_llama_server_reads_the_option_for_a_targets_own_draft():
-    words = ["-m", "missing.gguf", *shlex.split(ENGINE_RULES["llama.cpp"].option(OWN))]
+    words = ["-m", "missing.gguf", *shlex.split(ENGINES["llama.cpp"].option(OWN))]
     assert "failed to open GGUF file" in ran(LLAMA, *words).stderr
 
 
 @pytest.mark.skipif(SGLANG is None, reason="DRAFTBENCH_SGLANG_PYTHON names no SGLang")
 def test_sglang_reads_the_option_for_a_targets_own_draft():
-    words = ["--model-path", "missing", *shlex.split(ENGINE_RULES["sglang"].option(OWN))]
+    words = ["--model-path", "missing", *shlex.split(ENGINES["sglang"].option(OWN))]
     assert ran(SGLANG, "-c", PARSE, *words).stdout.splitlines()[-1] == "2"

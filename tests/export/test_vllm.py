@@ -15,9 +15,9 @@ import subprocess
 import pytest
 from scenes import EMBEDDED
 
+from draftbench.engines.every import ENGINES
 from draftbench.export.configurations import configure
 from draftbench.models.drafting import speculation_of
-from draftbench.models.engine_rules import ENGINE_RULES
 from draftbench.records import DraftingMode
 
 PYTHON = os.environ.get("DRAFTBENCH_VLLM_PYTHON")
@@ -85,7 +85,7 @@ def test_vllm_accepts_what_is_exported_and_refuses_a_key_that_it_lacks(plan):
 
 
 def test_vllm_takes_the_option_for_a_targets_own_draft_where_its_type_has_one(tmp_path):
-    _, fields = shlex.split(ENGINE_RULES["vllm"].option(speculation_of("mtp", 1)))
+    _, fields = shlex.split(ENGINES["vllm"].option(speculation_of("mtp", 1)))
     heads = shutil.copytree(EMBEDDED / "target", tmp_path / "heads")
     sizes = {"hidden_size": 64, "num_hidden_layers": 2, "num_attention_heads": 4, "head_dim": 16}
     kind = {"architectures": ["Glm4MoeForCausalLM"], "model_type": "glm4_moe", "vocab_size": 2048}

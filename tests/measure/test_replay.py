@@ -11,9 +11,9 @@ from draftbench.acceptance.rounds import expected_rounds, law_of
 from draftbench.decoder.drafters import LookupIndex
 from draftbench.decoder.scripted_model import ScriptedRunner
 from draftbench.decoder.translated import TranslatedRunner
+from draftbench.engines.every import ENGINES
 from draftbench.measure.candidate import stepping_disagreement
 from draftbench.measure.replay import ServedTarget, replay_lookup, replay_model
-from draftbench.models.engine_rules import lookup_rule
 from draftbench.records import BUILT_IN_LOOKUP, Candidate, DraftingMode, Sampling
 
 DRAFT = Candidate(draft="d")
@@ -159,8 +159,8 @@ def test_a_model_whose_tokens_depend_on_their_neighbours_is_found_out(make):
 
 TWICE = (1, 2, 3, 1, 2, 4, 5, 6, 1, 2)
 LONGER = (0, 1, 2, 3, 7, 7, 7, 9, 2, 3, 8, 8, 8, 1, 2, 3)
-VLLM, CPU = (lookup_rule("vllm", older=older) for older in (False, True))
-LLAMA_CPP = lookup_rule("llama.cpp", older=True)
+VLLM, CPU = (ENGINES["vllm"].lookup_in([{}], on_cpu=on_cpu) for on_cpu in (False, True))
+LLAMA_CPP = ENGINES["llama.cpp"].lookup_in([{}], on_cpu=True)
 
 
 @pytest.mark.parametrize(

@@ -4,14 +4,8 @@ import pytest
 from msgspec.structs import replace
 from scenes import pair_facts
 
-from draftbench.models.check_result import TokenDifference
-from draftbench.models.engine_rules import ENGINE_RULES, engine_answers, too_short
-
-
-def test_an_engine_that_looks_up_as_another_does_is_called_by_its_own_name(monkeypatch):
-    monkeypatch.setitem(ENGINE_RULES, "other", replace(ENGINE_RULES["llama.cpp"], name="Other"))
-    assert too_short("other", 3).startswith("Other's prompt lookup proposes no fewer")
-
+from draftbench.engines.every import engine_answers
+from draftbench.engines.pair_rules import TokenDifference
 
 OTHER = TokenDifference(7, "a", "b")
 LACKING = TokenDifference(9, "x", None)
