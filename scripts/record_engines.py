@@ -36,8 +36,7 @@ from typing import Any
 import httpx2
 
 from draftbench.engines.connect import connect
-from draftbench.engines.counters import since
-from draftbench.engines.drive import drive
+from draftbench.engines.drive import drive, since
 from draftbench.engines.faults import AnswerError
 from draftbench.engines.server import Answer, Ask, Server, ServerFacts
 from draftbench.records import RoundCounts, Sampling

@@ -7,7 +7,6 @@ from collections.abc import Collection
 
 from draftbench.engines.llama_cpp import LLAMA_CPP
 from draftbench.engines.openai import OpenAiServer
-from draftbench.engines.pair_rules import EngineAnswer, PairFacts
 from draftbench.engines.server import Server
 from draftbench.engines.sglang import SGLANG
 from draftbench.engines.tensorrt_llm import TENSORRT_LLM
@@ -50,11 +49,6 @@ def engine_called(name: str) -> str:
     return next((key for key in (*ENGINES, *SERVERS) if letters(key) == letters(name)), name)
 
 
-def engine_answers(pair: PairFacts) -> tuple[EngineAnswer, ...]:
-    """Whether each engine takes a pair."""
-    return tuple(engine.answer(pair) for engine in ENGINES.values())
-
-
 def check_method(key: str, speculation: Speculation) -> None:
     """Raise an EngineError if an engine lacks this method of drafting."""
     engine, method = ENGINES[key], speculation.method
@@ -69,14 +63,6 @@ def check_method(key: str, speculation: Speculation) -> None:
             f"{key} is not known to draft by `{method}`",
             hint=f"it drafts by {', '.join(engine.methods).replace('raw', 'spec:FILE.json')}",
         )
-
-
-def minimum_k(key: str | None, draft: str, shortest: int) -> int:
-    """The smallest k at which an engine, or the built-in decoder (None), drafts with a draft, if
-    n-grams have at least the `shortest` number of tokens.
-    """
-    engine = ENGINES.get(key or "")
-    return 1 if engine is None else engine.minimum_k(draft, shortest)
 
 
 def repeat_flag(engine: str | None) -> str:

@@ -28,10 +28,18 @@ from typing import Any, ClassVar
 
 import msgspec
 
-from draftbench.engines.configuration import ServePlan, Version, Written
-from draftbench.engines.engine import Engine, ServerStart, Source, Starting
+from draftbench.engines.engine import (
+    Engine,
+    ServePlan,
+    ServerStart,
+    Source,
+    Starting,
+    Version,
+    Written,
+)
 from draftbench.engines.faults import garbage, other_ids
 from draftbench.engines.flags import passed_flags
+from draftbench.engines.openai import OpenAiServer
 from draftbench.engines.pair_rules import PairFacts, named
 from draftbench.engines.server import (
     Answer,
@@ -186,10 +194,7 @@ class LlamaServer(Server):
     constraints = frozenset({"json", "json_object", "choice", "grammar"})
     owner = "llamacpp"
     counter_names: ClassVar[Mapping[str, str]] = {
-        "rounds": "spec_decode_num_drafts_total",
-        "drafted": "spec_decode_num_draft_tokens_total",
-        "accepted": "spec_decode_num_accepted_tokens_total",
-        "by_position": "spec_decode_num_accepted_tokens_per_pos_total",
+        **OpenAiServer.counter_names,  # vLLM's, but for one
         "written": "tokens_predicted_total",
     }
 
@@ -338,9 +343,7 @@ class LlamaServer(Server):
 
 def _write(plan: ServePlan, version: Version) -> Written:
     """The llama-server command, with the flags of one build; k is its `n-max`.
-
-    Raises:
-        UsageError: this build cannot draft like this.
+    Raises: UsageError, this build cannot draft like this.
     """
     if version < _OLDEST:
         raise LLAMA_CPP.too_old("b9626", "flags that draftbench knows")

@@ -11,7 +11,7 @@ tested with answers of that shape.
 from __future__ import annotations
 
 import json
-import secrets
+import os
 import shlex
 from collections.abc import Mapping, Sequence
 from pathlib import PurePath
@@ -19,8 +19,16 @@ from typing import Any, ClassVar
 
 import msgspec
 
-from draftbench.engines.configuration import ServePlan, Version, Written
-from draftbench.engines.engine import KEEPS_DRAFTING, Engine, ServerStart, Source, Starting
+from draftbench.engines.engine import (
+    KEEPS_DRAFTING,
+    Engine,
+    ServePlan,
+    ServerStart,
+    Source,
+    Starting,
+    Version,
+    Written,
+)
 from draftbench.engines.faults import failure, garbage
 from draftbench.engines.flags import passed_flags, revision_flags
 from draftbench.engines.server import (
@@ -41,12 +49,8 @@ from draftbench.records import Count, DraftingMode, RoundCounts
 
 _QUANTIZES = {"fp8": "fp8"}
 # What SGLang calls the kinds of constraints.
-_CONSTRAINTS = {
-    "json": "json_schema",
-    "json_object": "json_schema",
-    "regex": "regex",
-    "grammar": "ebnf",
-}
+_CONSTRAINTS = {"json": "json_schema", "json_object": "json_schema"}
+_CONSTRAINTS |= {"regex": "regex", "grammar": "ebnf"}
 # [log-probability, id, text]
 LogProb = tuple[float | None, Id, str | None]
 
@@ -61,11 +65,9 @@ def drafting_flags(speculation: Speculation) -> list[str]:
     if speculation.method == "ngram":
         words = ["--speculative-algorithm", "NGRAM", *draft_tokens]
         return [*words, "--speculative-ngram-max-bfs-breadth", "1"]
-    algorithms = {"draft-model": "STANDALONE", "eagle3": "EAGLE3", "mtp": "NEXTN"}
-    words = [
-        "--speculative-algorithm",
-        algorithms.get(speculation.method, speculation.method.upper()),
-    ]
+    algorithms = {"draft-model": "STANDALONE", "mtp": "NEXTN"}
+    algorithm = algorithms.get(speculation.method, speculation.method.upper())
+    words = ["--speculative-algorithm", algorithm]
     model, pinned = revision_flags(speculation.model or "", "--speculative-draft-model-revision")
     words += ["--speculative-draft-model-path", model] if model else []
     chain = ["--speculative-num-steps", str(speculation.k), "--speculative-eagle-topk", "1"]
@@ -166,7 +168,7 @@ class SglangServer(TokenServer):
             "stream": True,
             "return_prompt_token_ids": True,
             "return_logprob": ask.log_p,
-            "extra_key": secrets.token_hex(16),
+            "extra_key": os.urandom(16).hex(),
         }
 
     def read(self, data: bytes, answer: Answer) -> None:
@@ -207,13 +209,8 @@ class SglangServer(TokenServer):
 
     def facts(self) -> ServerFacts:
         stated = self.http.json("/server_info", type=SglangServerInfo)
-        names = [
-            "dtype",
-            "quantization",
-            "tp_size",
-            "max_running_requests",
-            "speculative_eagle_topk",
-        ]
+        names = ["dtype", "quantization", "tp_size"]
+        names += ["max_running_requests", "speculative_eagle_topk"]
         settings = {n: str(v) for n in names if (v := getattr(stated, n))}
         if stated.model_path:
             settings["weights"] = PurePath(stated.model_path).name

@@ -5,8 +5,7 @@ from __future__ import annotations
 import shlex
 from typing import Any
 
-from draftbench.engines.configuration import ServePlan, Version, Written
-from draftbench.engines.engine import Engine, Source
+from draftbench.engines.engine import Engine, ServePlan, Source, Version, Written
 from draftbench.engines.pair_rules import UNCHECKED
 from draftbench.models.drafting import Speculation
 from draftbench.records import DraftingMode
@@ -32,9 +31,7 @@ def speculative_config(speculation: Speculation) -> dict[str, Any]:
 
 def _write(plan: ServePlan, version: Version) -> Written:
     """The YAML of `trtllm-serve TARGET --config` for one version; k is its `max_draft_len`.
-
-    Raises:
-        UsageError: this version cannot draft like this.
+    Raises: UsageError, this version cannot draft like this.
     """
     import yaml
 

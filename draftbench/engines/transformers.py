@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from draftbench.engines.configuration import ServePlan, Version, Written
-from draftbench.engines.engine import KEEPS_DRAFTING, Engine, Source
+from draftbench.engines.engine import KEEPS_DRAFTING, Engine, ServePlan, Source, Version, Written
 from draftbench.engines.pair_rules import UNCHECKED
 from draftbench.models.drafting import Speculation
 from draftbench.records import DraftingMode

@@ -14,8 +14,8 @@ with 0.32:
 from __future__ import annotations
 
 import json
+import os
 import re
-import secrets
 import shlex
 from collections.abc import Mapping, Sequence
 from pathlib import PurePath
@@ -23,8 +23,15 @@ from typing import Any
 
 import msgspec
 
-from draftbench.engines.configuration import ServePlan, Version, Written
-from draftbench.engines.engine import Engine, ServerStart, Source, Starting
+from draftbench.engines.engine import (
+    Engine,
+    ServePlan,
+    ServerStart,
+    Source,
+    Starting,
+    Version,
+    Written,
+)
 from draftbench.engines.faults import garbage, unless_refused
 from draftbench.engines.flags import revision_flags, with_length
 from draftbench.engines.openai import OpenAiEvent, OpenAiServer
@@ -40,7 +47,6 @@ from draftbench.errors import UsageError
 from draftbench.hub import split_revision
 from draftbench.models.drafting import Method, Speculation
 from draftbench.records import DraftingMode, LookupRule, RoundCounts
-from draftbench.traffic.constraints import KINDS
 
 # By this variable vLLM takes one of its two model runners, which look up prompts differently.
 MODEL_RUNNER = "VLLM_USE_V2_MODEL_RUNNER"
@@ -98,6 +104,12 @@ def speculative_config(speculation: Speculation) -> dict[str, Any]:
     return fields
 
 
+def drafting_flags(speculation: Speculation) -> list[str]:
+    """vLLM's flags for drafting."""
+    fields = json.dumps(speculative_config(speculation), separators=(",", ":"))
+    return ["--speculative-config", fields]
+
+
 def _misreads(method: Method, raw: Mapping[str, Any], layers: list[int]) -> str:
     """How it uses a head differently from its training."""
     if method == "eagle3" and layers and len(layers) != 3:
@@ -127,8 +139,7 @@ def _start_flags(start: ServerStart) -> list[str]:
     words += ["--enable-prompt-tokens-details", "--disable-uvicorn-access-log"]
     words += start.limits("--max-model-len", "--max-num-seqs", VLLM.default_max_concurrency)
     if start.speculation is not None:
-        fields = speculative_config(start.speculation)
-        words += ["--speculative-config", json.dumps(fields, separators=(",", ":"))]
+        words += drafting_flags(start.speculation)
         if _tells_rounds(start.version):
             words += ["--per-request-spec-decode-metrics", "detailed"]
     return words
@@ -152,7 +163,7 @@ class VllmServer(TokenServer, OpenAiServer):
     engine = "vllm"
     returns_ids = True
     returns_since = "vLLM 0.10.2 and later do"
-    constraints = frozenset(KINDS)
+    constraints = frozenset({"json", "json_object", "regex", "choice", "grammar", "tool"})
     owner = "vllm"
 
     def body(self, ask: Ask) -> dict[str, Any]:
@@ -160,7 +171,7 @@ class VllmServer(TokenServer, OpenAiServer):
         # Nothing is to be added to the ids of a prompt or an answer.
         body |= {"add_special_tokens": False, "ignore_eos": False, "min_tokens": 0}
         # With a salt of its own it shares no prefix with another request.
-        body |= {"return_token_ids": True, "cache_salt": secrets.token_hex(16)}
+        body |= {"return_token_ids": True, "cache_salt": os.urandom(16).hex()}
         if ask.log_p:
             body |= {"logprobs": 0, "return_tokens_as_token_ids": True}
         return body
@@ -244,9 +255,7 @@ class VllmServer(TokenServer, OpenAiServer):
 
 def _write(plan: ServePlan, version: Version) -> Written:
     """The JSON of `--speculative-config` for one version; k is its `num_speculative_tokens`.
-
-    Raises:
-        UsageError: this version cannot draft like this.
+    Raises: UsageError, this version cannot draft like this.
     """
     if version < _OLDEST:
         raise VLLM.too_old("0.26", "configuration that draftbench knows")
@@ -291,9 +300,7 @@ VLLM = Engine(
     key="vllm",
     name="vLLM",
     methods=("draft-model", "ngram", "eagle3", "mtp", "suffix", "dflash", "raw"),
-    option=lambda how: (
-        f"--speculative-config '{json.dumps(speculative_config(how), separators=(',', ':'))}'"
-    ),
+    option=lambda how: shlex.join(drafting_flags(how)),
     needs_k=True,
     # It always proposes k tokens; its older runner, which it uses on a CPU, takes the first
     # occurrence (v1/spec_decode/ngram_proposer.py).

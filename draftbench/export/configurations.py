@@ -9,8 +9,7 @@ import shlex
 import textwrap
 from dataclasses import dataclass
 
-from draftbench.engines.configuration import ServePlan, Version
-from draftbench.engines.engine import Engine
+from draftbench.engines.engine import Engine, ServePlan, Version
 from draftbench.engines.every import ENGINES, check_method, engine_called
 from draftbench.errors import UsageError, did_you_mean
 from draftbench.memory import level_of

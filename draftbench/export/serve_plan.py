@@ -14,7 +14,7 @@ import msgspec
 
 from draftbench.acceptance.candidate_rounds import candidate_rounds
 from draftbench.acceptance.definitions import survival
-from draftbench.engines.configuration import Schedule, ServePlan
+from draftbench.engines.engine import Schedule, ServePlan
 from draftbench.errors import DraftbenchError, UsageError
 from draftbench.hub import split_revision
 from draftbench.models.drafting import DRAFT_KINDS, Speculation, parsed, speculation_of

@@ -18,7 +18,7 @@ from draftbench.decoder.device import device_of
 from draftbench.decoder.linear import IN_16_BITS, IN_ROWS, TWICE, has_fbgemm, layout_on_cpu
 from draftbench.decoder.llama import llama_obstacle
 from draftbench.decoder.mixture import mixture_of
-from draftbench.engines.every import engine_answers
+from draftbench.engines.every import ENGINES
 from draftbench.errors import ModelError
 from draftbench.memory import (
     CGROUP,
@@ -152,7 +152,9 @@ def check_models(
                 obstacles=tuple(obstacles),
                 caveats=tuple(caveats),
                 rooms=tuple(rooms),
-                engines=() if facts is None or silent or damaged else engine_answers(facts),
+                engines=()
+                if facts is None or silent or damaged
+                else tuple(engine.answer(facts) for engine in ENGINES.values()),
                 works="no" if obstacles else "yes" if facts and covers(facts) else "maybe",
             )
         )

@@ -17,13 +17,12 @@ from functools import partial
 import msgspec
 
 from draftbench.decoder.device import device_of, device_words, dtype_of, set_threads
-from draftbench.engines.commands import launch
 from draftbench.engines.connect import connect
 from draftbench.engines.engine import ServerStart
 from draftbench.engines.every import ENGINES, NUMBER_TYPES, SERVERS
 from draftbench.engines.secrets import form_of, hidden_in
 from draftbench.engines.server import Server, ServerFacts
-from draftbench.engines.start import HOST
+from draftbench.engines.start import HOST, launch
 from draftbench.errors import (
     EngineError,
     ModelError,
@@ -185,9 +184,9 @@ def prepare_serving(
             continue
         if needs_translation(target.source, source):
             speculations[name] = replace(speculations[name], translated=True)
-        if not keeps_ids(target.source, source):
-            answer = engine in ENGINES and ENGINES[engine].answer(pair_facts(target.source, source))
-            if answer and answer.standing == "refuses":
+        if engine in ENGINES and not keeps_ids(target.source, source):
+            answer = ENGINES[engine].answer(pair_facts(target.source, source))
+            if answer.standing == "refuses":
                 refusals[name] = answer.reason
     for candidate in candidates:
         level = _level_served(engine, speculations[candidate.draft], candidate.quant)

@@ -11,7 +11,7 @@ from datetime import UTC, datetime
 from typing import NamedTuple
 
 from draftbench.engines.engine import ServerStart
-from draftbench.engines.every import minimum_k
+from draftbench.engines.every import ENGINES
 from draftbench.engines.server import Server, ServerFacts
 from draftbench.engines.start import server_threads
 from draftbench.errors import TrafficError
@@ -152,7 +152,8 @@ class Servers:
 
     def minimum_k(self, candidate: Candidate) -> int:
         """The smallest k at which the engine can draft with a candidate."""
-        return minimum_k(self.engine, candidate.draft, self.options.lookup.shortest)
+        engine, shortest = ENGINES.get(self.engine), self.options.lookup.shortest
+        return 1 if engine is None else engine.minimum_k(candidate.draft, shortest)
 
     def ks(self, candidate: Candidate) -> tuple[int, ...]:
         """The k's of the sweep at which the engine can draft with a candidate."""

@@ -5,8 +5,8 @@ import sys
 
 import pytest
 
-from draftbench.engines.commands import launch
 from draftbench.engines.engine import ServerStart
+from draftbench.engines.start import launch
 from draftbench.errors import EngineError, UsageError
 from draftbench.models.drafting import speculation_of
 from draftbench.records import NGRAMS, DraftingMode

@@ -2,7 +2,7 @@
 
 import pytest
 
-from draftbench.engines.counters import since
+from draftbench.engines.drive import since
 from draftbench.engines.every import SERVERS
 from draftbench.engines.faults import AnswerError
 from draftbench.records import RoundCounts

@@ -4,7 +4,7 @@ import pytest
 from msgspec.structs import replace
 from scenes import pair_facts
 
-from draftbench.engines.every import engine_answers
+from draftbench.engines.every import ENGINES
 from draftbench.engines.pair_rules import TokenDifference
 
 OTHER = TokenDifference(7, "a", "b")
@@ -15,7 +15,8 @@ ALL = ("vLLM", "SGLang", "llama.cpp", "TensorRT-LLM", "transformers")
 
 def answers(changes):
     """Engine → its answer, for a pair that differs from a perfect one in these facts only."""
-    return {answer.engine: answer for answer in engine_answers(pair_facts(**changes))}
+    facts = pair_facts(**changes)
+    return {engine.name: engine.answer(facts) for engine in ENGINES.values()}
 
 
 @pytest.mark.parametrize(

@@ -13,8 +13,7 @@ import torch
 from engines.replayed_head import EMBEDDED, ReplayedHead
 
 from draftbench.engines.connect import connect
-from draftbench.engines.counters import since
-from draftbench.engines.drive import drive
+from draftbench.engines.drive import drive, since
 from draftbench.engines.engine import ServerStart
 from draftbench.engines.faults import Fault
 from draftbench.engines.server import Ask
