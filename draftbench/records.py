@@ -543,7 +543,7 @@ class EngineFacts(Observation, frozen=True):
 
     server: str  # id of this start
     process: str
-    engine: str  # vllm, llama.cpp, sglang or openai
+    engine: str  # as `--engine` names it
     version: str | None  # as the server reports it
     model: str | None  # as the server calls it
     candidate: Candidate | None

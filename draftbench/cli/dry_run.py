@@ -188,8 +188,8 @@ def sections(plan: DryRun) -> list[Section]:
         ks = f"{question.ks[0]}–{question.ks[-1]}"
     load = f"concurrency {', '.join(map(str, question.concurrency))}"
     if question.arrivals != "closed":
-        at_once = question.max_concurrency or "as many as the engine takes"
-        load = f"arrivals {question.arrivals}, {at_once} answered at once"
+        most = question.max_concurrency or "as many as the engine takes"
+        load = f"arrivals {question.arrivals}, {most} answered at once"
     requests = f"{counted(traffic.requests, 'request')} with "
     requests += counted(plan.prompt_tokens, "prompt token")
     if question.samples > 1:

@@ -1,6 +1,6 @@
 """Serving engines: how each drafts, which pairs it takes, how it is started, asked and driven.
 
-A file for each
+A file for each, whose record is at its end
     vllm, sglang, llama_cpp, tensorrt_llm, transformers
     openai           any server with OpenAI's API, asked as a black box
     every            all of these: whatever lists engines follows from it

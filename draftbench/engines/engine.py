@@ -155,10 +155,10 @@ class Engine:
     # How it drafts
     methods: tuple[Method, ...]  # that it is known to have
     option: Callable[[Speculation], str]  # what to pass to it so that it drafts like this
-    needs_k: bool = False  # whether it must be told how many tokens to draft
+    needs_k: bool = False  # whether it refuses to draft unless it is told how many tokens
     stacks: bool = False  # whether it can try prompt lookup before another draft
     lookup: LookupRule = BUILT_IN_LOOKUP  # how its prompt lookup works
-    # Another rule, by which it goes on a CPU, or where this variable of its environment is 0.
+    # Another rule: on a CPU, or where this variable of its environment is 0.
     older_lookup: tuple[str, LookupRule] | None = None
     quantizes: Mapping[str, str] = field(default_factory=dict)  # level → its name, while it loads
     rounds_activations: bool = False  # to 8 bits, whatever the type of its weights
@@ -187,13 +187,13 @@ class Engine:
     start: Starting | None = None  # None: draftbench does not start it
     server: type[Server] | None = None  # how one is asked; None: it has none, or was not tried
     default_max_concurrency: int = 0  # requests that it answers at once; 0: unknown
-    # How it calls that number in its settings, and as a flag.
+    # What it calls that number in its settings, and as a flag.
     max_concurrency_names: tuple[str, str] = ("", "")
     shares_context: bool = False  # whether it divides its cache among them when it starts
     drafting_settings: tuple[str, ...] = ()  # its settings that follow from how it drafts
     number_types: tuple[str, ...] = ()  # its settings that say in which type it holds the target
-    metrics_flag: str = ""  # the program and its flag that switches counters on
-    log_p_flag: str = ""  # that makes it tell log-probabilities
+    metrics_flag: str = ""  # the program, and its flag that switches counters on
+    log_p_flag: str = ""  # that makes it tell the log-probabilities of its own tokens
 
     # What is exported for it
     form: str  # what the configuration is written for

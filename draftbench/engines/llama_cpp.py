@@ -1,4 +1,4 @@
-"""llama.cpp's llama-server by its own route `/completion`. Seen with 0.7:
+"""llama.cpp's llama-server, asked by its own route `/completion`. Seen with 0.7:
 
 - The ids hold the end token, and the tokens of a stop string up to the one that completed it.
 - A streamed event holds one id, even where a character was spread over several tokens. The missing

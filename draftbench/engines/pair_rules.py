@@ -77,7 +77,7 @@ class PairFacts(msgspec.Struct, frozen=True):
 class EngineAnswer(msgspec.Struct, frozen=True):
     """Whether an engine takes a pair by that engine's rule, why, and the option that it needs."""
 
-    engine: str  # vLLM, SGLang, llama.cpp, TensorRT-LLM or transformers
+    engine: str  # its name, as vLLM
     standing: Standing  # whether it takes the pair
     reason: str
     option: str | None  # what to pass to it

@@ -1,5 +1,5 @@
-"""SGLang by its own route `/generate`. Untried: written after the fields of its sources (0.5.23),
-tested with answers of that shape.
+"""SGLang, asked by its own route `/generate`. Untried: written after the fields of its sources
+(0.5.23), tested with answers of that shape.
 
 - The ids hold the token that ended the response.
 - Every event repeats all ids, unless the server was started with incremental streaming; the number

@@ -1,4 +1,4 @@
-"""vLLM by its `/v1/completions`. It gives a request's rounds one by one if it was started with
+"""vLLM, asked by `/v1/completions`. It gives a request's rounds one by one if it was started with
 `--per-request-spec-decode-metrics detailed --enable-per-request-metrics`. Without the first flag,
 which 0.28 and older lack, its counters are read around each request that is alone in flight. Seen
 with 0.32:

@@ -20,7 +20,7 @@ from draftbench.models.drafting import Speculation
 
 # Fields of config.json that count the layers, at the top or one level down.
 FIELDS = ("num_nextn_predict_layers", "num_mtp_layers", "mtp_num_hidden_layers", "num_mtp_modules")
-_ALL, _SERVERS, _NOT_READ = "vllm sglang transformers", "vllm sglang", "llama.cpp tensorrt-llm"
+_ALL, _SERVERS = "vllm sglang transformers", "vllm sglang"
 
 
 class Family(NamedTuple):
@@ -62,6 +62,7 @@ FAMILIES = (
     Family("bailing_moe bailing_moe_v2 gigachat3_5", "sglang", counted=True),
     Family("mellum", "transformers", counted=True),
 )
+_READ = {engine for family in FAMILIES for engine in family.engines.split()}
 
 
 def own_draft_of(config: Mapping[str, Any]) -> OwnDraft | None:
@@ -96,9 +97,9 @@ def own_draft_by_name(target: str) -> OwnDraft | None:
 def _own_draft(
     family: Family | None, why: str, field: str | None = None, layers: int | None = None
 ) -> OwnDraft:
-    using = f"{family.engines if family else ''} {_NOT_READ}".split()
-    own = Speculation("mtp", None, 1)
-    engines = ENGINES.items()
+    engines, own = ENGINES.items(), Speculation("mtp", None, 1)
+    using = family.engines.split() if family else []
+    using += [key for key, engine in engines if key not in _READ and "mtp" in engine.methods]
     options = {engine.name: engine.option(own) for key, engine in engines if key in using}
     unused = tuple(engine.name for key, engine in engines if key not in using)
     return OwnDraft(field, layers, why, options, unused)

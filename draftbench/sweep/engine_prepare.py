@@ -59,7 +59,7 @@ from draftbench.run_folder.key import keyed_hash
 from draftbench.run_folder.manifest import portable
 from draftbench.sweep.engine_check import find_drafting
 from draftbench.sweep.engine_servers import Servers, arrival_times
-from draftbench.sweep.options import SLOTS, ServingOptions, SweepOptions, Watcher
+from draftbench.sweep.options import DEFAULT_CONCURRENCY, ServingOptions, SweepOptions, Watcher
 from draftbench.sweep.preparation import (
     Check,
     Prepared,
@@ -243,7 +243,7 @@ def prepare_serving(
     if serving.arrivals != "closed" and facts is not None:
         max_concurrency = _max_concurrency_of(facts)
     elif serving.arrivals != "closed":
-        needed = SLOTS if ENGINES[engine].shares_context else None
+        needed = DEFAULT_CONCURRENCY if ENGINES[engine].shares_context else None
         max_concurrency = serving.max_concurrency or needed
     whose = "started side by side" if serving.side_by_side else "started"
     if server is not None:

@@ -34,7 +34,7 @@ from draftbench.traffic import TrafficQuery
 
 T = TypeVar("T")
 # How many requests a server answers at once with --arrivals, unless its engine answers more.
-SLOTS = 16
+DEFAULT_CONCURRENCY = 16
 
 
 @dataclass(frozen=True)
@@ -226,9 +226,9 @@ class ServingOptions:
 
     def resolved(self, concurrency: tuple[int, ...] | None, dtype: str | None) -> ServingOptions:
         """The options with what --concurrency and --dtype mean for an engine. With --arrivals,
-        --concurrency is the most requests that a started server runs at once. A started vLLM
-        computes in --dtype, as the replay here does; a running server is assumed to, if it does not
-        report its type.
+        --concurrency is the most requests that a started server runs at once. A started engine
+        that takes --dtype computes in it, as the replay here does; a running server is assumed to,
+        if it does not report its type.
 
         Raises:
             UsageError: --arrivals with several concurrencies, or with one for a running server.
@@ -403,7 +403,7 @@ class SweepOptions:
         """The most requests that a server answers at once, as far as known before it starts."""
         if self.serving is None or self.serving.arrivals == "closed":
             return max(self.concurrency)
-        return self.serving.max_concurrency or SLOTS
+        return self.serving.max_concurrency or DEFAULT_CONCURRENCY
 
     @property
     def worker_count(self) -> int:
