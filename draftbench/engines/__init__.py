@@ -5,7 +5,7 @@ A file for each, whose record is at its end
     openai           any server with OpenAI's API, asked as a black box
     every            all of these: whatever lists engines follows from it
 What they fill in
-    engine           the record of an engine, and what its functions are told
+    engine           the record of an engine, and what its functions are given
     pair_rules       how a target and a draft differ → an engine's answer
     server           a server that runs: what it is asked, and what it answers
     flags            words of a command line that several share

@@ -1,6 +1,6 @@
 """The record of a serving engine: all that draftbench knows of it. A file for each fills it in.
 
-Its functions are told which server to start (`ServerStart`) and what to serve (`ServePlan`).
+Its functions are given a server to start (`ServerStart`) or what to serve (`ServePlan`).
 """
 
 from __future__ import annotations
