@@ -5,8 +5,7 @@ text.
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -41,7 +40,6 @@ class Level:
     inputs: int = 1  # of a block, into which a matrix must divide
     outputs: int = 1  # of a block
     layers: str = _EVERY_LAYER  # the layers that it covers
-    made_by: Mapping[str, str] = field(default_factory=dict)  # engines that make it while they load
     checkpoint: str = ""  # the form of checkpoint that all other engines need
     gguf: str = "BF16"  # the nearest type of a GGUF file
     llama_quantize: str = ""  # llama-quantize's arguments, where it takes more than the type
@@ -61,7 +59,6 @@ LEVELS = {
         least_cosine=0.8,
         per_weight=1.0,
         per_output=4,
-        made_by={"vllm": "fp8_per_channel", "sglang": "fp8"},
         checkpoint="fp8",
         gguf="Q8_0",
     ),

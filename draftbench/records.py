@@ -486,16 +486,6 @@ class ModelFacts(Observation, frozen=True):
         return self.parameters - round(idle)
 
 
-# A server's settings that follow from how it drafts, by the engines' names.
-DRAFTING_SETTINGS = {
-    *("speculative_model", "speculative_eagle_topk", "max_running_requests"),
-    *("enforce_eager", "enable_chunked_prefill"),
-}
-# The settings that tell in which type a server holds its target, and where it read it from.
-NUMBER_TYPES = ("dtype", "quantization", "ftype")
-OF_TARGET = (*NUMBER_TYPES, "weights")
-
-
 class EngineFacts(Observation, frozen=True):
     """One start of a serving engine, or one session with a running server, with what it reports
     about itself. `candidate` None and `k` 0 is a server that does not speculate, a candidate at 0
@@ -507,7 +497,7 @@ class EngineFacts(Observation, frozen=True):
 
     server: str  # id of this start
     process: str
-    engine: str  # vllm, llama.cpp, sglang or openai
+    engine: str  # as `--engine` names it
     version: str | None  # as the server reports it
     model: str | None  # as the server calls it
     candidate: Candidate | None

@@ -35,11 +35,10 @@ from typing import Any
 
 import httpx2
 
-from draftbench.engines.client import AnswerError
 from draftbench.engines.connect import connect
-from draftbench.engines.counters import since
-from draftbench.engines.drive import drive
-from draftbench.engines.engine import Answer, Ask, Server, ServerFacts
+from draftbench.engines.drive import drive, since
+from draftbench.engines.faults import AnswerError
+from draftbench.engines.server import Answer, Ask, Server, ServerFacts
 from draftbench.records import RoundCounts, Sampling
 
 # Python for the embedded family; what is soon answered in full, by target; characters of several

@@ -13,13 +13,8 @@ import numpy.typing as npt
 
 from draftbench.acceptance.definitions import ACCEPTED_PER_DRAFTED, Figure, Sample, quotient
 from draftbench.drafts.stack.replay import StackReplay
-from draftbench.models.check_result import (
-    ModelSheet,
-    Overlap,
-    PairFacts,
-    TokenizerFacts,
-    Vocabulary,
-)
+from draftbench.engines.pair_rules import Overlap, PairFacts, TokenizerFacts, Vocabulary
+from draftbench.models.check_result import ModelSheet
 from draftbench.planner.recommendation import Evaluation, Recommendation
 from draftbench.records import (
     AnyObservation,

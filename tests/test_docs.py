@@ -177,12 +177,17 @@ def test_what_the_pages_for_contributors_name_is_there():
     # `file.py`, `file.py: name`
     named = [match for row in rows for match in re.findall(r"`([\w/.]+\.py)(: [\w, .]+)?`", row)]
     # `A`, `B` and `C` in `file.py`
-    listed = r"((?:`\w+`(?:, | and )?)+)(?: \([^)]*\))? (?:in|of) `([\w/.]+\.py)`"
+    listed = r"((?:`[\w.]+`(?:, | and )?)+)(?: \([^)]*\))? (?:in|of) `([\w/.]+\.py)`"
     named += [(file, names) for row in rows for names, file in re.findall(listed, row)]
     assert sum(bool(names) for _, names in named) > 20
     for file, names in named:
         words = re.findall(r"\w+", text_of(file))
         assert set(re.findall(r"\w+", names)) <= set(words), file
+    # `name` or `Record.name` without a file: a word of the sources, or a script.
+    known = set(re.findall(r"\w+", " ".join([*texts, *texts.values()])))
+    known |= {file.name for file in (ROOT / "scripts").iterdir()}
+    codes = {code for row in rows for code in re.findall(r"`([A-Za-z_][\w.]*)`", row)}
+    assert {code for code in codes if not set(code.split(".")) <= known} == set()
 
 
 def test_every_script_is_named_with_what_it_shows():

@@ -5,11 +5,17 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import fields
 
 import msgspec
 
 from draftbench.acceptance.breakdown import GROUPINGS
-from draftbench.acceptance.definitions import FIGURES, MEAN_ACCEPTED_LENGTH, TOKENS_PER_ROUND
+from draftbench.acceptance.definitions import (
+    FIGURES,
+    MEAN_ACCEPTED_LENGTH,
+    TOKENS_PER_ROUND,
+    Figure,
+)
 from draftbench.acceptance.intervals import FEW_REQUESTS, MIN_REQUESTS, Estimate
 from draftbench.acceptance.running import usual_k
 from draftbench.acceptance.summary import (
@@ -21,6 +27,7 @@ from draftbench.acceptance.summary import (
 from draftbench.cli.flags import RunArgument, candidate_named, read, require_measured
 from draftbench.cli.output import Output
 from draftbench.drafts.kinds import kind_of
+from draftbench.engines.every import ENGINES, engine_called
 from draftbench.flags import draft_lengths, flag
 from draftbench.planner.doubts import about_acceptance
 from draftbench.records import SELF
@@ -38,13 +45,12 @@ from draftbench.report.text import (
     signed,
 )
 
-_ENGINE_NAMES = {
-    "vllm": "vLLM",
-    "sglang": "SGLang",
-    "tensorrt_llm": "TensorRT-LLM",
-    "llama_cpp": "llama.cpp",
-    "aiperf": "AIPerf",
-}
+# The programs whose names of figures are known, by their fields of `Figure`.
+_PROGRAMS = {
+    field.name: ENGINES[key].name
+    for field in fields(Figure)
+    if (key := engine_called(field.name)) in ENGINES
+} | {"aiperf": "AIPerf"}
 _LEGEND = (
     "± is half of a 95% interval over requests, – means unknown. Figures of replayed drafts are "
     "expectations: nothing was decoded for them. Responses that repeat a passage inflate "
@@ -245,8 +251,8 @@ def every_section(report: AcceptanceReport) -> list[Section]:
     within = f"{TOKENS_PER_ROUND.symbol} within ±{100 * report.width:g}%"
     notes.append(f"n: how many requests like these give {within}.")
     for known in FIGURES:
-        names = {engine: getattr(known, key) for key, engine in _ENGINE_NAMES.items()}
-        named = [f"{engine}: {name}" for engine, name in names.items() if name]
+        names = {program: getattr(known, field) for field, program in _PROGRAMS.items()}
+        named = [f"{program}: {name}" for program, name in names.items() if name]
         formula = f"{known.symbol}, {known.name}: {known.formula}"
         notes.append(f"{'; '.join([formula, *named])}.")
     return [*filled(sections), Section("Definitions", notes=notes)]

@@ -10,23 +10,20 @@ from functools import partial
 from draftbench.cli.flags import traffic_flag, traffic_query
 from draftbench.cli.output import TextOutput, note, write_result
 from draftbench.drafts.kinds import DRAFT_KINDS, parsed
+from draftbench.engines.every import ENGINES, listed
+from draftbench.engines.pair_rules import Overlap
 from draftbench.errors import UsageError
 from draftbench.flags import drafts_flag, flag, size_of, target_flag
 from draftbench.hub import Trust, refuse_missing
 from draftbench.memory import format_size
-from draftbench.models.check_result import (
-    CheckResult,
-    ModelSheet,
-    Overlap,
-    OwnDraft,
-    PairSheet,
-    Works,
-)
+from draftbench.models.check_result import CheckResult, ModelSheet, OwnDraft, PairSheet, Works
 from draftbench.records import SELF, draft_of_stack, to_json
 from draftbench.report.text import Section, counted, parameters, shortened
 
+_STACKING = [engine.name for engine in ENGINES.values() if engine.stacks]
 _STACKED = (
-    "prompt lookup goes with every draft, and among the engines only llama.cpp looks up first"
+    "prompt lookup goes with every draft, and among the engines only "
+    f"{listed(_STACKING, 'and')} looks up first"
 )
 # A chat template may be one line of ten thousand characters.
 _DIFF_LINES, _DIFF_COLUMNS = 12, 300
@@ -39,7 +36,8 @@ _CAN_DRAFT: dict[Works, str] = {
     "maybe": "may be able to draft for",
     "no": "cannot draft for",
 }
-_LENGTH = "vLLM and TensorRT-LLM need a draft length, here 1; a sweep finds the one that pays."
+_NEEDING_K = listed([engine.name for engine in ENGINES.values() if engine.needs_k], "and")
+_LENGTH = f"{_NEEDING_K} need a draft length, here 1; a sweep finds the one that pays."
 _MORE = "Chat templates, sizes, memory and options of engines: the same command with --all."
 
 

@@ -126,7 +126,7 @@ def of_engine(
     assumed = ["Responses reach their limit; replay of the drafts is not counted."]
     if most is not None:
         assumed.append(
-            f"Estimated without starting anything: a start takes {start_seconds(prepared):.0f} s, "
+            f"Estimated without starting anything: a start takes {start_seconds(servers):.0f} s, "
             "weights are read as fast as this machine can, and no draft gives a speed-up."
         )
     if span:
@@ -189,8 +189,8 @@ def sections(plan: DryRun) -> list[Section]:
         ks = f"{question.ks[0]}–{question.ks[-1]}"
     load = f"concurrency {', '.join(map(str, question.concurrency))}"
     if question.arrivals != "closed":
-        at_once = question.max_concurrency or "as many as the engine takes"
-        load = f"arrivals {question.arrivals}, {at_once} answered at once"
+        most = question.max_concurrency or "as many as the engine takes"
+        load = f"arrivals {question.arrivals}, {most} answered at once"
     requests = f"{counted(traffic.requests, 'request')} with "
     requests += counted(plan.prompt_tokens, "prompt token")
     if question.samples > 1:

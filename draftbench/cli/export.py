@@ -7,11 +7,11 @@ from pathlib import Path
 
 from draftbench.cli.flags import COSTS, RunArgument, candidate_named, read, with_costs
 from draftbench.cli.output import ResultFile, note, width
+from draftbench.engines.every import ENGINES, listed
 from draftbench.errors import UsageError
 from draftbench.export.configurations import configure, known_engine
 from draftbench.export.serve_plan import serve_plan
 from draftbench.flags import flag
-from draftbench.models.engine_rules import ENGINE_RULES
 from draftbench.planner.options import DecisionOptions
 from draftbench.planner.recommend import recommend
 from draftbench.report.text import (
@@ -23,6 +23,10 @@ from draftbench.report.text import (
     printable,
 )
 
+_SYNTHETIC = "; ".join(
+    ", ".join(key for key, engine in ENGINES.items() if engine.synthetic == way) + words
+    for way, words in (("by position", ""), ("at their mean", " at their mean"))
+)
 # How many notes are printed without --all.
 SHOWN = 5
 
@@ -32,9 +36,9 @@ def export(
     run: RunArgument = None,
     engine: str = flag(
         ...,
-        "The engine: vllm, sglang, llama.cpp, tensorrt-llm or transformers.",
+        f"The engine: {listed(ENGINES, 'or')}.",
         "ENGINE",
-        autocompletion=lambda incomplete: list(ENGINE_RULES),
+        autocompletion=lambda incomplete: list(ENGINES),
     ),
     engine_version: str | None = flag(
         None,
@@ -56,7 +60,7 @@ def export(
     synthetic: bool = flag(
         False,
         "Make the engine accept drafts at the measured rates, so that any draft can be timed "
-        "(vllm, llama.cpp; sglang at their mean).",
+        f"({_SYNTHETIC}).",
     ),
     everything: bool = flag(
         False, f"Print every note, not only the {SHOWN} most urgent.", names=("--all",)
@@ -75,12 +79,11 @@ def export(
     draftbench export results/runs/RUN --engine llama.cpp
     draftbench export --engine sglang --about
     """
-    engine = known_engine(engine)
+    known = known_engine(engine)
     if about:
-        rules = ENGINE_RULES[engine]
-        rows = [[x.rule, f"{rules.name} {x.read}", x.tried or "nothing"] for x in rules.sources]
+        rows = [[x.rule, f"{known.name} {x.read}", x.tried or "nothing"] for x in known.sources]
         head = ["rule", "read in", "run with"]
-        section = Section(f"What is known of {rules.name}", head, rows, [rules.form])
+        section = Section(f"What is known of {known.name}", head, rows, [known.form])
         output.write(section.text(width()))
         return 0
     observed = read(run)
@@ -103,7 +106,7 @@ def export(
             f"`{draft}` is a draft of the run, and what is exported is {exported}",
             hint=f"export it with --candidate {draft}; --draft says how the engine names the draft",
         )
-    configuration = configure(plan, engine, engine_version)
+    configuration = configure(plan, known.key, engine_version)
     output.write(configuration.text)
     if configuration.command:
         named, label = configuration.command, "serve:"

@@ -15,6 +15,7 @@ from draftbench.drafts.built_in import HEADS
 from draftbench.drafts.heads.config import check_head
 from draftbench.drafts.kinds import parsed
 from draftbench.drafts.mtp.own_draft import own_draft_of, sheet_of
+from draftbench.engines.every import ENGINES
 from draftbench.errors import ModelError
 from draftbench.memory import LEVELS, format_size
 from draftbench.models.check import examined
@@ -26,7 +27,6 @@ from draftbench.models.compatibility import (
     refusal_of,
     writing_obstacle,
 )
-from draftbench.models.engine_rules import engine_answers
 from draftbench.models.prequantized import stored_level
 from draftbench.models.quantize import Build, level_table
 from draftbench.models.source import ModelSource
@@ -115,7 +115,9 @@ def check_models(
                 obstacles=tuple(obstacles),
                 caveats=tuple(caveats),
                 rooms=tuple(rooms),
-                engines=() if facts is None or silent or damaged else engine_answers(facts),
+                engines=()
+                if facts is None or silent or damaged
+                else tuple(engine.answer(facts) for engine in ENGINES.values()),
                 works="no" if obstacles else "yes" if facts and covers(facts) else "maybe",
             )
         )

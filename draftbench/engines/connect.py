@@ -6,16 +6,13 @@ import contextlib
 
 import httpx2
 
-from draftbench.engines.client import NO_ENTRY, AnswerError, Fault, Http
-from draftbench.engines.engine import Server
-from draftbench.engines.llama_cpp import LlamaCpp
-from draftbench.engines.openai import ModelList, OpenAi
+from draftbench.engines.client import NO_ENTRY, Http
+from draftbench.engines.every import SERVERS
+from draftbench.engines.faults import AnswerError, Fault
+from draftbench.engines.openai import ModelList
 from draftbench.engines.secrets import on_one_line
-from draftbench.engines.sglang import Sglang
-from draftbench.engines.vllm import Vllm
+from draftbench.engines.server import Server
 from draftbench.errors import EngineError
-
-ADAPTERS: dict[str, type[Server]] = {kind.engine: kind for kind in (Vllm, LlamaCpp, Sglang, OpenAi)}
 
 
 def connect(
@@ -42,7 +39,7 @@ def connect(
                 raise
             cards = []  # a proxy may pass only the engine's own routes
         stated = {card.owned_by for card in cards if card.owned_by}
-        owners = [each.engine for each in ADAPTERS.values() if each.owner in stated]
+        owners = [each.engine for each in SERVERS.values() if each.owner in stated]
         owner = owners[0] if len(owners) == 1 else None
         if engine not in (None, "openai", owner) and owner is not None:
             raise EngineError(
@@ -58,4 +55,4 @@ def connect(
             )
         model = target if target in models else next(iter(models), None)
         unless_connected.pop_all()
-    return ADAPTERS[engine or owner or "openai"](http, model)
+    return SERVERS[engine or owner or "openai"](http, model)

@@ -15,15 +15,14 @@ import queue
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import aclosing
-from itertools import cycle
+from itertools import cycle, zip_longest
 from typing import Any
 
 import msgspec
 
 from draftbench.engines import client
-from draftbench.engines.client import AnswerError, Fault, garbage
-from draftbench.engines.counters import since
-from draftbench.engines.engine import Answer, Ask, Server
+from draftbench.engines.faults import AnswerError, Fault, garbage
+from draftbench.engines.server import Answer, Ask, Server
 from draftbench.records import RoundCounts
 
 # After so many seconds without a token a wait is worth a line, and another one a minute.
@@ -238,3 +237,26 @@ class _Drive:
 
 def _too_many() -> AnswerError:
     return garbage("the server wrote more tokens than its limit")
+
+
+def since(before: RoundCounts, now: RoundCounts) -> RoundCounts:
+    """What was counted in between; None where a counter fell, as after a restart."""
+
+    def difference(name: str) -> int | None:
+        then, by_now = getattr(before, name), getattr(now, name)
+        return None if then is None or by_now is None or by_now < then else by_now - then
+
+    positions = None
+    # llama-server names the positions from the first draft on.
+    then = () if before.by_position is None and before.accepted == 0 else before.by_position
+    if now.by_position is not None and then is not None:
+        pairs = tuple(zip_longest(now.by_position, then, fillvalue=0))
+        if all(after >= until for after, until in pairs):
+            positions = tuple(after - until for after, until in pairs)
+    return RoundCounts(
+        rounds=difference("rounds"),
+        drafted=difference("drafted"),
+        accepted=difference("accepted"),
+        by_position=positions,
+        written=difference("written"),
+    )

@@ -1,136 +1,32 @@
-"""The interface to every serving engine, which `vllm.py`, `llama_cpp.py` and the others implement.
+"""The record of a serving engine: all that draftbench knows of it. A file for each fills it in.
 
-A length means what it means in the built-in decoder: the token that ended a response is counted,
-and is the last of its ids. Rounds are recorded as the engine counts them.
+Its functions are given a server to start (`ServerStart`) or what to serve (`ServePlan`).
 """
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, fields
-from itertools import accumulate, pairwise
-from typing import Annotated, Any, ClassVar, TypeVar
+from dataclasses import dataclass, field, replace
+from typing import Any, Literal
 
-import msgspec
-from msgspec import Meta
-
+from draftbench.drafts.kind import Method
 from draftbench.drafts.speculation import Speculation
-from draftbench.engines.client import (
-    Fault,
-    Http,
-    failure,
-    from_json,
-    other_ids,
-    unless_refused,
+from draftbench.engines.pair_rules import (
+    EngineAnswer,
+    PairFacts,
+    PairRule,
+    findings,
+    size_findings,
 )
-from draftbench.engines.counters import read_counters
-from draftbench.engines.secrets import on_one_line
-from draftbench.errors import EngineError
-from draftbench.models.engine_rules import ENGINE_RULES
-from draftbench.records import DraftingMode, Key, RoundCounts, Sampling, Served
+from draftbench.engines.server import Server
+from draftbench.errors import UsageError
+from draftbench.hub import split_revision
+from draftbench.records import BUILT_IN_LOOKUP, Candidate, DraftingMode, LookupRule, Sampling
 
-Id = Annotated[int, Meta(ge=0, lt=2**31)]
-# What can be measured of a server without token ids.
-FROM_OUTSIDE = "a sweep with `--engine openai --server ADDRESS` times it from outside"
-
-
-@dataclass(frozen=True)
-class Ask:
-    """One request as it is sent: token ids, or text where the server takes no ids."""
-
-    key: Key
-    prompt: Sequence[int] | str
-    limit: int  # most output tokens
-    sampling: Sampling  # the caller sets the seed
-    stop: tuple[str, ...] = ()
-    arrival: float | None = None  # open loop: seconds since the drive began
-    log_p: bool = False  # whether to ask for the log-probabilities of the answer's own tokens
-    constraint: Mapping[str, Any] | None = None  # what the answer is held to (traffic/constraints)
-
-
-@dataclass(eq=False)
-class Answer:
-    """An answer, filled by `Server.read` as it comes in; with `error` set, what came until then.
-    What is not private is recorded under the same names (`served`).
-    """
-
-    ask: Ask
-    sent: float = 0.0  # seconds since the drive began
-    arrivals: list[float] = field(default_factory=list)  # of each piece, seconds since `sent`
-    chunks: list[int] = field(default_factory=list)  # tokens that each piece brought
-    tokens: list[int] | None = field(default_factory=list)  # None: the server returns no ids
-    text: str = ""
-    finish: str = ""  # stop, length, or the server's own word; empty where it gave none
-    prompt_tokens: int = 0
-    cached_tokens: int | None = None  # of the prompt, which the server had read before
-    in_flight: int = 0  # most requests in flight while it was
-    counts: RoundCounts | None = None
-    log_p: list[float] | None = field(default_factory=list)
-    decode_seconds: float | None = None  # after the first token, by the server's own clock
-    shared: bool | None = None  # whether the server wrote other answers meanwhile
-    error: Fault | None = None
-    status: int | None = None  # of HTTP, where that says no
-    reason: str = ""  # of the error, in one line that may be printed
-
-    count: int = 0  # tokens so far
-    stated: int | None = None  # tokens in all, as the server says at the end
-    ended: bool = False  # whether the server said that this is all
-    # Where ids are missing in `tokens`: first position, how many there, text of the whole piece.
-    gaps: list[tuple[int, int, str]] = field(default_factory=list)
-
-    @property
-    def output_tokens(self) -> int:
-        return sum(self.chunks)
-
-    @property
-    def miscounted(self) -> bool:
-        """Whether the server counts others than there are; how the end counts may differ."""
-        stated = self.output_tokens if self.stated is None else self.stated
-        return abs(stated - self.output_tokens) > 2 + self.output_tokens // 10
-
-    def spread(self) -> None:
-        """Share the tokens out evenly over the pieces, where only their number is known."""
-        pieces = len(self.chunks)
-        ends = [self.count * at // pieces for at in range(pieces + 1)]
-        self.chunks = [end - begin for begin, end in pairwise(ends)]
-
-    def served(self, *, concurrency: int | None, **of: Any) -> Served:
-        """Its record; `of` says which server answered what. A `concurrency` of None: the request
-        was sent at its time of arrival.
-        """
-        told = {each.name: getattr(self, each.name) for each in fields(self)}
-        told |= {name: tuple(value) for name, value in told.items() if isinstance(value, list)}
-        request, sample = self.ask.key
-        told |= {"request": request, "sample": sample, "output_tokens": self.output_tokens}
-        told |= {"load": "closed" if concurrency else "open"}
-        told |= {"concurrency": concurrency or max(1, self.in_flight), **of}
-        return Served(**{name: told[name] for name in RECORDED})
-
-
-# What a record holds of an answer, and of the server that gave it.
-RECORDED = [name for name in Served.__struct_fields__ if name != "tie"]
-
-
-@dataclass(frozen=True)
-class ServerFacts:
-    """How a server describes itself, each field on one short line; None where it does not say."""
-
-    engine: str
-    version: str | None = None
-    model: str | None = None  # as the server calls it
-    context_length: int | None = None  # tokens that it reads
-    prefix_cache: bool | None = None  # whether prompts read before cost less
-    method: str | None = None  # of speculation; "none" where the server says that it does not
-    k: int | None = None  # tokens that it drafts in a round
-    settings: Mapping[str, str] = field(default_factory=dict)  # others, in the server's words
-
-    def __post_init__(self) -> None:
-        for name in ("version", "model", "method"):
-            if (stated := getattr(self, name)) is not None:
-                object.__setattr__(self, name, on_one_line(stated))
-        settings = {name: on_one_line(stated) for name, stated in self.settings.items()}
-        object.__setattr__(self, "settings", settings)
+Version = tuple[int, int]  # its first two numbers; of llama.cpp the build, and 0
+# First and last number of concurrent requests, and the draft length between; 0: no speculation.
+Schedule = tuple[tuple[int, int, int], ...]
+KEEPS_DRAFTING = "it keeps drafting beyond the draft's context of {} tokens, up to the target's {}"
 
 
 @dataclass(frozen=True)
@@ -151,209 +47,235 @@ class ServerStart:
     ready_timeout: float = 900.0  # seconds until it answers
     version: str | None = None  # that servers of this run named; None: the first is yet to start
 
-    def limits(self, context: str, requests: str) -> list[str]:
+    def limits(self, context: str, concurrency: str, usual: int) -> list[str]:
         """An engine's flags, by their names, for the context and the requests at once, where it
-        would not take as many by itself.
+        would not take as many by itself: it takes the `usual` number.
         """
         words = [] if self.context_length is None else [context, str(self.context_length)]
-        usual = ENGINE_RULES[self.engine].requests
         if self.max_concurrency is not None or self.concurrency > usual:
-            words += [requests, str(self.concurrency)]
+            words += [concurrency, str(self.concurrency)]
         return words
 
 
-class Server(ABC):
-    """A server that answers, and how draftbench starts it.
+@dataclass(frozen=True, kw_only=True)
+class Starting:
+    """How draftbench starts an engine's server, and what it makes of its log."""
 
-    Every method raises `EngineError` where the server does not answer as it should, or this kind of
-    engine cannot do it at all.
-    """
+    command: str  # that starts it, unless the user names another
+    flags: Callable[[ServerStart], list[str]]
+    reserved_flags: tuple[str, ...]  # draftbench's, so not the user's
+    seconds: float = 30.0  # until it answers, without reading the weights, on two cores
+    sampling_mode: DraftingMode | None = None  # the --mode beside greedy that it is measured in
+    takes_dtype: bool = False  # whether it is started with --dtype, in which drafts are replayed
+    variables: Mapping[str, str] = field(default_factory=dict)  # of its environment, that are set
+    thread_variables: Mapping[str, str] = field(default_factory=dict)  # set where threads are
+    environment: tuple[str, ...] = ()  # variables of the user by which it drafts otherwise
+    log_hints: Mapping[str, str] = field(default_factory=dict)  # what its log says → what helps
 
-    engine: ClassVar[str]
-    route: ClassVar[str]  # where requests are sent
-    returns_ids: bool = True  # whether token ids come back
-    bytes_per_token: ClassVar[int] = 16 << 10  # more is no answer
-    # Whether rounds come from the server's counters, read around each request that is alone.
-    counts_around: bool = False
-    # How many of its target's tokens a text has, where the tokenizer is at hand.
-    tokens_in: Callable[[str], int] | None = None
-    constraints: ClassVar[frozenset[str]] = frozenset()  # the kinds that it holds answers to
-    owner: ClassVar[str] = ""  # of its models, as its own list of them says
 
-    command: ClassVar[str] = ""  # that starts it, unless the user names another
-    taken: ClassVar[tuple[str, ...]] = ()  # flags that are draftbench's, so not the user's
-    draws: ClassVar[DraftingMode | None] = None  # the --mode beside greedy that it is measured in
-    variables: ClassVar[tuple[str, ...]] = ()  # of its environment, by which it drafts otherwise
-    advice: ClassVar[Mapping[str, str]] = {}  # what its log says, and what helps
+@dataclass(frozen=True)
+class ServePlan:
+    """What to serve."""
 
-    @classmethod
-    def flags(cls, start: ServerStart) -> list[str]:
-        """The flags that start it."""
-        raise NotImplementedError
-
-    def __init__(self, http: Http, model: str | None) -> None:
-        self.http = http
-        self.model = model
+    target: str  # without its revision
+    target_quant: str
+    speculation: Speculation  # the draft by the name that the engine will find
+    sampled: bool  # whether any request is above temperature 0, where the drafting mode matters
+    vocabularies: tuple[int, int] | None  # sizes of the target's and a draft model's
+    on_gpu: bool
+    other_ids: bool = False  # whether the draft has other ids than the target, or lacks tokens
+    misread: Mapping[str, str] = field(default_factory=dict)  # what engines make of a head
+    target_revision: str | None = None
+    sampling: Sampling = field(default_factory=Sampling)  # of most requests
+    mixed: bool = False  # whether other requests have another sampling
+    limit: int = 128  # longest response in tokens
+    contexts: tuple[int, int] | None = None  # lengths of the target's and the draft's
+    concurrency: int = 1  # largest number of concurrent requests that was measured
+    schedule: Schedule = ()  # draft lengths by load; empty if one length serves all
+    open_loads: tuple[str, ...] = ()  # sentences on loads at which the run is inconclusive
+    differences: tuple[str, ...] = ()  # from what the run recommends
+    doubts: tuple[str, ...] = ()  # why not to trust the answer, or not for whole requests
+    # With --synthetic, the share of rounds that accept their first 1, 2, … draft tokens.
+    survival: tuple[float, ...] = ()
+    engine: str | None = None  # the engine that measured; None: the built-in decoder
 
     @property
-    def url(self) -> str:
-        return self.http.url
+    def draft(self) -> str | None:
+        """The draft model, without its revision; None for a method that needs none."""
+        return self.speculation.model and split_revision(self.speculation.model)[0]
 
-    def close(self) -> None:
-        self.http.close()
+    @property
+    def draft_revision(self) -> str | None:
+        return self.speculation.model and split_revision(self.speculation.model)[1]
 
-    @abstractmethod
-    def facts(self) -> ServerFacts: ...
+    def speculation_at(self, k: int) -> Speculation:
+        """How to draft k tokens instead."""
+        return replace(self.speculation, k=k, translated=self.translated)
 
-    @abstractmethod
-    def body(self, ask: Ask) -> dict[str, Any]:
-        """The body of a request, with every sampling field in full."""
+    @property
+    def longest(self) -> int:
+        """The most tokens that are drafted at any load."""
+        return max((k for _, _, k in self.schedule), default=self.speculation.k)
 
-    @abstractmethod
-    def read(self, data: bytes, answer: Answer) -> None:
-        """Take in one event of the stream.
+    @property
+    def translated(self) -> bool:
+        """Whether tokens have to be translated between target and draft."""
+        target, draft = self.vocabularies or (0, 0)
+        return self.other_ids or target != draft
 
-        Raises:
-            AnswerError: the server says that it failed, or what no such server says.
+
+@dataclass(frozen=True)
+class Written:
+    """The configuration of an engine."""
+
+    text: str
+    mode: DraftingMode | None  # in which the engine will draft; None for a method without modes
+    scheduled: bool = False  # whether the text has the draft lengths by load
+    command: str | None = None  # starts the engine with the text in FILE; None: the text does
+    to_do: Sequence[str] = ()
+    differences: Sequence[str] = ()  # from what the run measured
+
+
+@dataclass(frozen=True)
+class Source:
+    """Where a rule was read, and in which version it was tried."""
+
+    rule: str
+    read: str  # version and file
+    tried: str  # version; empty: none that has it could be had
+
+
+@dataclass(frozen=True, kw_only=True)
+class Engine:
+    """A serving engine. What is left out is unknown, or as the built-in decoder does it."""
+
+    key: str  # as `--engine` names it
+    name: str
+    sources: tuple[Source, ...]
+
+    # How it drafts
+    methods: tuple[Method, ...]  # that it is known to have
+    option: Callable[[Speculation], str]  # what to pass to it so that it drafts like this
+    needs_k: bool = False  # whether it refuses to draft unless it is told how many tokens
+    stacks: bool = False  # whether it can try prompt lookup before another draft
+    lookup: LookupRule = BUILT_IN_LOOKUP  # how its prompt lookup works
+    # Another rule: on a CPU, or where this variable of its environment is 0.
+    older_lookup: tuple[str, LookupRule] | None = None
+    quantizes: Mapping[str, str] = field(default_factory=dict)  # level → its name, while it loads
+    rounds_activations: bool = False  # to 8 bits, whatever the type of its weights
+
+    # Which models it takes
+    rules: tuple[PairRule, ...]  # for a pair; the first whose finding is not empty applies
+    own_findings: Callable[[PairFacts], Mapping[str, str]] = lambda pair: {}  # for these rules
+    most_rows_apart: int = 0  # vocabularies may differ by as many
+    special: str = ""  # what else it needs for a pair that it takes only with an option
+    refused: str = ""  # what it does with a pair that it refuses, if it starts all the same
+    # What it does if the draft's context ends at {} tokens, the target's at {}.
+    short_context: str = (
+        "try a request beyond the draft's context of {} tokens, which was not tested (target: {})"
+    )
+    # What makes the quantized files that it loads, and those of heads; empty: it loads checkpoints.
+    converter: str = ""
+    head_converter: str = ""
+    reads_gguf: bool = False  # whether it is known to load .gguf files
+    # How it uses a head of this method, with this config.json, which reads these layers of the
+    # target, differently from its training; empty: as it was trained.
+    misreads: Callable[[Method, Mapping[str, Any], list[int]], str] = lambda *_: ""
+    # What it takes flags for if the config.json of a head in the speculators format lacks them.
+    head_defaults: Mapping[str, bool] = field(default_factory=dict)
+
+    # Its servers
+    start: Starting | None = None  # None: draftbench does not start it
+    server: type[Server] | None = None  # how one is asked; None: it has none, or was not tried
+    default_max_concurrency: int = 0  # requests that it answers at once; 0: unknown
+    # What it calls that number in its settings, and as a flag.
+    max_concurrency_names: tuple[str, str] = ("", "")
+    shares_context: bool = False  # whether it divides its cache among them when it starts
+    drafting_settings: tuple[str, ...] = ()  # its settings that follow from how it drafts
+    number_types: tuple[str, ...] = ()  # its settings that say in which type it holds the target
+    metrics_flag: str = ""  # the program, and its flag that switches counters on
+    log_p_flag: str = ""  # that makes it tell the log-probabilities of its own tokens
+
+    # What is exported for it
+    form: str  # what the configuration is written for
+    write: Callable[[ServePlan, Version], Written]
+    pins: tuple[str, ...] = ("target", "draft")  # the models whose revision it names
+    # Whether it accepts drafts at given rates, by position or only at their mean.
+    synthetic: Literal["", "by position", "at their mean"] = ""
+    # How it samples if a request does not say; None: the configuration says, or it is unknown.
+    sampling: str | None = None
+
+    def answer(self, pair: PairFacts) -> EngineAnswer:
+        """Whether it takes a pair."""
+        words = pair.vocabulary
+        found = {
+            **size_findings(words.target_rows, words.draft_rows, self.most_rows_apart),
+            **findings(pair),
+            **self.own_findings(pair),
+        }
+        finding, standing, template = next(rule for rule in self.rules if found[rule[0]])
+        option, reason = None, template.format(found[finding])
+        if standing != "refuses":
+            special, file = standing == "with an option", ".gguf" * bool(self.converter)
+            how = Speculation("draft-model", pair.draft + file, 1, translated=special)
+            option = self.option(how)
+            if special:
+                option += self.special.format(pair.target_tokenizer.ids.get("bos_token"))
+            if cut := self.shorter_context(pair.target_context, pair.draft_context):
+                reason += f"; {cut}"
+        elif self.refused:
+            reason += f"; {self.refused}"
+        return EngineAnswer(self.name, standing, reason, option)
+
+    def shorter_context(self, target: int | None, draft: int | None) -> str | None:
+        """What it does if the draft's context is shorter than the target's; None if not."""
+        if draft is None or (target is not None and draft >= target):
+            return None
+        return self.short_context.format(draft, "no limit" if target is None else target)
+
+    def refusal(self, target: int, draft: int, *, translated: bool) -> str | None:
+        """Why it refuses vocabularies of these sizes, or some of whose tokens must be
+        `translated`; None if it accepts them.
         """
+        other = "some tokens have other ids in the draft, or are not in it" if translated else ""
+        found = size_findings(target, draft, self.most_rows_apart)
+        found |= {"other_vocabulary": other, "other_regular_word": other}
+        for finding, standing, reason in self.rules:
+            if standing == "refuses" and found.get(finding):
+                return reason.format(found[finding])
+        return None
 
-    async def settle(self, answer: Answer) -> None:  # noqa: B027
-        """Complete an answer after it has come in, which is not timed."""
-
-    @abstractmethod
-    def echo(self, prompts: Sequence[Sequence[int] | str]) -> None:
-        """Send prompts, and raise an EngineError where the server read other ids, or where one
-        begins with two beginning-of-sequence tokens.
+    def minimum_k(self, draft: str, shortest: int) -> int:
+        """The smallest k at which it drafts: some engines look up nothing shorter than their
+        n-gram, of which the `shortest` length is given.
         """
+        return shortest if self.lookup.one_size and Candidate(draft=draft).looks_up else 1
 
-    def tokenize(self, text: str) -> list[int]:
-        """The ids of a text, with no token added."""
-        raise self._cannot("tell the tokens of a text")
-
-    def apply_template(self, messages: Sequence[Mapping[str, Any]]) -> str | list[int]:
-        """A chat as the model reads it, up to its answer: ids, or text with all special tokens."""
-        raise self._cannot("apply its chat template")
-
-    def margin(self, ids: Sequence[int]) -> float | None:
-        """How far the best next token is above the second, in log-probability."""
-        raise self._cannot("tell log-probabilities")
-
-    def rounds_of(self, answer: Answer, around: RoundCounts) -> RoundCounts | None:
-        """The rounds of an answer that was alone, from what it states and what the counters
-        `around` it say; these may hold another client's requests too.
-        """
-        return answer.counts
-
-    def counters(self) -> RoundCounts:
-        return self.http.run(self.count_now())
-
-    async def count_now(self) -> RoundCounts:
-        """`counters` for the event loop; all None where the server shows none."""
-        with unless_refused():
-            return read_counters(await self.http.page("/metrics"))
-        return RoundCounts()
-
-    def _cannot(self, what: str) -> EngineError:
-        return EngineError(
-            f"a server of kind `{self.engine}` cannot {what}",
-            hint="give the model's own tokenizer or weights (`--target`, `--tokenizer`)",
+    def too_short(self, fewest: int) -> str:
+        """Why it drafts nothing below its `minimum_k`."""
+        return (
+            f"{self.name}'s prompt lookup proposes no fewer tokens than its n-gram has ({fewest})"
         )
 
+    def lookup_in(self, started: Iterable[Mapping[str, str]], *, on_cpu: bool) -> LookupRule:
+        """How the prompt lookup of started servers works, by their settings; if none was started,
+        as usual.
+        """
+        if self.older_lookup is not None:
+            variable, rule = self.older_lookup
+            stated = [settings.get(variable) for settings in started]
+            if "0" in stated or (stated and on_cpu):
+                return rule
+        return self.lookup
 
-class ServerEvent(msgspec.Struct):
-    """An event of a stream, or an answer that is not streamed."""
+    def other_lookup(self, plan: ServePlan, how: str) -> list[str]:
+        """What to do where it looks up prompts otherwise than the run, unless that ran on it."""
+        differs = plan.engine != self.key
+        return [f"{self.name} {how}: measure acceptance there"] if differs else []
 
-    error: Any = None
-
-
-S = TypeVar("S", bound=ServerEvent)
-
-
-def event_of(data: bytes, kind: type[S], answer: Answer) -> S | None:
-    """An event of a stream, decoded; None for the mark that ends it.
-
-    Raises:
-        AnswerError: the server says that it failed, or what no such server says.
-    """
-    if data == b"[DONE]":
-        answer.ended = True
-        return None
-    return _without_error(from_json(data, kind))
-
-
-def one_token(server: Server, prompt: Sequence[int] | str, kind: type[S], **fields: Any) -> S:
-    """A greedy answer of one token, not streamed. Raises: AnswerError."""
-    ask = Ask(("", 0), prompt, 1, Sampling(seed=0))
-    body = server.body(ask) | fields | {"stream": False}
-    body.pop("stream_options", None)
-    return _without_error(server.http.json(server.route, body, type=kind))
-
-
-def _without_error(event: S) -> S:
-    if event.error is None:
-        return event
-    raise failure(
-        event.error.get("message", event.error) if isinstance(event.error, dict) else event.error
-    )
-
-
-class Tokens(msgspec.Struct):
-    tokens: list[Id]
-
-
-class TokenServer(Server):
-    """A server whose `/tokenize` takes texts and chats, and which returns the ids of the prompt."""
-
-    returns_since: ClassVar[str]  # the first version that does, as shown in a message
-
-    @abstractmethod
-    def prompt_ids(self, prompt: Sequence[int] | str) -> list[int] | None:
-        """The ids that the server read; None where it does not return them."""
-
-    def echo(self, prompts: Sequence[Sequence[int] | str]) -> None:
-        check_beginnings(prompts)
-        for prompt in prompts:
-            if (read := self.prompt_ids(prompt)) is None:
-                hint = f"{self.returns_since}; {FROM_OUTSIDE}"
-                raise EngineError(f"{self.url} does not return token ids", hint=hint)
-            check_prompt(read, prompt)
-
-    def tokenize(self, text: str) -> list[int]:
-        return self._tokens({"prompt": text})
-
-    def apply_template(self, messages: Sequence[Mapping[str, Any]]) -> list[int]:
-        return self._tokens({"messages": list(messages), "add_generation_prompt": True})
-
-    def _tokens(self, body: dict[str, Any]) -> list[int]:
-        body |= {"model": self.model, "add_special_tokens": False}
-        return self.http.json("/tokenize", body, type=Tokens).tokens
-
-
-def accepted_at_least(histogram: Sequence[int]) -> tuple[int, ...]:
-    """How many rounds accepted at least 1, 2, … tokens, from how many accepted 0, 1, 2, …"""
-    return tuple(accumulate(reversed(histogram)))[::-1][1:]
-
-
-def margin_of(log_p: Iterable[float | None]) -> float | None:
-    """How far the largest log-probability is above the second; None of fewer than two."""
-    values = sorted((value for value in log_p if value is not None), reverse=True)
-    return values[0] - values[1] if len(values) > 1 else None
-
-
-def check_prompt(read: Sequence[int], sent: Sequence[int] | str) -> None:
-    """Raise an AnswerError where a server read other ids than were sent."""
-    if isinstance(sent, str) or list(read) == list(sent):
-        return
-    raise other_ids()
-
-
-def check_beginnings(prompts: Sequence[Sequence[int] | str]) -> None:
-    """Raise an EngineError where a prompt has the beginning-of-sequence token twice: all prompts
-    begin with the same token, and one of them repeats it.
-    """
-    ids = [list(prompt[:2]) for prompt in prompts if not isinstance(prompt, str)]
-    if len({tuple(two[:1]) for two in ids}) == 1 and any(two == 2 * two[:1] for two in ids):
-        raise EngineError(
-            "prompts begin with the beginning-of-sequence token twice",
-            hint="the chat template writes it and the tokenizer adds it: one of them must not",
+    def too_old(self, oldest: str, feature: str) -> UsageError:
+        """The error for a version that cannot draft as planned."""
+        return UsageError(
+            f"{self.name} before {oldest} has no {feature}",
+            hint=f"use {self.name} {oldest} or newer",
         )

@@ -1,4 +1,4 @@
-"""llama.cpp's llama-server by its own route `/completion`. Seen with 0.7:
+"""llama.cpp's llama-server, asked by its own route `/completion`. Seen with 0.7:
 
 - The ids hold the end token, and the tokens of a stop string up to the one that completed it.
 - A streamed event holds one id, even where a character was spread over several tokens. The missing
@@ -19,32 +19,123 @@ from __future__ import annotations
 
 import json
 import math
+import re
+import shlex
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import PurePath
-from typing import Any
+from typing import Any, ClassVar
 
 import msgspec
 
-from draftbench.engines.client import garbage, other_ids
+from draftbench.drafts.kind import Method
+from draftbench.drafts.speculation import Speculation
 from draftbench.engines.engine import (
+    Engine,
+    ServePlan,
+    ServerStart,
+    Source,
+    Starting,
+    Version,
+    Written,
+)
+from draftbench.engines.faults import garbage, other_ids
+from draftbench.engines.flags import passed_flags
+from draftbench.engines.openai import OpenAiServer
+from draftbench.engines.pair_rules import PairFacts, named
+from draftbench.engines.server import (
     Answer,
     Ask,
     Id,
     Server,
     ServerEvent,
     ServerFacts,
-    ServerStart,
     Tokens,
     check_beginnings,
     event_of,
     margin_of,
     one_token,
 )
-from draftbench.models.drafting import llama_cpp_flags
-from draftbench.records import Amount, Count, RoundCounts
+from draftbench.hub import short_name
+from draftbench.memory import level_of
+from draftbench.records import Amount, Count, DraftingMode, LookupRule, RoundCounts
 
 UNKNOWN = -1  # an id that the stream did not tell
+# Builds: the first known with today's flags, with --spec-synth-rates, and with
+# --spec-draft-sampling.
+_OLDEST, _RATES, _SAMPLING = (9626, 0), (10649, 0), (11368, 0)
+
+# SPEC_VOCAB_MAX_SIZE_DIFFERENCE: vocabularies may differ by as many rows.
+_MOST_ROWS_APART = 128
+# The program that makes a head's .gguf file.
+_CONVERT_HEAD = "llama.cpp's `convert_hf_to_gguf.py HEAD --target-model-dir TARGET`"
 _FINISH = {"eos": "stop", "word": "stop", "limit": "length"}
+_ROUNDED = re.compile(r"^\w+:tokens_predicted_total(?:\{[^\n]*\})? [\d.]+e", re.MULTILINE)
+
+
+def drafting_flags(speculation: Speculation) -> list[str]:
+    """llama-server's flags for drafting since they were renamed in April 2026: k tokens in every
+    round, however sure the draft is; prompt lookup uses n-grams of one size.
+    """
+    if speculation.method == "raw":
+        return passed_flags(speculation)
+    lookup = ["--spec-ngram-simple-size-n", str(speculation.lookup.shortest)]
+    lookup += ["--spec-ngram-simple-size-m", str(speculation.k)]
+    if speculation.method == "ngram":
+        return ["--spec-type", "ngram-simple", *lookup]
+    kind = "simple" if speculation.method == "draft-model" else speculation.method
+    words = [] if speculation.model is None else ["-md", speculation.model]
+    words += ["--spec-type", f"draft-{kind}"]
+    if speculation.stacked:
+        words[-1:] = [f"ngram-simple,draft-{kind}", *lookup]
+    if speculation.mode is not DraftingMode.GREEDY:
+        words += ["--spec-draft-sampling", "probabilistic"]
+    words += ["--spec-draft-n-max", str(speculation.k), "--spec-draft-n-min", "0"]
+    return [*words, "--spec-draft-p-min", "0"]
+
+
+def _own_findings(pair: PairFacts) -> dict[str, str]:
+    """What it asks besides: begin and end tokens count only where the target adds them."""
+    words, target, draft = pair.vocabulary, pair.target_tokenizer, pair.draft_tokenizer
+    ends: list[tuple[str, object, object]] = [("add_bos", target.adds_bos, draft.adds_bos)]
+    if target.adds_bos and "bos_token" in draft.ids:  # a draft file without one gets a legacy id
+        ends.append(("bos id", target.ids.get("bos_token"), draft.ids["bos_token"]))
+    ends.append(("add_eos", target.adds_eos, draft.adds_eos))
+    if target.adds_eos:
+        ends.append(("eos id", target.ids.get("eos_token"), draft.ids.get("eos_token")))
+    other_ends = [
+        f"{name} is {ours} in the target, {theirs} in the draft"
+        for name, ours, theirs in ends
+        if ours != theirs
+    ]
+    apart = abs(words.target_rows - words.draft_rows)
+    return {
+        "rows_apart": f"sizes differ by {apart} rows" if apart else "same size",
+        "other_regular_word": named(words.first_regular_difference),
+        "other_kind": f"{target.kind} and {draft.kind}" if target.kind != draft.kind else "",
+        "other_end": next(iter(other_ends), ""),
+        "no_begin": "no bos token" if target.adds_bos and "bos_token" not in draft.ids else "",
+    }
+
+
+def _misreads(method: Method, raw: Mapping[str, Any], layers: list[int]) -> str:
+    """How it uses a head differently from its training."""
+    if method == "eagle3" and layers and len(layers) != 3:
+        return f"takes the states of three layers, and this head reads {len(layers)}"
+    if raw.get("fc_norm") or raw.get("norm_output"):
+        return "knows neither fc_norm nor norm_output"
+    return ""
+
+
+def _start_flags(start: ServerStart) -> list[str]:
+    concurrency = start.concurrency
+    # The context is shared out evenly; without -np there are four places.
+    context = 0 if start.context_length is None else start.context_length * concurrency
+    words = ["-m", start.target, "-np", str(concurrency), "-c", str(context)]
+    words += ["--metrics", "--no-cache-prompt", "--cache-ram", "0"]
+    if start.threads is not None:
+        words += ["--threads", str(start.threads)]
+    return words if start.speculation is None else [*words, *drafting_flags(start.speculation)]
 
 
 class Timings(msgspec.Struct):
@@ -97,30 +188,16 @@ class AppliedTemplate(msgspec.Struct):
     prompt: str
 
 
-class LlamaCpp(Server):
+class LlamaServer(Server):
     engine = "llama.cpp"
     route = "/completion"
     counts_around = True
     constraints = frozenset({"json", "json_object", "choice", "grammar"})
     owner = "llamacpp"
-    command = "llama-server {args}"
-    taken = (
-        *("-m", "--model", "--port", "-np", "--parallel"),
-        *("-md", "--model-draft", "--spec-draft-model", "--draft", "--draft-n", "--draft-max"),
-        *("--spec-type", "--spec-draft-n-max"),
-    )
-    draws = None  # --spec-draft-sampling takes only the draft's ten best tokens, unlike replay
-
-    @classmethod
-    def flags(cls, start: ServerStart) -> list[str]:
-        requests = start.concurrency
-        # The context is shared out evenly; without -np there are four places.
-        context = 0 if start.context_length is None else start.context_length * requests
-        words = ["-m", start.target, "-np", str(requests), "-c", str(context)]
-        words += ["--metrics", "--no-cache-prompt", "--cache-ram", "0"]
-        if start.threads is not None:
-            words += ["--threads", str(start.threads)]
-        return words if start.speculation is None else [*words, *llama_cpp_flags(start.speculation)]
+    counter_names: ClassVar[Mapping[str, str]] = {
+        **OpenAiServer.counter_names,  # vLLM's, but for one
+        "written": "tokens_predicted_total",
+    }
 
     def body(self, ask: Ask) -> dict[str, Any]:
         sampling = ask.sampling
@@ -195,6 +272,12 @@ class LlamaCpp(Server):
                 if event.timings.predicted_ms is not None:
                     answer.decode_seconds = event.timings.predicted_ms / 1e3
 
+    def counted_on(self, page: str) -> RoundCounts:
+        counts = super().counted_on(page)
+        # Six digits of a larger number are no exact count.
+        rounded = _ROUNDED.search(page)
+        return msgspec.structs.replace(counts, written=None) if rounded else counts
+
     def rounds_of(self, answer: Answer, around: RoundCounts) -> RoundCounts | None:
         # An answer without sums drafted nothing. Other sums hold another client's requests.
         stated = answer.counts or RoundCounts(drafted=0, accepted=0)
@@ -257,3 +340,140 @@ class LlamaCpp(Server):
     def margin(self, ids: Sequence[int]) -> float | None:
         stated = one_token(self, ids, LlamaCppEvent, n_probs=2).completion_probabilities
         return margin_of(t.logprob for t in (stated[0].top_logprobs or ())) if stated else None
+
+
+def _write(plan: ServePlan, version: Version) -> Written:
+    """The llama-server command, with the flags of one build; k is its `n-max`.
+    Raises: UsageError, this build cannot draft like this.
+    """
+    if version < _OLDEST:
+        raise LLAMA_CPP.too_old("b9626", "flags that draftbench knows")
+    how = speculation = plan.speculation
+    mode: DraftingMode | None = None
+    (longest, shortest), concurrency = how.lookup, plan.concurrency
+    differences, to_do = list[str](), list[str]()
+    if speculation.stacked and how.k < shortest:  # prompt lookup could find nothing
+        differences.append(f"the draft alone, as {LLAMA_CPP.too_short(shortest)}")
+        speculation = replace(speculation, stacked=False)
+    elif speculation.stacked and how.method != "draft-model" and plan.engine != "llama.cpp":
+        differences.append(
+            "behind prompt lookup llama.cpp accepts a little less of a head than the run says"
+        )
+    if how.method == "ngram" or speculation.stacked:
+        if longest > shortest:
+            to_do += LLAMA_CPP.other_lookup(plan, f"looks up n-grams of {shortest} tokens alone")
+        if how.k < shortest:
+            to_do.append(f"{LLAMA_CPP.too_short(shortest)}: with k = {how.k} it drafts nothing")
+    if concurrency > 1:
+        to_do.append(
+            f"add -c N with {concurrency} times a request's tokens, or --kv-unified: "
+            f"-np {concurrency} divides the context among as many requests"
+        )
+    target = _file(plan.target, plan.target_quant, "target")
+    converted = [plan.target] if target != plan.target else []
+    if plan.draft is not None:
+        head = how.method != "draft-model"
+        file = _file(plan.draft, how.quant, "head" if head else "draft")
+        speculation = replace(speculation, model=file)
+        if file != plan.draft and head:
+            to_do.append(f"{_CONVERT_HEAD} makes the head's GGUF file")
+        elif file != plan.draft:
+            converted.append(plan.draft)
+    if how.method == "draft-model":
+        mode = DraftingMode.GREEDY
+        # When llama.cpp samples drafts, it uses a request's temperature and seed, not top-k or
+        # top-p.
+        if how.mode is not mode and version >= _SAMPLING:
+            mode = DraftingMode.SAMPLED_TEMPERATURE_ONLY
+            to_do.append(
+                "measure acceptance there: it draws from the draft's ten best tokens only, so "
+                "fewer are accepted than in the run; builds before b11368 do not start with "
+                "--spec-draft-sampling, and --engine-version b9626 writes for them"
+            )
+        speculation = replace(speculation, mode=mode)
+        for quant in dict.fromkeys((how.quant, plan.target_quant)):
+            if arguments := level_of(quant).llama_quantize:
+                to_do.append(f"nearest to {quant} is `llama-quantize {arguments}`")
+    if converted:
+        to_do.append(
+            f"convert {' and '.join(f'`{model}`' for model in converted)} to GGUF files of these "
+            "names; other kernels were measured, so measure again: `draftbench sweep --engine "
+            "llama.cpp`"
+        )
+    words = ["llama-server", "-m", target, *drafting_flags(speculation)]
+    words += ["-np", str(concurrency), "--metrics"]  # 4 without -np
+    if plan.survival:
+        if version < _RATES:
+            raise LLAMA_CPP.too_old("b10649", "acceptance to play back")
+        words += ["--spec-synth-rates", ",".join(map(str, plan.survival))]
+    if plan.on_gpu and how.method != "ngram":
+        words += ["-ngl", "99", "-ngld", "99"]
+    return Written(shlex.join(words), mode, differences=differences, to_do=to_do)
+
+
+def _file(name: str, quant: str, side: str) -> str:
+    """A .gguf file's path unchanged, or the name that a converted model would have."""
+    if name.endswith(".gguf"):
+        return name
+    stem = short_name(name).strip(".") or side
+    return f"{stem}-{level_of(quant).gguf}.gguf"
+
+
+LLAMA_CPP = Engine(
+    key="llama.cpp",
+    name="llama.cpp",
+    methods=("draft-model", "ngram", "eagle3", "mtp", "dflash", "raw"),
+    option=lambda how: shlex.join(drafting_flags(how)),
+    # Prompt lookup first, whatever order --spec-type names (common/speculative.cpp).
+    stacks=True,
+    # The newest token is not looked at (common/ngram-map.cpp).
+    lookup=LookupRule(unseen=1, begin=1, one_size=True),
+    rounds_activations=True,
+    rules=(
+        ("other_kind", "refuses", "the vocabularies are {}"),
+        ("too_far_apart", "refuses", f"sizes may be {_MOST_ROWS_APART} apart, here {{}}"),
+        ("other_end", "refuses", "{}"),
+        ("other_regular_word", "refuses", "{}"),
+        ("no_begin", "with an option", "the draft names {}"),
+        ("rows_apart", "accepts", "same token texts from id 5 on, {}"),
+    ),
+    own_findings=_own_findings,
+    most_rows_apart=_MOST_ROWS_APART,
+    special=" --override-kv tokenizer.ggml.bos_token_id=int:{}",
+    refused="llama-server starts and serves without the draft",
+    converter="llama.cpp's convert_hf_to_gguf.py",
+    head_converter=_CONVERT_HEAD,
+    reads_gguf=True,
+    misreads=_misreads,
+    start=Starting(
+        command="llama-server {args}",
+        flags=_start_flags,
+        reserved_flags=(
+            *("-m", "--model", "--port", "-np", "--parallel"),
+            *("-md", "--model-draft", "--spec-draft-model", "--draft", "--draft-n", "--draft-max"),
+            *("--spec-type", "--spec-draft-n-max"),
+        ),
+        seconds=2.0,
+        # --spec-draft-sampling takes only the draft's ten best tokens, unlike replay.
+        sampling_mode=None,
+    ),
+    server=LlamaServer,
+    max_concurrency_names=("slots", "-np"),
+    shares_context=True,
+    number_types=("ftype",),
+    metrics_flag="llama-server: --metrics",
+    form="flags of builds from May 2026 on (pull requests 22397 and 22964)",
+    write=_write,
+    pins=(),
+    synthetic="by position",
+    sampling="llama-server samples at temperature 0.8, top-k 40, top-p 0.95 and min-p 0.05",
+    sources=(
+        Source("--spec-draft-… and --spec-ngram-…", "0c1e57098 common/arg.cpp", "b11669"),
+        Source("--spec-draft-sampling", "pull request 27694, from b11368 on", "b11669"),
+        Source("rows, ids from 5, bos, eos", "0c1e57098 common/speculative.cpp", "b11669"),
+        Source("slots without -np", "0c1e57098 tools/server/server.cpp", ""),
+        Source("--spec-synth-rates", "pull request 27711; b10649, not in b10644", "b11669"),
+        Source("sampling of a request", "0c1e57098 common/common.h", "b11669"),
+        Source("--spec-type draft-mtp", "pull request 22673", "b11669"),
+    ),
+)

@@ -2,18 +2,18 @@
 ids, so only its speed can be measured. The tokens of its texts are counted here; its own count, in
 `usage`, is believed only where no tokenizer is at hand.
 
-vLLM shares the route, so its answers are decoded here too.
+vLLM shares the route, so its answers are decoded here too, and its names of counters are tried.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Mapping, Sequence
+from typing import Any, ClassVar
 
 import msgspec
 
-from draftbench.engines.client import AnswerError, Fault, garbage
-from draftbench.engines.engine import (
+from draftbench.engines.faults import AnswerError, Fault, garbage
+from draftbench.engines.server import (
     Answer,
     Ask,
     Id,
@@ -83,7 +83,7 @@ class ModelList(msgspec.Struct):
     data: list[ModelCard] = []
 
 
-class OpenAi(Server):
+class OpenAiServer(Server):
     """A server behind `/v1/completions`.
 
     `extended` is whether it takes the sampling fields that OpenAI's own servers refuse.
@@ -94,6 +94,13 @@ class OpenAi(Server):
     returns_ids = False
     extended = True
     constraints = frozenset({"json", "json_object"})
+    counter_names: ClassVar[Mapping[str, str]] = {  # vLLM's
+        "rounds": "spec_decode_num_drafts_total",
+        "drafted": "spec_decode_num_draft_tokens_total",
+        "accepted": "spec_decode_num_accepted_tokens_total",
+        "by_position": "spec_decode_num_accepted_tokens_per_pos_total",
+        "written": "generation_tokens_total",
+    }
 
     def facts(self) -> ServerFacts:
         return ServerFacts(self.engine, model=self.model, context_length=self._card().max_model_len)

@@ -1,5 +1,5 @@
-"""SGLang by its own route `/generate`. Untried: written after the fields of its sources (0.5.23),
-tested with answers of that shape.
+"""SGLang, asked by its own route `/generate`. Untried: written after the fields of its sources
+(0.5.23), tested with answers of that shape.
 
 - The ids hold the token that ended the response.
 - Every event repeats all ids, unless the server was started with incremental streaming; the number
@@ -11,21 +11,33 @@ tested with answers of that shape.
 from __future__ import annotations
 
 import json
-import secrets
+import os
+import shlex
 from collections.abc import Mapping, Sequence
 from pathlib import PurePath
 from typing import Any, ClassVar
 
 import msgspec
 
-from draftbench.engines.client import failure, garbage
+from draftbench.drafts.speculation import Speculation
 from draftbench.engines.engine import (
+    KEEPS_DRAFTING,
+    Engine,
+    ServePlan,
+    ServerStart,
+    Source,
+    Starting,
+    Version,
+    Written,
+)
+from draftbench.engines.faults import failure, garbage
+from draftbench.engines.flags import passed_flags, revision_flags
+from draftbench.engines.server import (
     Answer,
     Ask,
     Id,
     ServerEvent,
     ServerFacts,
-    ServerStart,
     TokenServer,
     accepted_at_least,
     check_prompt,
@@ -33,11 +45,47 @@ from draftbench.engines.engine import (
     margin_of,
     one_token,
 )
-from draftbench.models.drafting import revision_flags, sglang_flags
-from draftbench.records import Count, RoundCounts
+from draftbench.records import Count, DraftingMode, RoundCounts
 
+_QUANTIZES = {"fp8": "fp8"}
+# What SGLang calls the kinds of constraints.
+_CONSTRAINTS = {"json": "json_schema", "json_object": "json_schema"}
+_CONSTRAINTS |= {"regex": "regex", "grammar": "ebnf"}
 # [log-probability, id, text]
 LogProb = tuple[float | None, Id, str | None]
+
+
+def drafting_flags(speculation: Speculation) -> list[str]:
+    """SGLang's flags for drafting a chain of k tokens, though SGLang could draft a tree. A draft's
+    quantization is always written out, since its default is the target's.
+    """
+    if speculation.method == "raw":
+        return passed_flags(speculation)
+    draft_tokens = ["--speculative-num-draft-tokens", str(speculation.k + 1)]
+    if speculation.method == "ngram":
+        words = ["--speculative-algorithm", "NGRAM", *draft_tokens]
+        return [*words, "--speculative-ngram-max-bfs-breadth", "1"]
+    algorithms = {"draft-model": "STANDALONE", "mtp": "NEXTN"}
+    algorithm = algorithms.get(speculation.method, speculation.method.upper())
+    words = ["--speculative-algorithm", algorithm]
+    model, pinned = revision_flags(speculation.model or "", "--speculative-draft-model-revision")
+    words += ["--speculative-draft-model-path", model] if model else []
+    chain = ["--speculative-num-steps", str(speculation.k), "--speculative-eagle-topk", "1"]
+    if speculation.method == "draft-model":
+        level = _QUANTIZES.get(speculation.quant, "unquant")
+        quantization = ["--speculative-draft-model-quantization", level]
+        return [*words, *chain, *draft_tokens, *quantization, *pinned]
+    if speculation.method == "dflash":  # its block holds the last accepted token too
+        return [*words, *pinned, "--speculative-dflash-block-size", str(speculation.k + 1)]
+    return [*words, *pinned, *chain, *draft_tokens]
+
+
+def _start_flags(start: ServerStart) -> list[str]:
+    target, revision = revision_flags(start.target, "--revision")
+    words = ["--model-path", target, *revision, "--disable-radix-cache", "--enable-metrics"]
+    usual = SGLANG.default_max_concurrency
+    words += start.limits("--context-length", "--max-running-requests", usual)
+    return words if start.speculation is None else [*words, *drafting_flags(start.speculation)]
 
 
 class Finish(msgspec.Struct):
@@ -80,39 +128,17 @@ class SglangServerInfo(msgspec.Struct):
     tp_size: Count | None = None
 
 
-# What SGLang calls the kinds of constraints.
-_CONSTRAINTS = {
-    "json": "json_schema",
-    "json_object": "json_schema",
-    "regex": "regex",
-    "grammar": "ebnf",
-}
-
-
-class Sglang(TokenServer):
+class SglangServer(TokenServer):
     engine = "sglang"
     constraints = frozenset(_CONSTRAINTS)
     route = "/generate"
     returns_since = "SGLang of 0.5.23 or near does"
     bytes_per_token = 256 << 10  # all ids come again with every token
     owner = "sglang"
-    command = "{python} -m sglang.launch_server {args}"
-    taken = (
-        *("--model-path", "--model", "--port", "--speculative-algorithm"),
-        *("--speculative-num-steps", "--speculative-num-draft-tokens"),
-        *("--speculative-draft-model-path", "--speculative-draft-model"),
-    )
-    advice: ClassVar[Mapping[str, str]] = {
-        "No module named 'sglang'": "sglang is not installed in the Python that runs draftbench: "
-        'name another, --engine-command "/path/to/python -m sglang.launch_server {args}"'
+    counter_names: ClassVar[Mapping[str, str]] = {
+        "rounds": "spec_verify_calls_total",  # passes of the target
+        "written": "generation_tokens_total",
     }
-
-    @classmethod
-    def flags(cls, start: ServerStart) -> list[str]:
-        target, revision = revision_flags(start.target, "--revision")
-        words = ["--model-path", target, *revision, "--disable-radix-cache", "--enable-metrics"]
-        words += start.limits("--context-length", "--max-running-requests")
-        return words if start.speculation is None else [*words, *sglang_flags(start.speculation)]
 
     def body(self, ask: Ask) -> dict[str, Any]:
         sampling = ask.sampling
@@ -142,7 +168,7 @@ class Sglang(TokenServer):
             "stream": True,
             "return_prompt_token_ids": True,
             "return_logprob": ask.log_p,
-            "extra_key": secrets.token_hex(16),
+            "extra_key": os.urandom(16).hex(),
         }
 
     def read(self, data: bytes, answer: Answer) -> None:
@@ -183,13 +209,8 @@ class Sglang(TokenServer):
 
     def facts(self) -> ServerFacts:
         stated = self.http.json("/server_info", type=SglangServerInfo)
-        names = [
-            "dtype",
-            "quantization",
-            "tp_size",
-            "max_running_requests",
-            "speculative_eagle_topk",
-        ]
+        names = ["dtype", "quantization", "tp_size"]
+        names += ["max_running_requests", "speculative_eagle_topk"]
         settings = {n: str(v) for n in names if (v := getattr(stated, n))}
         if stated.model_path:
             settings["weights"] = PurePath(stated.model_path).name
@@ -215,3 +236,69 @@ class Sglang(TokenServer):
         stated = answer.meta_info
         top = (stated.output_top_logprobs or [None])[0] if stated else None
         return margin_of(value for value, _, _ in top or ())
+
+
+def _write(plan: ServePlan, version: Version) -> Written:
+    """The launch command, the same for every version; k is its `num_steps`."""
+    how = plan.speculation
+    words = ["python", "-m", "sglang.launch_server", "--model-path", plan.target]
+    if plan.survival:  # the length includes the target's token
+        words.insert(0, f"SGLANG_SIMULATE_ACC_LEN={1 + sum(plan.survival):.4g}")
+    if plan.target_revision:
+        words += ["--revision", plan.target_revision]
+    if plan.concurrency > SGLANG.default_max_concurrency:
+        words += ["--max-running-requests", str(plan.concurrency)]
+    words += drafting_flags(how)
+    to_do, mode = [], DraftingMode.GREEDY if how.method == "draft-model" else None
+    if how.method == "ngram":
+        to_do = SGLANG.other_lookup(plan, "looks up n-grams in the texts of all requests")
+    return Written(shlex.join(words), mode, to_do=to_do)
+
+
+SGLANG = Engine(
+    key="sglang",
+    name="SGLang",
+    methods=("draft-model", "ngram", "eagle3", "mtp", "dflash", "raw"),
+    option=lambda how: shlex.join(drafting_flags(how)),
+    quantizes=_QUANTIZES,
+    # `_validate_vocab_compatibility`: config.vocab_size, then both get_vocab() as a whole.
+    rules=(
+        ("other_size", "refuses", "it needs equal vocab_size, here {}"),
+        ("other_vocabulary", "refuses", "it needs the same tokens in both, and {}"),
+        ("always", "accepts", "the same vocabulary in both"),
+    ),
+    short_context=KEEPS_DRAFTING,
+    start=Starting(
+        command="{python} -m sglang.launch_server {args}",
+        flags=_start_flags,
+        reserved_flags=(
+            *("--model-path", "--model", "--port", "--speculative-algorithm"),
+            *("--speculative-num-steps", "--speculative-num-draft-tokens"),
+            *("--speculative-draft-model-path", "--speculative-draft-model"),
+        ),
+        log_hints={
+            "No module named 'sglang'": "sglang is not installed in the Python that runs "
+            "draftbench: name another, --engine-command "
+            '"/path/to/python -m sglang.launch_server {args}"'
+        },
+    ),
+    server=SglangServer,
+    default_max_concurrency=48,  # as soon as it speculates
+    max_concurrency_names=("max_running_requests", "--max-running-requests"),
+    drafting_settings=("speculative_model", "speculative_eagle_topk", "max_running_requests"),
+    number_types=("dtype", "quantization"),
+    form="written for SGLang 0.5.23",
+    write=_write,
+    synthetic="at their mean",
+    sampling="SGLang samples by the checkpoint's generation_config.json",
+    sources=(
+        Source("flags of STANDALONE and NGRAM", "0.5.23 arg_groups/fields/spec.py", "0.5.23"),
+        Source("equal vocabularies", "0.5.23 speculative/standalone_worker_v2.py", "0.5.23"),
+        Source("generation_config.json", "0.5.23 arg_groups/fields/serving.py", "0.5.23"),
+        Source("48 requests at once", "0.5.23 arg_groups/speculative_hook.py", "0.5.23"),
+        Source("no rejection sampling", "0.5.23 arg_groups/speculative_hook.py", ""),
+        Source("the draft's context", "0.5.23 speculative/standalone_worker_v2.py", ""),
+        Source("mean of synthetic acceptance", "0.5.23 speculative/spec_utils.py", ""),
+        Source("NEXTN", "0.5.23 arg_groups/speculative_hook.py", "0.5.23"),
+    ),
+)

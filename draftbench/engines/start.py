@@ -1,5 +1,8 @@
 """Starts a serving engine, waits until it answers, and stops it.
 
+Its command line is the engine's flags and what the user adds. Prefix caches are off everywhere: a
+prompt that was read before would cost nothing.
+
 A guardian process runs the server, so that it stops when draftbench is gone, even if killed. The
 guardian cannot stop what lives outside its processes: without a stop command a container survives.
 """
@@ -19,19 +22,21 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO
 
 from draftbench.engines import guardian
-from draftbench.engines.commands import Launch, launch
-from draftbench.engines.connect import ADAPTERS
 from draftbench.engines.engine import ServerStart
-from draftbench.engines.secrets import on_one_line, secrets_of
-from draftbench.errors import EngineError
+from draftbench.engines.every import STARTED, check_method
+from draftbench.engines.secrets import form_of, hidden_in, on_one_line, secrets_of, values_of
+from draftbench.errors import EngineError, UsageError, did_you_mean
+from draftbench.records import DraftingMode
 from draftbench.run_folder.manifest import cores_here
 
+# `{name}` is a placeholder, `${name}` a variable of some shell.
+_PLACEHOLDER = re.compile(r"(?<!\$)\{([a-z_]+)\}")
 HOST = "127.0.0.1"
 GRACE_SECONDS = 10.0  # between asking a server to end and killing it
 LAST_LINES = 15
@@ -41,6 +46,94 @@ _FEW_CORES = 16
 _ERROR = re.compile(r"\b[A-Z]\w*(Error|Exception): ")
 _NO_ERROR = re.compile(r"\b(INFO|WARNING)\b")  # which may name one
 _COLOURS = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
+
+
+@dataclass(frozen=True)
+class Launch:
+    """The command that starts a server, and what it needs."""
+
+    words: tuple[str, ...]
+    form: tuple[str, ...]  # the same, of what the user added without the values
+    added: frozenset[str]  # these values
+    stop: tuple[str, ...]  # the stop command; may be empty
+    environment: dict[str, str]  # added to the user's
+
+
+def launch(start: ServerStart, host: str, port: int) -> Launch:
+    """The command that starts a server on `host` and `port`.
+
+    Raises:
+        EngineError: the engine lacks this method of drafting.
+        UsageError: the command or the arguments cannot be used as they are.
+    """
+    engine = STARTED[start.engine]
+    if (speculation := start.speculation) is not None:
+        check_method(start.engine, speculation)
+        other = engine.sampling_mode
+        if speculation.mode not in (DraftingMode.GREEDY, other):
+            modes = f"greedy or {other}" if other else "greedy"
+            raise UsageError(
+                f"{start.engine} is not measured in --mode {speculation.mode}",
+                hint=f"give --mode {modes}",
+            )
+    words = [*engine.flags(start), "--host", host, "--port", str(port)]
+    added, given = _split("--engine-args", start.args), start.command
+    for word in added:
+        name = word.partition("=")[0]
+        # vLLM takes `--speculative-config.method` too.
+        if name.replace("_", "-").partition(".")[0] in engine.reserved_flags:
+            raise UsageError(
+                f"--engine-args cannot hold {name}: draftbench sets it",
+                hint="leave it out; drafts and draft lengths are --drafts and --k",
+            )
+    values = {"model": start.target, "host": host, "port": str(port), "python": sys.executable}
+    command = _filled("--engine-command", given or engine.command, values, [*words, *added])
+    # What the run folder keeps of it.
+    shape = given and " ".join(form_of(_split("--engine-command", given)))
+    hidden = [*map(hidden_in, words), *form_of(added)]
+    form = _filled("--engine-command", shape or engine.command, values, hidden)
+    stop = _filled("--engine-stop-command", start.stop_command or "", values, None)
+    environment = dict(engine.variables)
+    if start.threads is not None:
+        environment |= {"OMP_NUM_THREADS": str(start.threads), **engine.thread_variables}
+    secrets = values_of([*_split("--engine-command", given or ""), *added])
+    return Launch(tuple(command), tuple(form), secrets, tuple(stop), environment)
+
+
+def _filled(
+    flag: str, command: str, values: Mapping[str, str], args: list[str] | None
+) -> list[str]:
+    """A user's command with its placeholders replaced.
+
+    `{args}` as a separate word stands for all arguments; within a longer word, which is a line for
+    another shell, for their quoted text. Without it they come last.
+    """
+    placeholders = [*values, *([] if args is None else ["args"])]
+
+    def replaced(match: re.Match[str]) -> str:
+        if match[1] not in placeholders:
+            raise UsageError(
+                f"unknown placeholder {match[0]} in {flag}",
+                hint=did_you_mean(match[1], placeholders, f"known are {', '.join(placeholders)}"),
+            )
+        return shlex.join(args or []) if match[1] == "args" else values[match[1]]
+
+    words: list[str] = []
+    for word in _split(flag, command):
+        if word == "{args}" and args is not None:
+            words += args
+        else:
+            words.append(_PLACEHOLDER.sub(replaced, word))
+    return words if args is None or "{args}" in command else [*words, *args]
+
+
+def _split(flag: str, text: str) -> list[str]:
+    try:
+        return shlex.split(text)
+    except ValueError as error:
+        raise UsageError(
+            f"cannot read {flag}: {str(error).lower()}", hint="quote it as a shell would read it"
+        ) from error
 
 
 @dataclass(frozen=True)
@@ -75,7 +168,7 @@ def started(start: ServerStart, log_folder: Path) -> Iterator[Running]:
         port = int(probe.getsockname()[1])
     run = launch(start, HOST, port)
     environment = {} if start.threads is None else {"threads": str(start.threads)}
-    for name in ADAPTERS[start.engine].variables:
+    for name in STARTED[start.engine].environment:
         environment[name] = os.environ.get(name, "unset")
     begun = time.monotonic()
     runner = _Guardian(run, log_folder, start.engine)
@@ -225,8 +318,8 @@ class _Guardian:
         """What to do about the error in the server's log."""
         log = "\n".join(self._logged())
         changed = "--engine-args and --engine-command change how it is started"
-        advice = ADAPTERS[self.engine].advice
-        return next((hint for words, hint in advice.items() if words in log), changed)
+        hints = STARTED[self.engine].log_hints
+        return next((hint for words, hint in hints.items() if words in log), changed)
 
     def last_words(self) -> str:
         """The last lines of the server's log, safe to print and without secrets."""

@@ -1,4 +1,4 @@
-"""vLLM by its `/v1/completions`. It gives a request's rounds one by one if it was started with
+"""vLLM, asked by `/v1/completions`. It gives a request's rounds one by one if it was started with
 `--per-request-spec-decode-metrics detailed --enable-per-request-metrics`. Without the first flag,
 which 0.28 and older lack, its counters are read around each request that is alone in flight. Seen
 with 0.32:
@@ -14,32 +14,51 @@ with 0.32:
 from __future__ import annotations
 
 import json
+import os
 import re
-import secrets
+import shlex
 from collections.abc import Mapping, Sequence
 from pathlib import PurePath
-from typing import Any, ClassVar
+from typing import Any
 
 import msgspec
 
-from draftbench.engines.client import garbage, unless_refused
-from draftbench.engines.counters import read_counters
+from draftbench.drafts.kind import Method
+from draftbench.drafts.speculation import Speculation
 from draftbench.engines.engine import (
+    Engine,
+    ServePlan,
+    ServerStart,
+    Source,
+    Starting,
+    Version,
+    Written,
+)
+from draftbench.engines.faults import garbage, unless_refused
+from draftbench.engines.flags import revision_flags, with_length
+from draftbench.engines.openai import OpenAiEvent, OpenAiServer
+from draftbench.engines.server import (
     Answer,
     Ask,
     ServerFacts,
-    ServerStart,
     TokenServer,
     accepted_at_least,
     margin_of,
 )
-from draftbench.engines.openai import OpenAi, OpenAiEvent
-from draftbench.models.drafting import revision_flags, vllm_fields
-from draftbench.records import DraftingMode, RoundCounts
-from draftbench.traffic.constraints import KINDS
+from draftbench.errors import UsageError
+from draftbench.hub import split_revision
+from draftbench.records import DraftingMode, LookupRule, RoundCounts
 
 # By this variable vLLM takes one of its two model runners, which look up prompts differently.
 MODEL_RUNNER = "VLLM_USE_V2_MODEL_RUNNER"
+# The first version whose answers tell their rounds; an older one ends at the flag that asks for it.
+TELLS_ROUNDS = (0, 29)
+# The first version that knows all fields written here, and lets engines with a schedule run in
+# parallel, according to vLLM's wheels on PyPI.
+_OLDEST = (0, 26)
+# From these on, draft models and n-grams run on vLLM's second runner by default.
+_DRAFT_RUNNER, _NGRAM_RUNNER = (0, 31), (0, 32)
+_QUANTIZES = {"fp8": "fp8_per_channel"}
 _TOLD = re.compile(
     r"\b(dtype|max_seq_len|tensor_parallel_size|pipeline_parallel_size|data_parallel_size"
     r"|quantization|kv_cache_dtype|enforce_eager|enable_chunked_prefill)=([^,()\s]{1,80})"
@@ -48,13 +67,83 @@ _SPECULATION = re.compile(
     r"SpeculativeConfig\(method='([\w-]{1,40})'(?:, model='?([^',]{1,400})'?)?"
     r"[^)]*?num_spec_tokens=(\d{1,3})"
 )
-# The first version whose answers tell their rounds; an older one ends at the flag that asks for it.
-TELLS_ROUNDS = (0, 29)
 _CACHING = re.compile(r'enable_prefix_caching="(True|False)"')
 
 
-class Version(msgspec.Struct):
-    version: str
+def speculative_config(speculation: Speculation) -> dict[str, Any]:
+    """The fields of vLLM's `--speculative-config`. If it translates tokens, it drafts greedily."""
+    length = {"num_speculative_tokens": speculation.k}
+    if speculation.method == "raw":
+        fields = length | with_length(speculation.raw or {}, speculation.k)
+        if (k := fields["num_speculative_tokens"]) != speculation.k:
+            raise UsageError(
+                f"spec:FILE.json drafts {json.dumps(k)} tokens, not {speculation.k}",
+                hint='write "num_speculative_tokens": "{k}"',
+            )
+        return fields
+    if speculation.method == "ngram":
+        sizes = {
+            "prompt_lookup_min": speculation.lookup.shortest,
+            "prompt_lookup_max": speculation.lookup.longest,
+        }
+        return {"method": "ngram", **length, **sizes}
+    if speculation.model is None:
+        return {"method": speculation.method, **length}
+    model, revision = split_revision(speculation.model)
+    method = speculation.method.replace("draft-model", "draft_model")
+    fields = {"method": method, "model": model, **length}
+    if revision is not None:
+        fields["revision"] = revision
+    if speculation.method != "draft-model":
+        return fields
+    if level := _QUANTIZES.get(speculation.quant):
+        fields["quantization"] = level
+    if speculation.translated:
+        fields |= {"use_heterogeneous_vocab": True, "draft_sample_method": "greedy"}
+    elif speculation.mode is not DraftingMode.GREEDY:
+        fields["draft_sample_method"] = "probabilistic"
+    return fields
+
+
+def drafting_flags(speculation: Speculation) -> list[str]:
+    """vLLM's flags for drafting."""
+    fields = json.dumps(speculative_config(speculation), separators=(",", ":"))
+    return ["--speculative-config", fields]
+
+
+def _misreads(method: Method, raw: Mapping[str, Any], layers: list[int]) -> str:
+    """How it uses a head differently from its training."""
+    if method == "eagle3" and layers and len(layers) != 3:
+        return f"takes the states of three layers, and this head reads {len(layers)}"
+    if layers != sorted(layers):
+        return f"sorts the layers that a head reads, and this one reads {layers}"
+    return ""
+
+
+# What the log of a server that did not start says, and what helps.
+_LOG_HINTS = {
+    "No module named 'vllm'": "vllm is not installed in the Python that runs draftbench: name "
+    'another, --engine-command "/path/to/python -m vllm.entrypoints.openai.api_server {args}"',
+    "unrecognized arguments: --enable-per-request-metrics": "vLLM has this flag since 0.25: "
+    "start that or a newer one",
+    "Available memory on node": "set VLLM_CPU_KVCACHE_SPACE in the environment to the GiB that "
+    'its cache may take, e.g. 1, or add --engine-args "--gpu-memory-utilization 0.3"',
+    "Free memory on device": 'add --engine-args "--gpu-memory-utilization 0.5", or end what '
+    "else holds memory there",
+}
+
+
+def _start_flags(start: ServerStart) -> list[str]:
+    target, revision = revision_flags(start.target, "--revision")
+    words = ["--model", target, *revision, "--no-enable-prefix-caching"]
+    words += ["--logprobs-mode", "processed_logprobs", "--enable-per-request-metrics"]
+    words += ["--enable-prompt-tokens-details", "--disable-uvicorn-access-log"]
+    words += start.limits("--max-model-len", "--max-num-seqs", VLLM.default_max_concurrency)
+    if start.speculation is not None:
+        words += drafting_flags(start.speculation)
+        if _tells_rounds(start.version):
+            words += ["--per-request-spec-decode-metrics", "detailed"]
+    return words
 
 
 def _tells_rounds(version: str | None) -> bool:
@@ -63,54 +152,27 @@ def _tells_rounds(version: str | None) -> bool:
     return numbers is None or (int(numbers[1]), int(numbers[2])) >= TELLS_ROUNDS
 
 
+class VersionPage(msgspec.Struct):
+    version: str
+
+
 class VllmServerInfo(msgspec.Struct):
     vllm_config: str = ""
 
 
-class Vllm(TokenServer, OpenAi):
+class VllmServer(TokenServer, OpenAiServer):
     engine = "vllm"
     returns_ids = True
     returns_since = "vLLM 0.10.2 and later do"
-    constraints = frozenset(KINDS)
+    constraints = frozenset({"json", "json_object", "regex", "choice", "grammar", "tool"})
     owner = "vllm"
-    command = "{python} -m vllm.entrypoints.openai.api_server {args}"
-    taken = (
-        *("--model", "--port", "--speculative-config", "-sc"),
-        *("--spec-method", "--spec-model", "--spec-tokens"),
-    )
-    draws = DraftingMode.SAMPLED_TEMPERATURE_ONLY
-    variables = (MODEL_RUNNER,)
-    advice: ClassVar[Mapping[str, str]] = {
-        "No module named 'vllm'": "vllm is not installed in the Python that runs draftbench: name "
-        'another, --engine-command "/path/to/python -m vllm.entrypoints.openai.api_server {args}"',
-        "unrecognized arguments: --enable-per-request-metrics": "vLLM has this flag since 0.25: "
-        "start that or a newer one",
-        "Available memory on node": "set VLLM_CPU_KVCACHE_SPACE in the environment to the GiB that "
-        'its cache may take, e.g. 1, or add --engine-args "--gpu-memory-utilization 0.3"',
-        "Free memory on device": 'add --engine-args "--gpu-memory-utilization 0.5", or end what '
-        "else holds memory there",
-    }
-
-    @classmethod
-    def flags(cls, start: ServerStart) -> list[str]:
-        target, revision = revision_flags(start.target, "--revision")
-        words = ["--model", target, *revision, "--no-enable-prefix-caching"]
-        words += ["--logprobs-mode", "processed_logprobs", "--enable-per-request-metrics"]
-        words += ["--enable-prompt-tokens-details", "--disable-uvicorn-access-log"]
-        words += start.limits("--max-model-len", "--max-num-seqs")
-        if start.speculation is not None:
-            fields = vllm_fields(start.speculation)
-            words += ["--speculative-config", json.dumps(fields, separators=(",", ":"))]
-            if _tells_rounds(start.version):
-                words += ["--per-request-spec-decode-metrics", "detailed"]
-        return words
 
     def body(self, ask: Ask) -> dict[str, Any]:
         body = super().body(ask)
         # Nothing is to be added to the ids of a prompt or an answer.
         body |= {"add_special_tokens": False, "ignore_eos": False, "min_tokens": 0}
         # With a salt of its own it shares no prefix with another request.
-        body |= {"return_token_ids": True, "cache_salt": secrets.token_hex(16)}
+        body |= {"return_token_ids": True, "cache_salt": os.urandom(16).hex()}
         if ask.log_p:
             body |= {"logprobs": 0, "return_tokens_as_token_ids": True}
         return body
@@ -154,7 +216,7 @@ class Vllm(TokenServer, OpenAi):
 
     def facts(self) -> ServerFacts:
         page = self.http.run(self.http.page("/metrics"))
-        counters = read_counters(page)
+        counters = self.counted_on(page)
         caching = _CACHING.search(page)
         k = len(counters.by_position) if counters.by_position else 0 if page else None
         method = "none" if k == 0 else None
@@ -166,7 +228,7 @@ class Vllm(TokenServer, OpenAi):
                 method, k = speculation[1], int(speculation[3])
                 if speculation[2]:
                     settings["speculative_model"] = speculation[2]
-        version, card = self.http.json("/version", type=Version).version, self._card()
+        version, card = self.http.json("/version", type=VersionPage).version, self._card()
         # Rounds that answers do not tell, and what other clients were answered.
         self.counts_around = counters.by_position is not None or counters.written is not None
         if card.root:
@@ -190,3 +252,108 @@ class Vllm(TokenServer, OpenAi):
         stated = answer.choices[0].logprobs
         top = (stated.top_logprobs or [None])[0] if stated else None
         return margin_of((top or {}).values())
+
+
+def _write(plan: ServePlan, version: Version) -> Written:
+    """The JSON of `--speculative-config` for one version; k is its `num_speculative_tokens`.
+    Raises: UsageError, this version cannot draft like this.
+    """
+    if version < _OLDEST:
+        raise VLLM.too_old("0.26", "configuration that draftbench knows")
+    words = ["vllm", "serve", plan.target]
+    how = plan.speculation
+    if plan.target_revision:
+        words += ["--revision", plan.target_revision]
+    to_do: list[str] = []
+    fields = speculative_config(plan.speculation_at(plan.longest))
+    if plan.schedule:
+        fields["num_speculative_tokens_per_batch_size"] = [list(step) for step in plan.schedule]
+        if plan.draft and not plan.translated and version >= _DRAFT_RUNNER:
+            to_do.append(
+                "set VLLM_USE_V2_MODEL_RUNNER=0: vLLM's default runner (0.31 to 0.33) drafts "
+                f"{plan.longest} tokens at every load and verifies only the schedule's"
+            )
+    if plan.survival:
+        fields["rejection_sample_method"] = "synthetic"
+        fields["synthetic_acceptance_rates"] = list(plan.survival)
+    mode = None
+    if how.method == "ngram" and version < _NGRAM_RUNNER:
+        to_do += VLLM.other_lookup(plan, "takes the first match in the prompt")
+    elif how.method == "draft-model":
+        greedy = how.mode is DraftingMode.GREEDY
+        if plan.translated and not greedy:
+            raise UsageError(
+                "vLLM refuses this pair: its vocabularies differ",
+                hint="it translates tokens of greedy drafts; sweep with --mode greedy",
+            )
+        if not plan.translated and version >= _DRAFT_RUNNER:
+            to_do.append(
+                "measure the speed there: vLLM's default runner (0.31 to 0.33) runs a draft model "
+                "without CUDA graphs, so that a small draft costs more than was measured here"
+            )
+        mode = DraftingMode.GREEDY if greedy else DraftingMode.SAMPLED_TEMPERATURE_ONLY
+        fields.setdefault("draft_sample_method", "greedy")
+    command = f'{shlex.join(words)} --speculative-config "$(cat FILE)"'
+    return Written(json.dumps(fields), mode, bool(plan.schedule), command, to_do)
+
+
+VLLM = Engine(
+    key="vllm",
+    name="vLLM",
+    methods=("draft-model", "ngram", "eagle3", "mtp", "suffix", "dflash", "raw"),
+    option=lambda how: shlex.join(drafting_flags(how)),
+    needs_k=True,
+    # It always proposes k tokens; its older runner, which it uses on a CPU, takes the first
+    # occurrence (v1/spec_decode/ngram_proposer.py).
+    lookup=LookupRule(fills=True),
+    older_lookup=(MODEL_RUNNER, LookupRule(first=True)),
+    quantizes=_QUANTIZES,
+    # `verify_equal_vocab_size_if_draft_model` compares sizes, unless words are translated.
+    rules=(
+        ("other_size", "with an option", "it translates tokens between vocabularies of {}"),
+        ("other_tokenizer", "with an option", "it translates tokens, since {}"),
+        ("rows", "accepts", "vocab_size is {} in both"),
+    ),
+    short_context="from 0.33 on it cuts the server's context to the draft's, {} tokens "
+    "(target: {})",
+    misreads=_misreads,
+    head_defaults={"norm_before_residual": True},
+    start=Starting(
+        command="{python} -m vllm.entrypoints.openai.api_server {args}",
+        flags=_start_flags,
+        reserved_flags=(
+            *("--model", "--port", "--speculative-config", "-sc"),
+            *("--spec-method", "--spec-model", "--spec-tokens"),
+        ),
+        sampling_mode=DraftingMode.SAMPLED_TEMPERATURE_ONLY,
+        takes_dtype=True,
+        variables={"VLLM_NO_USAGE_STATS": "1"},
+        # Otherwise it chooses which cores its threads are bound to.
+        thread_variables={"VLLM_CPU_OMP_THREADS_BIND": "nobind"},
+        environment=(MODEL_RUNNER,),
+        log_hints=_LOG_HINTS,
+    ),
+    server=VllmServer,
+    default_max_concurrency=256,
+    drafting_settings=("speculative_model", "enforce_eager", "enable_chunked_prefill"),
+    number_types=("dtype", "quantization"),
+    log_p_flag="--logprobs-mode processed_logprobs",
+    form="written for vLLM 0.33, and parsed by vLLM 0.32",
+    write=_write,
+    synthetic="by position",
+    sampling="vLLM samples by the checkpoint's generation_config.json",
+    sources=(
+        Source("fields of --speculative-config", "0.33.0 config/speculative.py", "0.32.0"),
+        Source("draft lengths by batch size", "0.33.0 v1/spec_decode/dynamic", "0.32.0"),
+        Source("vocab_size must be equal", "0.33.0 config/speculative.py", "0.32.0"),
+        Source("fp8_per_channel", "0.33.0 config/quantization.py; not in 0.23", "0.32.0"),
+        Source("a draft's schedule ignored, no CUDA graphs", "0.33.0, 0.31.0; not 0.30", ""),
+        Source("n-grams from the last match", "0.33.0 gpu/spec_decode/ngram; not in 0.31", ""),
+        Source("use_heterogeneous_vocab", "0.25.0 config/speculative.py", "0.32.0"),
+        Source("draft_sample_method of draft models", "0.23.0 v1/spec_decode", "0.32.0"),
+        Source("context cut to the draft's", "0.33.0 config/vllm.py; not in 0.32", ""),
+        Source("synthetic acceptance", "0.33.0 config/speculative.py; not in 0.19", "0.32.0"),
+        Source("method mtp", "0.33.0 config/speculative.py", "0.32.0"),
+        Source("generation_config.json", "0.32.0 config/model.py", ""),
+    ),
+)

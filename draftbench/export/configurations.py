@@ -1,41 +1,20 @@
-"""Turns a plan into an engine's configuration: calls the engine's writer and adds what all engines
+"""Turns a plan into an engine's configuration: lets the engine write it and adds what all engines
 need (refusals, quantization, sampling, revisions, paths).
 """
 
 from __future__ import annotations
 
+import re
 import shlex
 import textwrap
-from collections.abc import Callable
 from dataclasses import dataclass
 
+from draftbench.engines.engine import Engine, ServePlan, Version
+from draftbench.engines.every import ENGINES, check_method, engine_called
 from draftbench.errors import UsageError, did_you_mean
-from draftbench.export import (
-    for_llama_cpp,
-    for_sglang,
-    for_tensorrt_llm,
-    for_transformers,
-    for_vllm,
-)
-from draftbench.export.serve_plan import ServePlan
-from draftbench.export.writer_result import Version, WriterResult, version_of
 from draftbench.memory import level_of
-from draftbench.models.engine_rules import (
-    ENGINE_RULES,
-    EngineRules,
-    check_method,
-    engine_called,
-    engine_refusal,
-    shorter_context,
-)
 
-_WRITERS: dict[str, Callable[[ServePlan, Version], WriterResult]] = {
-    "vllm": for_vllm.write,
-    "sglang": for_sglang.write,
-    "llama.cpp": for_llama_cpp.write,
-    "tensorrt-llm": for_tensorrt_llm.write,
-    "transformers": for_transformers.write,
-}
+NEWEST = (10**9, 0)
 _COMMENT = textwrap.TextWrapper(
     88, initial_indent="# ", subsequent_indent="# ", break_on_hyphens=False
 )
@@ -60,51 +39,49 @@ class EngineConfiguration:
         return self.command.replace(_TEXT_OF_FILE, shlex.quote(self.text))
 
 
-def known_engine(name: str) -> str:
-    """The engine's name as `ENGINE_RULES` spells it.
+def known_engine(name: str) -> Engine:
+    """The engine of this name, however it is spelled.
 
     Raises:
         UsageError: it is unknown.
     """
-    known = ", ".join(ENGINE_RULES)
-    engine = engine_called(name)
-    if engine not in ENGINE_RULES:
+    key = engine_called(name)
+    if key not in ENGINES:
         raise UsageError(
             f"unknown engine `{name}`",
-            hint=did_you_mean(engine, ENGINE_RULES, f"the engines are {known}"),
+            hint=did_you_mean(key, ENGINES, f"the engines are {', '.join(ENGINES)}"),
         )
-    return engine
+    return ENGINES[key]
 
 
-def configure(plan: ServePlan, engine: str, version: str | None = None) -> EngineConfiguration:
-    """The configuration for one version of an engine (default: the newest known).
+def configure(plan: ServePlan, name: str, version: str | None = None) -> EngineConfiguration:
+    """The configuration for one version of the engine of this name (default: the newest known).
 
     Raises:
         UsageError: the engine or the version is unknown, or cannot serve this.
     """
-    engine = known_engine(engine)
-    rules = ENGINE_RULES[engine]
-    number = version_of(version)
+    engine = known_engine(name)
+    number = _version_of(version)
     how = plan.speculation
-    _check(plan, engine, rules)
-    written = _WRITERS[engine](plan, number)
-    name = rules.name if version is None else f"{rules.name} {version}"
+    _check(plan, engine)
+    written = engine.write(plan, number)
+    name = engine.name if version is None else f"{engine.name} {version}"
     differences = [*plan.differences, *written.differences]
-    made = how.quant == "none" or engine in level_of(how.quant).made_by
-    if plan.draft is not None and not rules.converts and not made:
+    made = how.quant == "none" or how.quant in engine.quantizes
+    if plan.draft is not None and not engine.converter and not made:
         form = level_of(how.quant).checkpoint or how.quant
         form = f"{'an' if form.startswith('8') else 'a'} {form}"
         differences.append(
-            f"{rules.name} cannot quantize to {how.quant} while loading, as the run did: make "
+            f"{engine.name} cannot quantize to {how.quant} while loading, as the run did: make "
             f"{form} checkpoint of the draft (llm-compressor, GPTQ or AWQ; --draft names it) and "
             "measure it; an unquantized draft is not the one recommended"
         )
     files = [name for name in (plan.target, plan.draft) if name and name.endswith(".gguf")]
-    if files and not rules.reads_gguf and engine != plan.engine:
+    if files and not engine.reads_gguf and engine.key != plan.engine:
         head = how.model in files and how.method != "draft-model"
         differences.insert(
             0,
-            f"{rules.name} {'takes no .gguf head' if head else 'was not tried with .gguf files'}: "
+            f"{engine.name} {'takes no .gguf head' if head else 'was not tried with .gguf files'}: "
             f"give it what {' and '.join(f'`{name}`' for name in files)} "
             f"{'was' if len(files) == 1 else 'were'} made from, with --target and --draft, and "
             "measure there: other weights may be accepted otherwise",
@@ -112,8 +89,8 @@ def configure(plan: ServePlan, engine: str, version: str | None = None) -> Engin
     # The most urgent first: what breaks requests, why not to trust the answer, what is not as
     # measured, what has to be set.
     to_do = [*plan.doubts, *differences]
-    if plan.contexts and (cut := shorter_context(rules, *plan.contexts)):
-        to_do.insert(0, f"{rules.name}: {cut}")
+    if plan.contexts and (cut := engine.shorter_context(*plan.contexts)):
+        to_do.insert(0, f"{engine.name}: {cut}")
     if plan.sampled and written.mode not in (None, how.mode):
         to_do.append(
             f"{name} drafts in the mode `{written.mode}`, and the run measured `{how.mode}`: "
@@ -129,8 +106,8 @@ def configure(plan: ServePlan, engine: str, version: str | None = None) -> Engin
             f"{name} takes one draft length, here k = {how.k}; the best by concurrent "
             f"requests: {steps}. --concurrency N exports the best for N"
         )
-    if rules.sampling is not None:
-        to_do.append(f"{_to_send(plan)}; otherwise {rules.sampling}")
+    if engine.sampling is not None:
+        to_do.append(f"{_to_send(plan)}; otherwise {engine.sampling}")
     to_do += written.to_do
     if plan.target_quant != "none":
         to_do.append(f"serve the target at {plan.target_quant}, as it was measured")
@@ -141,7 +118,7 @@ def configure(plan: ServePlan, engine: str, version: str | None = None) -> Engin
     to_do += [
         f"serve `{model}@{revision}`, the revision that was measured"
         for side, model, revision in pinned
-        if revision and side not in rules.pins
+        if revision and side not in engine.pins
     ]
     text = written.text
     if not text.startswith("{"):  # JSON, alone of the formats, has no comments
@@ -149,32 +126,50 @@ def configure(plan: ServePlan, engine: str, version: str | None = None) -> Engin
     return EngineConfiguration(text, written.command, tuple(to_do))
 
 
-def _check(plan: ServePlan, engine: str, rules: EngineRules) -> None:
+def _version_of(text: str | None) -> Version:
+    """The first two numbers of a version, or a build of llama.cpp (b11368); the newest if none is
+    given.
+
+    Raises:
+        UsageError: it is not a version.
+    """
+    if text is None:
+        return NEWEST
+    numbers = re.match(r"(?:b|v?(?=\d+\.))(\d{1,9})(?:\.(\d{1,9}))?(?![0-9])", text)
+    if not numbers:
+        raise UsageError(
+            f"`{text}` is not a version",
+            hint="for example 0.26 or 1.4.0rc1; of llama.cpp a build, b11368",
+        )
+    return int(numbers[1]), int(numbers[2] or 0)
+
+
+def _check(plan: ServePlan, engine: Engine) -> None:
     """Raise a UsageError if no version of the engine can serve the plan."""
     sizes, drafts, measured_on = plan.vocabularies, plan.speculation, plan.engine
-    if sizes and (refusal := engine_refusal(rules, *sizes, translated=plan.other_ids)):
+    if sizes and (refusal := engine.refusal(*sizes, translated=plan.other_ids)):
         raise UsageError(
-            f"{rules.name} refuses this pair: {refusal}",
+            f"{engine.name} refuses this pair: {refusal}",
             hint="`draftbench check` says which engines take it",
         )
-    if misread := plan.misread.get(engine):
+    if misread := plan.misread.get(engine.key):
         raise UsageError(
-            f"{rules.name} would use this head differently from the run: it {misread}",
+            f"{engine.name} would use this head differently from the run: it {misread}",
             hint="write what config.json leaves open into it and sweep again, or export for "
             "another engine: `draftbench check` lists them",
         )
-    if plan.survival and not rules.synthetic:
-        can = ", ".join(name for name, each in ENGINE_RULES.items() if each.synthetic)
+    if plan.survival and not engine.synthetic:
+        can = ", ".join(key for key, each in ENGINES.items() if each.synthetic)
         raise UsageError(
-            f"{rules.name} plays back no measured acceptance",
+            f"{engine.name} plays back no measured acceptance",
             hint=f"--synthetic is for {can}",
         )
-    if drafts.raw is not None and engine != measured_on:
+    if drafts.raw is not None and engine.key != measured_on:
         raise UsageError(
-            f"spec:FILE.json is written for {measured_on}: it cannot be exported for {rules.name}",
-            hint=f"use --engine {measured_on}, or sweep on {rules.name}",
+            f"spec:FILE.json is written for {measured_on}: it cannot be exported for {engine.name}",
+            hint=f"use --engine {measured_on}, or sweep on {engine.name}",
         )
-    check_method(engine, drafts)
+    check_method(engine.key, drafts)
 
 
 def _to_send(plan: ServePlan) -> str:

@@ -5,8 +5,8 @@ draft lengths, sampling.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Sequence
+from dataclasses import replace
 from functools import partial
 from itertools import groupby
 
@@ -16,6 +16,7 @@ from draftbench.acceptance.candidate_rounds import candidate_rounds
 from draftbench.acceptance.definitions import survival
 from draftbench.drafts.kinds import DRAFT_KINDS, parsed
 from draftbench.drafts.speculation import Speculation, speculation_of
+from draftbench.engines.engine import Schedule, ServePlan
 from draftbench.errors import DraftbenchError, UsageError
 from draftbench.hub import split_revision
 from draftbench.planner.recommendation import Configuration, Recommendation, ScheduleEntry
@@ -33,65 +34,12 @@ _FOR_TIMING = (
     "for timing only: drafts are accepted at the measured rates whatever they are, so any draft "
     "will do, and the answers are not the target's"
 )
-# First and last number of concurrent requests, and the draft length between; 0: no speculation.
-Schedule = tuple[tuple[int, int, int], ...]
 
 
 class NotRecommendedError(DraftbenchError):
     """There is nothing to serve: the run does not recommend speculation."""
 
     exit_code = 1
-
-
-@dataclass(frozen=True)
-class ServePlan:
-    """What to serve."""
-
-    target: str  # without its revision
-    target_quant: str
-    speculation: Speculation  # the draft by the name that the engine will find
-    sampled: bool  # whether any request is above temperature 0, where the drafting mode matters
-    vocabularies: tuple[int, int] | None  # sizes of the target's and a draft model's
-    on_gpu: bool
-    other_ids: bool = False  # whether the draft has other ids than the target, or lacks tokens
-    misread: Mapping[str, str] = field(default_factory=dict)  # what engines make of a head
-    target_revision: str | None = None
-    sampling: Sampling = field(default_factory=Sampling)  # of most requests
-    mixed: bool = False  # whether other requests have another sampling
-    limit: int = 128  # longest response in tokens
-    contexts: tuple[int, int] | None = None  # lengths of the target's and the draft's
-    concurrency: int = 1  # largest number of concurrent requests that was measured
-    schedule: Schedule = ()  # draft lengths by load; empty if one length serves all
-    open_loads: tuple[str, ...] = ()  # sentences on loads at which the run is inconclusive
-    differences: tuple[str, ...] = ()  # from what the run recommends
-    doubts: tuple[str, ...] = ()  # why not to trust the answer, or not for whole requests
-    # With --synthetic, the share of rounds that accept their first 1, 2, … draft tokens.
-    survival: tuple[float, ...] = ()
-    engine: str | None = None  # the engine that measured; None: the built-in decoder
-
-    @property
-    def draft(self) -> str | None:
-        """The draft model, without its revision; None for a method that needs none."""
-        return self.speculation.model and split_revision(self.speculation.model)[0]
-
-    @property
-    def draft_revision(self) -> str | None:
-        return self.speculation.model and split_revision(self.speculation.model)[1]
-
-    def speculation_at(self, k: int) -> Speculation:
-        """How to draft k tokens instead."""
-        return replace(self.speculation, k=k, translated=self.translated)
-
-    @property
-    def longest(self) -> int:
-        """The most tokens that are drafted at any load."""
-        return max((k for _, _, k in self.schedule), default=self.speculation.k)
-
-    @property
-    def translated(self) -> bool:
-        """Whether tokens have to be translated between target and draft."""
-        target, draft = self.vocabularies or (0, 0)
-        return self.other_ids or target != draft
 
 
 def serve_plan(

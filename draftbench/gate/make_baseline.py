@@ -31,6 +31,7 @@ from draftbench.acceptance.definitions import (
 )
 from draftbench.acceptance.faults import DOUBLED, SuspectedFault, suspected_faults
 from draftbench.acceptance.rounds import Pairs, Rounds
+from draftbench.engines.every import ENGINES, OF_TARGET, listed
 from draftbench.errors import IncomparableError, RunFolderError, UsageError
 from draftbench.gate.baseline import (
     SCHEMA_VERSION,
@@ -51,7 +52,7 @@ from draftbench.planner.output_check import (
 )
 from draftbench.planner.recommend import recommend
 from draftbench.planner.recommendation import Configuration
-from draftbench.records import OF_TARGET, SAMPLES_PER_VISIT, Candidate, Decode, Sampling, Trajectory
+from draftbench.records import SAMPLES_PER_VISIT, Candidate, Decode, Sampling, Trajectory
 from draftbench.run_folder.folder import PrivateText, RunFolder
 from draftbench.run_folder.run import Run
 
@@ -278,9 +279,10 @@ def _counted_by_engine(
         )
     trajectories, rounds = counted_in(answered)
     if rounds.tokens.any() and not rounds.target_passes.any():
+        counting = listed([each.name for each in ENGINES.values() if each.server], "or")
         raise UsageError(
             "the server reports nothing about its drafting, so its acceptance cannot be judged",
-            hint="a gate takes a server that counts: vLLM, llama.cpp or SGLang",
+            hint=f"a gate takes a server that counts: {counting}",
         )
     by_position = bool(np.isfinite(rounds.reached).all())
     return trajectories, rounds, alpha_of_rounds(trajectories, rounds) if by_position else None

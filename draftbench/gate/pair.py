@@ -14,10 +14,11 @@ import numpy as np
 
 from draftbench.acceptance.definitions import Sample
 from draftbench.acceptance.intervals import paired
+from draftbench.engines.every import NUMBER_TYPES
 from draftbench.errors import IncomparableError
 from draftbench.gate.baseline import Baseline, RequestCounts
 from draftbench.gate.metrics import METRICS, TIMED, Limit
-from draftbench.records import LOOKUP, NUMBER_TYPES
+from draftbench.records import LOOKUP
 from draftbench.run_folder.key import VARIABLE
 from draftbench.run_folder.manifest import flag_of, in_words
 

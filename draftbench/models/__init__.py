@@ -10,7 +10,4 @@ A pair
     known_pairs      drafts and heads in use with a target → `suggest`
     check            one model's sizes, and what keeps it from being measured; check_result: the
                      records of `drafts/check.py`
-An engine
-    drafting         an entry of `--drafts` → each engine's flags
-    engine_rules     which pairs and options each engine takes
 """

@@ -6,68 +6,10 @@ from typing import Literal
 
 import msgspec
 
+from draftbench.engines.pair_rules import EngineAnswer, PairFacts
 from draftbench.records import Mixture
 
-Standing = Literal["accepts", "with an option", "refuses"]
 Works = Literal["yes", "maybe", "no"]
-
-
-class TokenDifference(msgspec.Struct, frozen=True):
-    """An id that two tokenizers read differently."""
-
-    id: int  # token id
-    target: str | None  # its token in the target; None: it has none
-    draft: str | None  # its token in the draft; None: it has none
-
-
-class Overlap(msgspec.Struct, frozen=True):
-    """Shares of the target's tokens that the draft has."""
-
-    same_id: float  # share under the same id
-    same_text: float  # share under any id, whatever stands for the space: what it can propose
-
-
-class Vocabulary(msgspec.Struct, frozen=True):
-    """Two vocabularies compared. Rows are the configurations', tokens the tokenizers'."""
-
-    target_rows: int  # vocabulary size in the configuration
-    draft_rows: int  # vocabulary size in the configuration
-    target_tokens: int  # tokens of the tokenizer
-    draft_tokens: int  # tokens of the tokenizer
-    same: int  # ids with the same text in both
-    shared: int  # tokens of the target that the draft has under any id
-    first_missing: TokenDifference | None  # first id that the draft has no token for
-    first_unreadable: TokenDifference | None  # first id that the draft has no row for
-    first_added: TokenDifference | None  # first id that only the draft has a token for
-    first_difference: TokenDifference | None  # first id with two different tokens
-    first_regular_difference: TokenDifference | None  # by llama.cpp's rule: from id 5 on
-    all_tokens: Overlap  # over the whole vocabulary
-    traffic: Overlap | None  # each token weighed by its frequency there
-
-
-class TokenizerFacts(msgspec.Struct, frozen=True):
-    """A tokenizer's settings, apart from its vocabulary."""
-
-    kind: str  # its model, for example BPE
-    special: dict[str, str]  # tokens by their roles (bos_token …)
-    ids: dict[str, int]  # their ids
-    adds_bos: bool  # puts the begin token before plain text
-    adds_eos: bool  # puts the end token behind plain text
-    has_template: bool  # whether there is a chat template
-
-
-class PairFacts(msgspec.Struct, frozen=True):
-    """A target and a draft compared, from configurations and tokenizers alone."""
-
-    target: str
-    draft: str
-    vocabulary: Vocabulary  # the two vocabularies
-    target_tokenizer: TokenizerFacts  # how the target reads text
-    draft_tokenizer: TokenizerFacts  # how the draft reads text
-    template_difference: tuple[str, ...]  # lines of a unified diff; empty if one has no template
-    target_context: int | None  # tokens; None is no limit
-    draft_context: int | None  # tokens; None is no limit
-    target_recurrent: bool = False  # whether the target keeps a state that cannot be rewound
 
 
 class ModelSheet(msgspec.Struct, frozen=True):
@@ -119,15 +61,6 @@ class Room(msgspec.Struct, frozen=True):
     level: str  # quantization level of the draft
     weight_bytes: int  # weights of both
     tokens: int | None  # of cache for both that fit besides; None: the weights alone do not fit
-
-
-class EngineAnswer(msgspec.Struct, frozen=True):
-    """Whether an engine takes a pair by that engine's rule, why, and the option that it needs."""
-
-    engine: str  # vLLM, SGLang, llama.cpp, TensorRT-LLM or transformers
-    standing: Standing  # whether it takes the pair
-    reason: str
-    option: str | None  # what to pass to it
 
 
 class OwnDraft(msgspec.Struct, frozen=True):

@@ -10,14 +10,14 @@ import difflib
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from draftbench.errors import ModelError, PairError
-from draftbench.models.check_result import (
+from draftbench.engines.pair_rules import (
     Overlap,
     PairFacts,
     TokenDifference,
     TokenizerFacts,
     Vocabulary,
 )
+from draftbench.errors import ModelError, PairError
 from draftbench.models.source import ModelSource
 from draftbench.models.translation import rows_of, shared_tokens
 

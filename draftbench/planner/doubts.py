@@ -20,6 +20,7 @@ import msgspec
 
 from draftbench.acceptance.candidate_rounds import candidate_rounds
 from draftbench.acceptance.faults import CONTROL_FAILED, near_tie, suspected_faults
+from draftbench.engines.every import DRAFTING_SETTINGS
 from draftbench.planner.caveat_kinds import (
     ANSWER_STALL,
     BUSY_CORES,
@@ -41,7 +42,7 @@ from draftbench.planner.cells import Cell, baseline_drift, ks_of
 from draftbench.planner.evaluator import Evaluator
 from draftbench.planner.output_check import audit
 from draftbench.planner.recommendation import Caveat
-from draftbench.records import DRAFTING_SETTINGS, Candidate, candidate_names
+from draftbench.records import Candidate, candidate_names
 from draftbench.remembered import remembered
 from draftbench.run_folder.manifest import differing_machine
 from draftbench.run_folder.run import Run

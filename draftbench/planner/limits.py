@@ -7,6 +7,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from draftbench.drafts.kinds import kind_of
+from draftbench.engines.every import ENGINES
 from draftbench.memory import Footprint, bytes_to_serve, format_size
 from draftbench.planner.evidence import Evidence
 from draftbench.planner.latency import tail_ratio
@@ -26,12 +27,10 @@ def broken_limits(
         expected: its speed-up of decoding; None where unknown.
     """
     configuration, question = evidence.configuration, run.manifest.question
-    if question.engine is not None:
-        from draftbench.models.engine_rules import fewest_drafted, too_short
-
-        fewest = fewest_drafted(question.engine, configuration.draft, question.lookup_shortest)
+    if (engine := ENGINES.get(question.engine or "")) is not None:
+        fewest = engine.minimum_k(configuration.draft, question.lookup_shortest)
         if configuration.k < fewest:
-            yield too_short(question.engine, fewest)
+            yield engine.too_short(fewest)
     if (most := limits.max_memory) is not None:
         concurrency = question.max_concurrency or configuration.concurrency
         needed = memory_needed(run, configuration.candidate, concurrency)

@@ -9,7 +9,7 @@ from statistics import NormalDist
 import numpy as np
 
 from draftbench.acceptance.intervals import FEW_REQUESTS
-from draftbench.models.engine_rules import repeat_flag
+from draftbench.engines.every import repeat_flag
 from draftbench.planner.caveat_kinds import FEW_DECODED
 from draftbench.planner.decide import DecisionAt, faster_than
 from draftbench.planner.evaluator import Evaluator

@@ -22,11 +22,11 @@ from jinja2 import Environment, PackageLoader, StrictUndefined, Template
 from markupsafe import Markup, escape
 
 from draftbench.acceptance.intervals import MIN_REQUESTS
+from draftbench.engines.every import ENGINES, STARTED
 from draftbench.errors import DraftbenchError
 from draftbench.export.configurations import configure
 from draftbench.export.serve_plan import serve_plan
 from draftbench.memory import format_size
-from draftbench.models.engine_rules import ENGINE_RULES, STARTED
 from draftbench.planner.caveats import predictions_off
 from draftbench.planner.recommendation import Recommendation
 from draftbench.records import SELF
@@ -182,8 +182,8 @@ def _engines(run: Run, answer: Recommendation) -> Iterator[dict[str, Any]]:
     if answer.choice is None:
         return
     measured = run.manifest.question.engine
-    for engine in (measured,) if measured in ENGINE_RULES else STARTED:
-        name = ENGINE_RULES[engine].name
+    for engine in (measured,) if measured in ENGINES else STARTED:
+        name = ENGINES[engine].name
         try:
             configuration = configure(serve_plan(answer, run), engine)
         except DraftbenchError as error:

@@ -31,20 +31,20 @@ from draftbench.drafts.built_in import SERVED, load
 from draftbench.drafts.kinds import kind_of, parts_of
 from draftbench.drafts.loading import Loading
 from draftbench.drafts.lookup.draft import LookupDraft
-from draftbench.engines.client import Fault
 from draftbench.engines.connect import connect
 from draftbench.engines.drive import drive
-from draftbench.engines.engine import Answer, Ask, Server
+from draftbench.engines.every import ENGINES
+from draftbench.engines.faults import Fault
+from draftbench.engines.server import Answer, Ask, Server
 from draftbench.engines.start import started
-from draftbench.engines.vllm import MODEL_RUNNER
 from draftbench.errors import DraftbenchError, EngineError, ModelError, RunFolderError, TrafficError
 from draftbench.measure.candidate import LoadedDraft
 from draftbench.measure.replay import ServedTarget
 from draftbench.measure.trajectories import PromptSample, ScoredResponse, looping
-from draftbench.models.engine_rules import ENGINE_RULES, lookup_rule, too_short
 from draftbench.models.quantize import build_runner
 from draftbench.models.source import ModelSource
 from draftbench.records import (
+    BUILT_IN_LOOKUP,
     LOOKUP,
     NEAR_TIE_MARGIN,
     Candidate,
@@ -92,6 +92,7 @@ ECHOED = 5
 WARM_UP_TOKENS = 16
 # After this many requests in a row without an answer a session ends: the server is gone or hangs.
 MOST_LOST = 3
+_LOG_P = "; ".join(f"{e.name}: {e.log_p_flag}" for e in ENGINES.values() if e.log_p_flag)
 # Servers under load take turns after this many requests for each in flight.
 _TURN = 4
 
@@ -164,10 +165,10 @@ class EngineWorker:
                 failed.append(failure(candidate, error))
             finally:
                 gc.collect()
-            servers, fewest = self.servers, self.servers.fewest(candidate)
+            servers, fewest = self.servers, self.servers.minimum_k(candidate)
             drafts = self.options.measure not in ("none", "replay") and candidate in servers.levels
             if servers.given is None and drafts and not servers.ks(candidate):
-                reason = f"replayed only: {too_short(servers.engine, fewest)}"
+                reason = f"replayed only: {ENGINES[servers.engine].too_short(fewest)}"
                 hint = f"ask for it with --k {fewest} or more"
                 failed += [Failure(candidate=candidate, stage="start", reason=reason, hint=hint)]
         for configs in self.state.sessions(candidate, self.repeat):
@@ -441,14 +442,11 @@ class EngineWorker:
         """What replays a candidate here as the engine runs it, and its facts if it has weights."""
         prepared, servers, options = self.prepared, self.servers, self.options
         if candidate.draft == LOOKUP:
-            # An engine may look up by another rule on a CPU, and in its older model runner.
-            runners = [
-                facts.settings.get(MODEL_RUNNER)
-                for facts in self.state.observations.engines.values()
-                if facts.started
-            ]
-            older = runners and ("0" in runners or not torch.cuda.is_available())
-            rule = lookup_rule(servers.engine, older=bool(older))
+            rule = BUILT_IN_LOOKUP
+            if (engine := ENGINES.get(servers.engine)) is not None:
+                starts = self.state.observations.engines.values()
+                settings = [start.settings for start in starts if start.started]
+                rule = engine.lookup_in(settings, on_cpu=not torch.cuda.is_available())
             return LookupDraft(options.lookup, "cpu", rule), None
         kind, target = kind_of(candidate.draft), prepared.target
         runner: Runner | ServedTarget = servers.target
@@ -505,8 +503,8 @@ class EngineWorker:
         for facts in reversed(self.state.observations.engines.values()):
             if stated := facts.settings.get("dtype", ""):
                 return stated.removeprefix("torch.")
-        rules = ENGINE_RULES.get(self.servers.engine)
-        if rules is not None and rules.rounds_activations:
+        engine = ENGINES.get(self.servers.engine)
+        if engine is not None and engine.rounds_activations:
             return ""
         if self.servers.given is not None and not self.servers.dtype:
             self.watcher.note(
@@ -555,7 +553,7 @@ def response_of(answer: Answer, sample: PromptSample, digest: str) -> ScoredResp
     if answer.ask.log_p and answer.log_p is None:
         raise EngineError(
             "the server gives no log-probabilities of its own tokens",
-            hint="--mode greedy needs none; vLLM: --logprobs-mode processed_logprobs",
+            hint=f"--mode greedy needs none; {_LOG_P}",
         )
     trajectory = Trajectory(
         request=request.id,

@@ -12,9 +12,10 @@ from dataclasses import replace
 from draftbench.drafts.kinds import DRAFT_KINDS, draft_name, methods_called
 from draftbench.drafts.laws import AnyReplay
 from draftbench.drafts.speculation import Speculation
-from draftbench.engines.client import AnswerError, Fault
 from draftbench.engines.drive import drive
-from draftbench.engines.engine import Answer, Ask, Server, ServerFacts
+from draftbench.engines.every import DRAFTING_SETTINGS, ENGINES
+from draftbench.engines.faults import AnswerError, Fault
+from draftbench.engines.server import Answer, Ask, Server, ServerFacts
 from draftbench.engines.start import Running
 from draftbench.errors import EngineError, RunFolderError
 from draftbench.flags import LARGEST_K
@@ -22,7 +23,6 @@ from draftbench.hub import short_name
 from draftbench.measure.prompts import Prompt
 from draftbench.models.source import ModelSource
 from draftbench.records import (
-    DRAFTING_SETTINGS,
     Candidate,
     EngineFacts,
     Key,
@@ -37,6 +37,7 @@ from draftbench.sweep.failures import changed_model
 from draftbench.sweep.options import Watcher
 
 _PROBES, _PROBED_TOKENS = 5, 48
+_METRICS = "; ".join(each.metrics_flag for each in ENGINES.values() if each.metrics_flag)
 # In shorter answers a server may have had no room to draft.
 _ROOM = 4
 
@@ -211,7 +212,7 @@ def find_drafting(
         if not k:
             raise EngineError(
                 "the server drafts, but does not say how many tokens per round",
-                hint="say so with --k N, or switch its metrics on (llama-server: --metrics)",
+                hint=f"say so with --k N, or switch its metrics on ({_METRICS})",
             )
         if not stated and k == given_k:
             how += ", by --k: it does not say how many"

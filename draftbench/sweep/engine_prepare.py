@@ -21,11 +21,12 @@ from draftbench.drafts.heads.config import WHERE_HEADS_ARE
 from draftbench.drafts.kinds import DRAFT_KINDS
 from draftbench.drafts.loading import LEAVE_OUT, Pairing, Serving
 from draftbench.drafts.speculation import Speculation, speculation_of
-from draftbench.engines.commands import launch
-from draftbench.engines.connect import ADAPTERS, connect
-from draftbench.engines.engine import Server, ServerFacts, ServerStart
+from draftbench.engines.connect import connect
+from draftbench.engines.engine import ServerStart
+from draftbench.engines.every import ENGINES, NUMBER_TYPES, SERVERS
 from draftbench.engines.secrets import form_of, hidden_in
-from draftbench.engines.start import HOST
+from draftbench.engines.server import Server, ServerFacts
+from draftbench.engines.start import HOST, launch
 from draftbench.errors import (
     EngineError,
     ModelError,
@@ -37,15 +38,11 @@ from draftbench.hub import or_beside, short_name
 from draftbench.measure.prompts import LostAnswerError, Prompt, TargetText, fitted
 from draftbench.measure.replay import ServedTarget
 from draftbench.measure.trajectories import PromptSample
-from draftbench.memory import LEVELS, format_size, level_of
+from draftbench.memory import LEVELS, format_size
 from draftbench.models.check import memory_free
 from draftbench.models.compatibility import (
     check_writes,
     context_length_of,
-)
-from draftbench.models.engine_rules import (
-    ENGINE_RULES,
-    too_short,
 )
 from draftbench.models.quantize import Build, check_level
 from draftbench.models.source import ModelSource
@@ -55,7 +52,7 @@ from draftbench.run_folder.key import keyed_hash
 from draftbench.run_folder.manifest import portable
 from draftbench.sweep.engine_check import find_drafting
 from draftbench.sweep.engine_servers import Servers, arrival_times
-from draftbench.sweep.options import SLOTS, ServingOptions, SweepOptions, Watcher
+from draftbench.sweep.options import DEFAULT_CONCURRENCY, ServingOptions, SweepOptions, Watcher
 from draftbench.sweep.preparation import (
     PromptMaker,
     check_drafts,
@@ -73,7 +70,7 @@ from draftbench.traffic import TrafficQuery, load
 
 _CONTEXT_STEP, _CONTEXT_SLACK = 256, 64
 # Settings that tell apart two models of one name.
-_OF_WEIGHTS = ("ftype", "quantization")
+_OF_WEIGHTS = set(NUMBER_TYPES) - {"dtype"}
 _MODELS = "give a directory with config.json, a .gguf file, or a hub id like org/name"
 # A text on which tokenizers of different families disagree.
 PROBE = 'def f(x):\n    return x + 12345  # naïve café, 東京 привет 🙂\t{"a": [1, 2]}'
@@ -127,7 +124,7 @@ def prepare_serving(
     facts = server.facts() if server is not None else None
     engine = facts.engine if facts is not None else serving.engine
     assert engine is not None
-    held = replace(options.traffic, constraints=ADAPTERS[engine].constraints)
+    held = replace(options.traffic, constraints=SERVERS[engine].constraints)
     options = replace(options, traffic=held)
     traffic = read_requests(options, watcher)
     target = target_of(options, serving, server, facts, watcher)
@@ -205,9 +202,10 @@ def prepare_serving(
         baseline=baseline,
         ids=target.ids,
     )
-    fewest = servers.fewest(Candidate(draft=LOOKUP))
+    fewest = servers.minimum_k(Candidate(draft=LOOKUP))
     if Candidate(draft=LOOKUP) in levels and server is None and min(options.ks) < fewest:
-        watcher.note(f"ngram is not started below k = {fewest}: {too_short(engine, fewest)}")
+        too_short = ENGINES[engine].too_short(fewest)
+        watcher.note(f"ngram is not started below k = {fewest}: {too_short}")
     if server is not None:
         servers, candidates, stated = find_drafting(servers, server, candidates, prompts, watcher)
         if not candidates:
@@ -222,12 +220,12 @@ def prepare_serving(
         servers = replace(servers, options=options)
     # How many requests the server answers at once with --arrivals; None: the engine's default, or
     # unknown for a running server.
-    at_once = None
+    max_concurrency = None
     if serving.arrivals != "closed" and facts is not None:
-        at_once = _slots_of(facts)
+        max_concurrency = _max_concurrency_of(facts)
     elif serving.arrivals != "closed":
-        needed = SLOTS if ENGINE_RULES[engine].shares_context else None
-        at_once = serving.max_concurrency or needed
+        needed = DEFAULT_CONCURRENCY if ENGINES[engine].shares_context else None
+        max_concurrency = serving.max_concurrency or needed
     whose = "started side by side" if serving.side_by_side else "started"
     if server is not None:
         whose = "given" if serving.baseline is None else "given with a baseline"
@@ -244,7 +242,7 @@ def prepare_serving(
         spec_files=tuple(hidden_in(portable(json.dumps(each, sort_keys=True))) for each in raw),
         time_scale=serving.time_scale,
         tokenizer=portable(serving.tokenizer or ""),
-        max_concurrency=at_once,
+        max_concurrency=max_concurrency,
         replay="local",
     )
     prepared = Prepared(
@@ -289,12 +287,12 @@ def _check_starts(
             its arguments cannot be used as they are.
     """
     assert serving.engine is not None
-    rules = ENGINE_RULES[serving.engine]
-    if rules.converts and not options.target.endswith(".gguf"):
+    engine = ENGINES[serving.engine]
+    if engine.converter and not options.target.endswith(".gguf"):
         raise ModelError(
-            f"{rules.name} serves .gguf files, and `{options.target}` is not one",
-            hint="give the target's .gguf file, which llama.cpp's convert_hf_to_gguf.py makes, and "
-            "with --tokenizer what it was made from",
+            f"{engine.name} serves .gguf files, and `{options.target}` is not one",
+            hint=f"give the target's .gguf file, which {engine.converter} makes, and with "
+            "--tokenizer what it was made from",
         )
     plain = ServerStart(
         serving.engine,
@@ -321,7 +319,7 @@ def _check_starts(
             continue
         what = f"no head at `{method}:{spec}`" if is_head else f"no model at `{spec}`"
         hint = WHERE_HEADS_ARE if is_head else _MODELS
-        hint = "give a .gguf file" if rules.converts and not replayed_here else hint
+        hint = "give a .gguf file" if engine.converter and not replayed_here else hint
         raise ModelError(f"{flag}: {what}", hint=or_beside(spec, hint))
 
 
@@ -338,12 +336,12 @@ def _connected(
         return None, None
     server = connect(serving.server, serving.engine, target=options.target)
     ours = server.facts()
-    _check_slots(server, ours, options)
+    _check_concurrency(server, ours, options)
     if serving.baseline is None:
         return server, None
     baseline = connect(serving.baseline, serving.engine, target=options.target)
     theirs = baseline.facts()
-    _check_slots(baseline, theirs, options)
+    _check_concurrency(baseline, theirs, options)
     for what, one, other in (
         ("engine", ours.engine, theirs.engine),
         ("version", ours.version, theirs.version),
@@ -364,25 +362,24 @@ def _connected(
     return server, baseline
 
 
-def _check_slots(server: Server, facts: ServerFacts, options: SweepOptions) -> None:
+def _check_concurrency(server: Server, facts: ServerFacts, options: SweepOptions) -> None:
     """Raise an EngineError if a server answers fewer requests at a time than should be in flight:
     the others would wait, and the load would never be reached.
     """
-    most = max(options.concurrency)
-    slots = _slots_of(facts)
-    if slots is not None and slots < most:
+    most, able = max(options.concurrency), _max_concurrency_of(facts)
+    if able is not None and able < most:
+        _, flag = ENGINES[facts.engine].max_concurrency_names
         raise EngineError(
-            f"the server at {server.url} answers {slots} at a time, and {most} requests are "
+            f"the server at {server.url} answers {able} at a time, and {most} requests are "
             "to be in flight",
-            hint=f"start it with `{ENGINE_RULES[facts.engine].slots[1]} {most}`; a sweep can ask "
-            f"for --concurrency {slots}",
+            hint=f"start it with `{flag} {most}`; a sweep can ask for --concurrency {able}",
         )
 
 
-def _slots_of(facts: ServerFacts) -> int | None:
+def _max_concurrency_of(facts: ServerFacts) -> int | None:
     """How many requests a server says it answers at once; None if it does not say."""
-    rules = ENGINE_RULES.get(facts.engine)
-    stated = facts.settings.get(rules.slots[0], "") if rules else ""
+    engine = ENGINES.get(facts.engine)
+    stated = facts.settings.get(engine.max_concurrency_names[0], "") if engine else ""
     return min(int(stated), LARGEST_CONCURRENCY) if stated.isdecimal() else None
 
 
@@ -391,11 +388,11 @@ def _level_served(engine: str, speculation: Speculation, level: str) -> str | No
     as_stored = "none" if level == "none" or level not in LEVELS else None
     if speculation.method != "draft-model":
         return as_stored
-    rules = ENGINE_RULES.get(engine)
-    if rules is None or rules.converts:
-        # llama.cpp converts models before serving: it serves a file at the level it is stored at.
+    known = ENGINES.get(engine)
+    if known is None or known.converter:
+        # A converted file is served at the level that it is stored at.
         return as_stored if (speculation.model or "").endswith(".gguf") else None
-    return level if engine in level_of(level).made_by else as_stored
+    return level if level in known.quantizes else as_stored
 
 
 @dataclass(frozen=True)

@@ -11,12 +11,13 @@ from datetime import UTC, datetime
 from typing import NamedTuple
 
 from draftbench.drafts.speculation import Speculation
-from draftbench.engines.engine import Server, ServerFacts, ServerStart
+from draftbench.engines.engine import ServerStart
+from draftbench.engines.every import ENGINES
+from draftbench.engines.server import Server, ServerFacts
 from draftbench.engines.start import server_threads
 from draftbench.errors import TrafficError
 from draftbench.measure.replay import ServedTarget
 from draftbench.measure.trajectories import PromptSample
-from draftbench.models.engine_rules import fewest_drafted
 from draftbench.records import LOOKUP, Candidate, DraftingMode, Key
 from draftbench.sweep.options import ServingOptions, SweepOptions, in_turn
 
@@ -149,13 +150,14 @@ class Servers:
         """The threads of every started server; None: the engine's default."""
         return self.options.threads or server_threads()
 
-    def fewest(self, candidate: Candidate) -> int:
+    def minimum_k(self, candidate: Candidate) -> int:
         """The smallest k at which the engine can draft with a candidate."""
-        return fewest_drafted(self.engine, candidate.draft, self.options.lookup.shortest)
+        engine, shortest = ENGINES.get(self.engine), self.options.lookup.shortest
+        return 1 if engine is None else engine.minimum_k(candidate.draft, shortest)
 
     def ks(self, candidate: Candidate) -> tuple[int, ...]:
         """The k's of the sweep at which the engine can draft with a candidate."""
-        return tuple(k for k in self.options.ks if k >= self.fewest(candidate))
+        return tuple(k for k in self.options.ks if k >= self.minimum_k(candidate))
 
     def loads(self, config: ServerConfig) -> list[Load]:
         """The loads at which a server is asked, in order; the writer is first asked one by one."""

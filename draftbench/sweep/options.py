@@ -9,6 +9,7 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Protocol, TypeVar
 
+from draftbench.engines.every import ENGINES, SERVERS, STARTED, engine_called, listed
 from draftbench.errors import UsageError
 from draftbench.flags import (
     LARGEST_CARD,
@@ -28,13 +29,12 @@ from draftbench.flags import (
 )
 from draftbench.hub import Trust
 from draftbench.memory import LEVELS
-from draftbench.models.engine_rules import DRIVEN, ENGINE_RULES, STARTED, engine_called
 from draftbench.records import SELF, Candidate, DraftingMode, NGramSizes, Observation
 from draftbench.traffic import TrafficQuery
 
 T = TypeVar("T")
 # How many requests a server answers at once with --arrivals, unless its engine answers more.
-SLOTS = 16
+DEFAULT_CONCURRENCY = 16
 
 
 @dataclass(frozen=True)
@@ -82,12 +82,13 @@ LOGGED = Need("--arrivals log", "leave it out", lambda serving: serving.arrivals
 in_built_in = partial(
     flag, panel="Built-in decoder only (without --engine and --server)", needs=BUILT_IN
 )
+_WITH_DTYPE = listed([ENGINES[key].name for key in STARTED if STARTED[key].takes_dtype], "and")
 in_serving = partial(flag, panel="Serving engine (with --engine or --server)", needs=SERVED)
 
 
 def _engine(text: str) -> str:
     engine = engine_called(text)
-    one_of("--engine", engine, DRIVEN)
+    one_of("--engine", engine, SERVERS)
     return engine
 
 
@@ -147,7 +148,7 @@ class ServingOptions:
         f"Start this engine and measure on it: {', '.join(STARTED)}.",
         "NAME",
         parse=_engine,
-        autocompletion=lambda incomplete: list(DRIVEN),
+        autocompletion=lambda incomplete: list(SERVERS),
     )
     server: str | None = in_serving(
         None, "Measure on a running server, with its speculation if it has any.", "URL"
@@ -225,9 +226,9 @@ class ServingOptions:
 
     def resolved(self, concurrency: tuple[int, ...] | None, dtype: str | None) -> ServingOptions:
         """The options with what --concurrency and --dtype mean for an engine. With --arrivals,
-        --concurrency is the most requests that a started server runs at once. A started vLLM
-        computes in --dtype, as the replay here does; a running server is assumed to, if it does not
-        report its type.
+        --concurrency is the most requests that a started server runs at once. A started engine
+        that takes --dtype computes in it, as the replay here does; a running server is assumed to,
+        if it does not report its type.
 
         Raises:
             UsageError: --arrivals with several concurrencies, or with one for a running server.
@@ -249,8 +250,8 @@ class ServingOptions:
                 )
             (max_concurrency,) = concurrency
         stated = "--dtype" in args.replace("=", " ").split()
-        rules = ENGINE_RULES.get(self.engine or "")
-        if dtype and self.server is None and rules and rules.takes_dtype and not stated:
+        start = STARTED.get(self.engine or "")
+        if dtype and self.server is None and start and start.takes_dtype and not stated:
             args = f"{args} --dtype {dtype}".strip()
         return replace(
             self, args=args, max_concurrency=max_concurrency, dtype=dtype if self.server else None
@@ -298,7 +299,8 @@ class SweepOptions:
 
     dtype: str | None = in_models(
         None,
-        "The type of unquantized weights: bfloat16 or float32; vLLM is also started with it.",
+        f"The type of unquantized weights: bfloat16 or float32; {_WITH_DTYPE} is also started with "
+        "it.",
         "TYPE",
         autocompletion=lambda incomplete: ["bfloat16", "float32"],
     )
@@ -401,7 +403,7 @@ class SweepOptions:
         """The most requests that a server answers at once, as far as known before it starts."""
         if self.serving is None or self.serving.arrivals == "closed":
             return max(self.concurrency)
-        return self.serving.max_concurrency or SLOTS
+        return self.serving.max_concurrency or DEFAULT_CONCURRENCY
 
     @property
     def worker_count(self) -> int:

@@ -20,6 +20,7 @@ import torch
 
 from draftbench.drafts.check import check_models
 from draftbench.drafts.kinds import parsed
+from draftbench.engines.every import STARTED
 from draftbench.errors import ModelError, UsageError
 from draftbench.measure.decoding import WARM_TOKENS, repeats_of
 from draftbench.measure.step_costs import LEAST_TURNS, PREFILL_TURNS
@@ -43,9 +44,6 @@ from draftbench.sweep.prepared import Prepared
 
 # Until a process loads a model: libraries, tokenizers, traffic.
 START_SECONDS = 5.0
-# From the command that starts a server to its first answer, without reading the weights, on two
-# cores: for vLLM and for llama.cpp.
-_SERVER_START, _QUICK_SERVER_START = 30.0, 2.0
 # At how many contexts steps are timed, with one row and with several; how many prompts are timed;
 # and how many tokens a draft's steps read.
 _CONTEXTS, _CONTEXTS_OF_ROWS, _PROMPTS, _DRAFT_SIZES = 3, 2, 3, (1, 2)
@@ -320,7 +318,7 @@ def stages_on_engine(
     responses, span = len(prompts) * options.samples, arriving_seconds(prepared)
     for session in sessions_of(prepared, servers, every_k=every_k):
         config, together = session[-1], len(session)
-        start = together * (step + start_seconds(prepared)) if servers.given is None else 0.0
+        start = together * (step + start_seconds(servers)) if servers.given is None else 0.0
         for load in servers.loads(config):
             writes = config == servers.writer and load == ALONE
             requests = min(options.measure_requests, len(prompts))
@@ -389,10 +387,10 @@ def memory_of(
     return weights + tokens * sum(model.kv_bytes_per_token for model in caches)
 
 
-def start_seconds(prepared: Prepared) -> float:
+def start_seconds(servers: Servers) -> float:
     """How long a server of the engine takes to start."""
-    quick = prepared.manifest.question.engine == "llama.cpp"
-    return _QUICK_SERVER_START if quick else _SERVER_START
+    start = STARTED.get(servers.engine)
+    return 0.0 if start is None else start.seconds
 
 
 def arriving_seconds(prepared: Prepared) -> float:

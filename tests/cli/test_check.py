@@ -13,14 +13,8 @@ from scenes import pair_facts, sheet, stranger
 
 from draftbench.cli.check import sections
 from draftbench.cli.output import rendered
-from draftbench.models.check_result import (
-    CheckResult,
-    EngineAnswer,
-    LevelRow,
-    Overlap,
-    PairSheet,
-    Room,
-)
+from draftbench.engines.pair_rules import EngineAnswer, Overlap
+from draftbench.models.check_result import CheckResult, LevelRow, PairSheet, Room
 from draftbench.records import Mixture
 
 pytestmark = pytest.mark.usefixtures("no_weights")

@@ -17,8 +17,7 @@ from msgspec.structs import replace
 from scenes import EMBEDDED
 from sweep.engine import FakeEngine, FakeServer, fake_drive
 
-from draftbench.engines.connect import ADAPTERS
-from draftbench.models.engine_rules import ENGINE_RULES, STARTED
+from draftbench.engines.every import ENGINES
 from draftbench.models.source import ModelSource
 from draftbench.planner.recommendation import NextSweep
 from draftbench.records import Candidate, RoundCounts
@@ -118,8 +117,8 @@ def test_what_no_server_could_answer_is_refused_before_one_starts(
 def test_an_engine_that_serves_converted_files_as_another_does_is_called_by_its_own_name(
     failing, engine, monkeypatch
 ):
-    alike = replace(ENGINE_RULES["llama.cpp"], name="Other")
-    monkeypatch.setitem(ENGINE_RULES, "llama.cpp", alike)
+    alike = dataclass_replace(ENGINES["llama.cpp"], name="Other")
+    monkeypatch.setitem(ENGINES, "llama.cpp", alike)
     words = ["--target", EMBEDDED / "target", "--drafts", "ngram", "--engine", "llama.cpp"]
     assert "error: Other serves .gguf files" in failing(2, "sweep", *words, *TRAFFIC)
 
@@ -573,10 +572,6 @@ def test_where_no_speed_is_known_no_k_is_named(command, tmp_path, embedded):
     shown = command("recommend", tmp_path / "run", "--all").out
     assert "ngram: its speed is unknown: replayed, but no server" in joined(shown)
     assert "drafts 2 tokens or more" not in shown
-
-
-def test_the_command_line_offers_to_start_what_can_be_started():
-    assert {name for name, each in ADAPTERS.items() if each.command} == {*STARTED}
 
 
 def from_outside(server, baseline, embedded, log, out):

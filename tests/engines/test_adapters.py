@@ -8,10 +8,11 @@ import msgspec
 import pytest
 from engines.scripted_server import SHAPES, VERSION, ScriptedServer
 
-from draftbench.engines.client import AnswerError, Fault, Http
-from draftbench.engines.connect import ADAPTERS
+from draftbench.engines.client import Http
 from draftbench.engines.drive import drive
-from draftbench.engines.engine import Answer, Ask, ServerFacts
+from draftbench.engines.every import SERVERS
+from draftbench.engines.faults import AnswerError, Fault
+from draftbench.engines.server import Answer, Ask, ServerFacts
 from draftbench.errors import EngineError
 from draftbench.records import Sampling
 
@@ -34,9 +35,7 @@ def adapter():
         def respond(request):
             return httpx2.Response(404) if answer is None else answer
 
-        made.append(
-            ADAPTERS[engine](Http("http://x", transport=httpx2.MockTransport(respond)), "m")
-        )
+        made.append(SERVERS[engine](Http("http://x", transport=httpx2.MockTransport(respond)), "m"))
         return made[-1]
 
     yield make

@@ -6,8 +6,8 @@ import sys
 import pytest
 
 from draftbench.drafts.speculation import speculation_of
-from draftbench.engines.commands import launch
 from draftbench.engines.engine import ServerStart
+from draftbench.engines.start import launch
 from draftbench.errors import EngineError, UsageError
 from draftbench.records import NGRAMS, DraftingMode
 
@@ -330,9 +330,11 @@ def test_what_the_user_adds_comes_last_and_so_wins(started):
 
 
 def test_threads_are_set_for_every_engine_and_vllm_does_not_bind_them(started):
-    assert started("vllm").environment == {"VLLM_NO_USAGE_STATS": "1"}
-    threads = {"OMP_NUM_THREADS": "2", "VLLM_CPU_OMP_THREADS_BIND": "nobind"}
-    assert started("llama.cpp", threads=2).environment == {"VLLM_NO_USAGE_STATS": "1"} | threads
+    ours, threads = {"VLLM_NO_USAGE_STATS": "1"}, {"OMP_NUM_THREADS": "2"}
+    assert started("vllm").environment == ours
+    assert started("llama.cpp", threads=2).environment == threads
+    bound = {"VLLM_CPU_OMP_THREADS_BIND": "nobind"}
+    assert started("vllm", threads=2).environment == ours | threads | bound
 
 
 @pytest.mark.parametrize(

@@ -8,11 +8,12 @@ import pytest
 from engines.scripted_server import SHAPES, ScriptedServer
 
 from draftbench.engines import client
-from draftbench.engines.client import MOST_BYTES, AnswerError, Fault, Http
+from draftbench.engines.client import MOST_BYTES, Http
 from draftbench.engines.connect import connect
 from draftbench.engines.drive import drive
-from draftbench.engines.engine import Ask
+from draftbench.engines.faults import AnswerError, Fault
 from draftbench.engines.secrets import kept_in
+from draftbench.engines.server import Ask
 from draftbench.errors import EngineError
 from draftbench.records import Sampling
 

@@ -8,10 +8,10 @@ from engines.virtual_time import virtual_server
 
 from draftbench.engines import client
 from draftbench.engines import drive as drive_module
-from draftbench.engines.client import Fault
 from draftbench.engines.connect import connect
 from draftbench.engines.drive import drive
-from draftbench.engines.engine import Ask
+from draftbench.engines.faults import Fault
+from draftbench.engines.server import Ask
 from draftbench.records import RoundCounts, Sampling
 
 

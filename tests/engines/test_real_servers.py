@@ -13,13 +13,13 @@ import torch
 from engines.replayed_head import EMBEDDED, ReplayedHead
 
 from draftbench.drafts.speculation import speculation_of
-from draftbench.engines.client import Fault
 from draftbench.engines.connect import connect
-from draftbench.engines.counters import since
-from draftbench.engines.drive import drive
-from draftbench.engines.engine import Ask, ServerStart
+from draftbench.engines.drive import drive, since
+from draftbench.engines.engine import ServerStart
+from draftbench.engines.faults import Fault
+from draftbench.engines.server import Ask
 from draftbench.engines.start import started
-from draftbench.engines.vllm import Vllm
+from draftbench.engines.vllm import VllmServer
 from draftbench.models.quantize import Build, build_runner
 from draftbench.models.source import ModelSource
 from draftbench.records import NEAR_TIE_MARGIN, NGramSizes, Sampling
@@ -162,9 +162,11 @@ def test_vllm_writes_the_built_in_decoders_tokens_and_its_counters_are_the_round
     tmp_path, is_greedy, vllm, monkeypatch
 ):
     """So the rounds of a version that tells none are read from its counters."""
-    pairs, rounds_of = [], Vllm.rounds_of
-    monkeypatch.setattr(Vllm, "counts_around", True)
-    monkeypatch.setattr(Vllm, "rounds_of", lambda own, *of: pairs.append(of) or rounds_of(own, *of))
+    pairs, rounds_of = [], VllmServer.rounds_of
+    monkeypatch.setattr(VllmServer, "counts_around", True)
+    monkeypatch.setattr(
+        VllmServer, "rounds_of", lambda own, *of: pairs.append(of) or rounds_of(own, *of)
+    )
     answers, _, _ = driven(vllm(str(EMBEDDED / "distilled")), tmp_path)
     assert all(is_greedy(text, answer) for text, answer in zip(TEXTS, answers, strict=True))
     assert len(pairs) >= len(TEXTS)

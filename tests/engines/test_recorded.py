@@ -13,7 +13,7 @@ import pytest
 from engines.replayed_head import ReplayedHead
 
 from draftbench.engines.connect import connect
-from draftbench.engines.vllm import Vllm
+from draftbench.engines.vllm import VllmServer
 from draftbench.records import RoundCounts
 
 HERE = Path(__file__).parent
@@ -32,7 +32,7 @@ def scenes():
         script = import_module("record_engines")
         # vLLM was recorded before its counters were read around every request.
         unread = property(lambda _: False, lambda *_: None)
-        patch.setattr(Vllm, "counts_around", unread)
+        patch.setattr(VllmServer, "counts_around", unread)
         found = {}
         for path in RECORDINGS:
             exchanges = json.loads(path.read_text())["exchanges"]

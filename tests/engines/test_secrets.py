@@ -3,9 +3,8 @@ import shlex
 import pytest
 from engines.scripted_server import QUOTES, ScriptedServer
 
-from draftbench.engines.client import AnswerError, Fault
 from draftbench.engines.drive import drive
-from draftbench.engines.engine import Ask
+from draftbench.engines.faults import AnswerError, Fault
 from draftbench.engines.secrets import (
     form_of,
     hidden_in,
@@ -15,6 +14,7 @@ from draftbench.engines.secrets import (
     values_of,
     without_values,
 )
+from draftbench.engines.server import Ask
 from draftbench.records import Sampling
 from draftbench.sweep.failures import reason_of
 

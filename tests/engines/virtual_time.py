@@ -19,7 +19,7 @@ from typing import Any
 import httpx2
 
 from draftbench.engines.client import Http
-from draftbench.engines.vllm import Vllm
+from draftbench.engines.vllm import VllmServer
 
 Schedule = Sequence[tuple[float, int]]
 
@@ -49,7 +49,7 @@ class VirtualLoop(asyncio.SelectorEventLoop):
         return self.now
 
 
-def virtual_server(schedules: Iterable[Schedule]) -> Vllm:
+def virtual_server(schedules: Iterable[Schedule]) -> VllmServer:
     """A vLLM that answers by schedules (the last one for all further requests). `seen` holds
     what it saw.
     """
@@ -87,7 +87,7 @@ def virtual_server(schedules: Iterable[Schedule]) -> Vllm:
         transport=httpx2.MockTransport(answer),
         loop_factory=VirtualLoop,
     )
-    server = Vllm(http, "m")
+    server = VllmServer(http, "m")
     server.seen = seen  # type: ignore[attr-defined]
     return server
 

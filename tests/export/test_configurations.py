@@ -8,9 +8,9 @@ import yaml
 from scenes import EMBEDDED
 
 from draftbench.drafts.speculation import Speculation
+from draftbench.engines.every import ENGINES
 from draftbench.errors import EngineError, UsageError
 from draftbench.export.configurations import configure
-from draftbench.models.engine_rules import ENGINE_RULES
 from draftbench.records import DraftingMode, Sampling
 
 SCHEDULE = ((1, 7, 6), (8, 31, 3), (32, 32, 0))
@@ -140,7 +140,7 @@ MEDUSA = {"speculation": FILE, "vocabularies": None, "engine": "vllm"}
         ),
         *(
             (engine, None, {"draft": "ngram+d.gguf", "target": "t.gguf"}, "drafts by one method")
-            for engine in sorted(ENGINE_RULES.keys() - {"llama.cpp"})
+            for engine in sorted(ENGINES.keys() - {"llama.cpp"})
         ),
         *((engine, None, OTHER_IDS, "have other ids in the") for engine in ("sglang", "llamacpp")),
         ("llamacpp", None, {"vocabularies": (152064, 151935)}, "may be 128 apart, here 129"),
@@ -332,7 +332,7 @@ def test_sglang_plays_the_mean_of_the_measured_acceptance_back(plan):
     # 1 + 0.8 + 0.5 + 0.25 + 0.05
     mean = "SGLANG_SIMULATE_ACC_LEN=2.6 python -m sglang.launch_server "
     assert configure(plan(survival=(0.8, 0.5, 0.25, 0.05)), "sglang").text.startswith(mean)
-    assert "synth" not in "".join(configure(plan(), e).text.lower() for e in ENGINE_RULES)
+    assert "synth" not in "".join(configure(plan(), e).text.lower() for e in ENGINES)
 
 
 def test_vllm_gets_the_lengths_by_batch_size(plan):

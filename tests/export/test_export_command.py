@@ -5,7 +5,7 @@ import subprocess
 
 import pytest
 
-from draftbench.models.engine_rules import ENGINE_RULES
+from draftbench.engines.every import ENGINES
 
 VLLM = ("--engine", "vllm")
 
@@ -150,14 +150,14 @@ def test_acceptance_by_position_is_that_of_the_run_and_said_to_be_for_timing(exp
     assert "note: for timing only" in err
 
 
-@pytest.mark.parametrize("engine", ENGINE_RULES)
+@pytest.mark.parametrize("engine", ENGINES)
 def test_the_versions_of_its_rules_are_printed_without_a_run(command, engine):
     outcome = command("export", "--engine", engine, "--about")
     assert (outcome.code, outcome.err) == (0, "")
     title, head, *rows = outcome.out.splitlines()
-    assert title == f"What is known of {ENGINE_RULES[engine].name}"
+    assert title == f"What is known of {ENGINES[engine].name}"
     assert head.split() == ["rule", "read", "in", "run", "with"]
-    sources = ENGINE_RULES[engine].sources
+    sources = ENGINES[engine].sources
     named = [row for row in rows[:-1] if not row.startswith(" ")]  # without continued lines
     assert all(row.startswith(each.rule) for row, each in zip(named, sources, strict=True))
 

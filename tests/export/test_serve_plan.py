@@ -5,9 +5,9 @@ from pathlib import Path
 import msgspec
 import pytest
 
+from draftbench.engines.vllm import speculative_config
 from draftbench.errors import UsageError
 from draftbench.export.serve_plan import schedule_of, serve_plan, speculation_of_pick
-from draftbench.models.drafting import vllm_fields
 from draftbench.planner.recommend import recommend
 from draftbench.planner.recommendation import Configuration, ScheduleEntry
 from draftbench.run_folder.folder import RunFolder
@@ -79,7 +79,7 @@ def test_a_plan_carries_the_schedule_of_its_run(run, answer):
 def drafting(path, draft, given=None):
     """How vLLM drafts 3 tokens, by the run's record of this draft and the model that is given."""
     pick = Configuration(draft=draft, quant="none", k=3, concurrency=1)
-    return vllm_fields(speculation_of_pick(pick, RunFolder(Path(path)).manifest, given))
+    return speculative_config(speculation_of_pick(pick, RunFolder(Path(path)).manifest, given))
 
 
 @pytest.mark.parametrize(

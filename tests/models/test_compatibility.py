@@ -3,9 +3,9 @@
 import pytest
 from transformers import BartConfig, BertConfig, GPT2Config, LlamaConfig
 
+from draftbench.engines.pair_rules import Overlap
 from draftbench.errors import ModelError, PairError
 from draftbench.models import compatibility
-from draftbench.models.check_result import Overlap
 from draftbench.models.compatibility import check_pair, covers, pair_facts, writing_obstacle
 from draftbench.models.source import ModelSource
 from tests.models.conftest import WORDS

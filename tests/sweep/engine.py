@@ -8,8 +8,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from types import SimpleNamespace
 
-from draftbench.engines.client import Fault
-from draftbench.engines.engine import Answer, ServerFacts
+from draftbench.engines.faults import Fault
+from draftbench.engines.server import Answer, ServerFacts
 from draftbench.errors import EngineError
 from draftbench.records import RoundCounts
 

@@ -10,7 +10,7 @@ from gguf import GGMLQuantizationType as Kind
 from scenes import stranger
 from sweep.engine import FakeEngine, FakeServer, rows_of, unreachable, writes
 
-from draftbench.engines.client import Fault
+from draftbench.engines.faults import Fault
 from draftbench.errors import EngineError, RunFolderError
 from draftbench.planner.doubts import unfinished
 from draftbench.planner.recommend import recommend

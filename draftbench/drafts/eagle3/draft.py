@@ -31,11 +31,10 @@ from draftbench.drafts.heads.config import (
 )
 from draftbench.drafts.heads.draft import HeadDraft
 from draftbench.drafts.loading import LEAVE_OUT, Loading, Pairing, Serving
+from draftbench.engines.every import ENGINES
 from draftbench.errors import ModelError, PairError
 from draftbench.measure.replay import ServedTarget
 from draftbench.models.check import ENGINE_TYPES
-from draftbench.models.drafting import CONVERT_HEAD
-from draftbench.models.engine_rules import ENGINE_RULES
 from draftbench.models.prequantized import stored_bytes
 from draftbench.models.quantize import (
     Build,
@@ -109,9 +108,9 @@ def refused_by(engine: str, target: ModelSource, source: ModelSource) -> str | N
 
 
 def _not_started(engine: str, head: ModelSource) -> str | None:
-    rules = ENGINE_RULES.get(engine)
-    if rules is not None and rules.converts and not head.spec.endswith(".gguf"):
-        return f"takes a .gguf file, which {CONVERT_HEAD} makes"
+    known = ENGINES.get(engine)
+    if known is not None and known.converter and not head.spec.endswith(".gguf"):
+        return f"takes a .gguf file, which {known.head_converter} makes"
     return misread_by(head.raw_config, "eagle3").get(engine)
 
 

@@ -15,11 +15,11 @@ import msgspec
 from draftbench.drafts.kind import Method
 from draftbench.drafts.kinds import DRAFT_KINDS, parsed
 from draftbench.drafts.speculation import Speculation
+from draftbench.engines.every import ENGINES
+from draftbench.engines.pair_rules import EngineAnswer
 from draftbench.errors import ModelError, PairError
 from draftbench.hub import Trust, or_beside, refuse_missing
-from draftbench.models.check_result import EngineAnswer, HeadSheet
-from draftbench.models.drafting import CONVERT_HEAD
-from draftbench.models.engine_rules import ENGINE_RULES
+from draftbench.models.check_result import HeadSheet
 from draftbench.models.source import ModelSource
 
 WHERE_HEADS_ARE = (
@@ -80,20 +80,20 @@ def check_head(target: ModelSource, head: str) -> HeadSheet:
     if obstacles := tuple(_obstacles(raw, method, target)):
         return HeadSheet(head, method, obstacles, caveats, ())
     misread = misread_by(raw, method)
-    for engine, rules in ENGINE_RULES.items():
-        known = method in rules.methods
-        if not known or engine in misread:
-            words = f"it {misread[engine]}" if known else f"not known to draft by {method}"
-            engines.append(EngineAnswer(rules.name, "refuses", words, None))
+    for key, engine in ENGINES.items():
+        known = method in engine.methods
+        if not known or key in misread:
+            words = f"it {misread[key]}" if known else f"not known to draft by {method}"
+            engines.append(EngineAnswer(engine.name, "refuses", words, None))
             continue
-        converted = rules.converts and not model.endswith(".gguf")
-        option = rules.option(Speculation(method, model + ".gguf" * converted, 1))
+        converted = bool(engine.converter) and not model.endswith(".gguf")
+        option = engine.option(Speculation(method, model + ".gguf" * converted, 1))
         reason = f"method {method}"
-        if rules.converts:
+        if engine.converter:
             reason = f"as a .gguf file of architecture {method}"
             if converted:
-                reason += f", which {CONVERT_HEAD} makes"
-        engines.append(EngineAnswer(rules.name, "accepts", reason, option))
+                reason += f", which {engine.head_converter} makes"
+        engines.append(EngineAnswer(engine.name, "accepts", reason, option))
     return HeadSheet(head, method, (), caveats, tuple(engines))
 
 
@@ -130,7 +130,7 @@ def check_fit(target: ModelSource, head: ModelSource) -> tuple[str, ...]:
     misread = misread_by(head.raw_config, "eagle3")
     return (
         *sheet.caveats,
-        *(f"{ENGINE_RULES[engine].name} {words}" for engine, words in misread.items()),
+        *(f"{ENGINES[engine].name} {words}" for engine, words in misread.items()),
     )
 
 
@@ -144,23 +144,17 @@ def unfit(target: ModelSource, head: ModelSource, obstacles: Iterable[str]) -> P
 
 def misread_by(raw: Mapping[str, Any], method: Method) -> dict[str, str]:
     """How engines use a head differently from its training, so that they accept little."""
-    found, ids = dict[str, str](), layer_ids(raw)
-    if raw.get("fc_norm") or raw.get("norm_output"):
-        found["llama.cpp"] = "knows neither fc_norm nor norm_output"
-    if method == "eagle3" and ids and len(ids) != 3:
-        words = f"takes the states of three layers, and this head reads {len(ids)}"
-        found |= dict.fromkeys(("vllm", "llama.cpp"), words)
-    elif ids != sorted(ids):
-        found["vllm"] = f"sorts the layers that a head reads, and this one reads {ids}"
-    return found
+    layers = layer_ids(raw)
+    found = {key: engine.misreads(method, raw, layers) for key, engine in ENGINES.items()}
+    return {key: words for key, words in found.items() if words}
 
 
 def silent_flags(raw: Mapping[str, Any], engine: str | None) -> dict[str, bool]:
     """The flags that an engine takes as true if a head's config.json does not give them; None: the
     built-in decoder, which like speculators takes none.
     """
-    of_speculators = "speculators_model_type" in raw
-    return {"norm_before_residual": True} if engine == "vllm" and of_speculators else {}
+    known = ENGINES.get(engine or "")
+    return dict(known.head_defaults) if known and "speculators_model_type" in raw else {}
 
 
 def read_otherwise(raw: Mapping[str, Any], engine: str | None) -> dict[str, str]:
@@ -168,7 +162,7 @@ def read_otherwise(raw: Mapping[str, Any], engine: str | None) -> dict[str, str]
     say, from the engine that measured it (None: the built-in decoder).
     """
     found, measured = misread_by(raw, "eagle3"), silent_flags(raw, engine)
-    for other in ENGINE_RULES:
+    for other in ENGINES:
         taken = silent_flags(raw, other)
         for flag in (taken.keys() | measured.keys()) - raw.keys():
             if taken.get(flag) != measured.get(flag):
@@ -227,11 +221,12 @@ def _caveats(raw: Mapping[str, Any], method: Method, target: ModelSource) -> Ite
         yield f"it was made for {positions:,} positions: beyond these it may accept less"
     if method == "dflash":
         yield "it drafts a block at once, which depends on k, so that only an engine measures it"
-    if method == "eagle3" and silent_flags(raw, "vllm").keys() - raw.keys():
-        yield (
-            "it does not say norm_before_residual, which vLLM takes for true and speculators for "
-            "false: write it into its config.json as it was trained"
-        )
+    for key, engine in ENGINES.items():
+        for flag in silent_flags(raw, key).keys() - raw.keys() if method == "eagle3" else ():
+            yield (
+                f"it does not say {flag}, which {engine.name} takes for true and speculators for "
+                "false: write it into its config.json as it was trained"
+            )
 
 
 def layer_of(raw: Mapping[str, Any]) -> Mapping[str, Any]:

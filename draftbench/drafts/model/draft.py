@@ -15,13 +15,13 @@ from draftbench.decoder.runner import Runner
 from draftbench.decoder.sampling import best, distribution, temperature_only, top_two_margin
 from draftbench.drafts.loading import Loading, Pairing
 from draftbench.drafts.model.drafter import ModelDrafter
+from draftbench.engines.every import ENGINES
 from draftbench.measure.replay import ServedTarget, rounded
 from draftbench.measure.teacher import teacher_forced
 from draftbench.measure.timed_passes import CostGrid, Record, Sizes, TimedPass, runner_passes
 from draftbench.measure.trajectories import Group, ScoredResponse
 from draftbench.models.check import engine_sheet
 from draftbench.models.compatibility import check_pair, pair_facts
-from draftbench.models.engine_rules import engine_answers, engine_called
 from draftbench.models.quantize import build_runner
 from draftbench.models.source import ModelSource
 from draftbench.models.translation import keeps_ids, translated
@@ -81,12 +81,10 @@ def load(loading: Loading) -> tuple[ModelDraft, ModelFacts]:
 
 def refused_by(engine: str, target: ModelSource, source: ModelSource) -> str | None:
     """Where replay translates some of its tokens, whatever the engine says of such a pair."""
-    if keeps_ids(target, source):
+    if engine not in ENGINES or keeps_ids(target, source):
         return None
-    for answer in engine_answers(pair_facts(target, source)):
-        if engine_called(answer.engine) == engine and answer.standing == "refuses":
-            return answer.reason
-    return None
+    answer = ENGINES[engine].answer(pair_facts(target, source))
+    return answer.reason if answer.standing == "refuses" else None
 
 
 def held(facts: ModelFacts, loading: Loading, dtype: str) -> ModelFacts:

@@ -15,14 +15,14 @@ from typing import Any, NamedTuple
 
 # Fields of config.json that count the layers, at the top or one level down.
 FIELDS = ("num_nextn_predict_layers", "num_mtp_layers", "mtp_num_hidden_layers", "num_mtp_modules")
-_ALL, _SERVERS, _NOT_READ = "vllm sglang transformers", "vllm sglang", "llama.cpp tensorrt-llm"
+_ALL, _SERVERS = "vllm sglang transformers", "vllm sglang"
 
 
 class OwnLayers(NamedTuple):
     """The layers that a target carries to draft for itself."""
 
     why: str  # what tells that it carries them
-    engines: tuple[str, ...]  # that use them, or may
+    engines: tuple[str, ...]  # of those read, that use them
     field: str | None = None  # of config.json, which counts them; None: it does not
     layers: int | None = None  # how many; None: not counted
 
@@ -66,6 +66,8 @@ FAMILIES = (
     Family("bailing_moe bailing_moe_v2 gigachat3_5", "sglang", counted=True),
     Family("mellum", "transformers", counted=True),
 )
+# The engines whose sources were read.
+READ = {engine for family in FAMILIES for engine in family.engines.split()}
 
 
 def own_layers_of(config: Mapping[str, Any]) -> OwnLayers | None:
@@ -100,4 +102,4 @@ def own_layers_by_name(target: str) -> OwnLayers | None:
 
 
 def _using(family: Family | None) -> tuple[str, ...]:
-    return tuple(f"{family.engines if family else ''} {_NOT_READ}".split())
+    return tuple(family.engines.split()) if family else ()

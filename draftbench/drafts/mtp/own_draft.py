@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from draftbench.drafts.mtp.families import OwnLayers, own_layers_by_name, own_layers_of
+from draftbench.drafts.mtp.families import READ, OwnLayers, own_layers_by_name, own_layers_of
 from draftbench.drafts.speculation import Speculation
-from draftbench.models.check_result import EngineAnswer, HeadSheet, OwnDraft
-from draftbench.models.engine_rules import ENGINE_RULES
+from draftbench.engines.every import ENGINES
+from draftbench.engines.pair_rules import EngineAnswer
+from draftbench.models.check_result import HeadSheet, OwnDraft
 
 
 def own_draft_of(config: Mapping[str, Any]) -> OwnDraft | None:
@@ -24,9 +25,11 @@ def own_draft_by_name(target: str) -> OwnDraft | None:
 def _with_options(own: OwnLayers | None) -> OwnDraft | None:
     if own is None:
         return None
-    rows, how = ENGINE_RULES.items(), Speculation("mtp", None, 1)
-    options = {rules.name: rules.option(how) for name, rules in rows if name in own.engines}
-    unused = tuple(rules.name for name, rules in rows if name not in own.engines)
+    engines, how = ENGINES.items(), Speculation("mtp", None, 1)
+    # An engine whose source was not read may use them if it knows the method at all.
+    using = [*own.engines, *(key for key, e in engines if key not in READ and "mtp" in e.methods)]
+    options = {engine.name: engine.option(how) for key, engine in engines if key in using}
+    unused = tuple(engine.name for key, engine in engines if key not in using)
     return OwnDraft(own.field, own.layers, own.why, options, unused)
 
 

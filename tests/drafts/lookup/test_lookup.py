@@ -4,7 +4,7 @@ import pytest
 
 from draftbench.drafts.lookup.draft import replay_lookup
 from draftbench.drafts.lookup.index import LookupIndex
-from draftbench.models.engine_rules import lookup_rule
+from draftbench.engines.every import ENGINES
 from draftbench.records import BUILT_IN_LOOKUP, Candidate
 
 
@@ -21,8 +21,8 @@ def test_prompt_lookup_is_recorded_per_start_of_a_round(make):
 
 TWICE = (1, 2, 3, 1, 2, 4, 5, 6, 1, 2)
 LONGER = (0, 1, 2, 3, 7, 7, 7, 9, 2, 3, 8, 8, 8, 1, 2, 3)
-VLLM, CPU = (lookup_rule("vllm", older=older) for older in (False, True))
-LLAMA_CPP = lookup_rule("llama.cpp", older=True)
+VLLM, CPU = (ENGINES["vllm"].lookup_in([{}], on_cpu=on_cpu) for on_cpu in (False, True))
+LLAMA_CPP = ENGINES["llama.cpp"].lookup_in([{}], on_cpu=True)
 
 
 @pytest.mark.parametrize(

@@ -2,8 +2,9 @@
 
 import pytest
 
-from draftbench.engines.client import AnswerError
-from draftbench.engines.counters import read_counters, since
+from draftbench.engines.drive import since
+from draftbench.engines.every import SERVERS
+from draftbench.engines.faults import AnswerError
 from draftbench.records import RoundCounts
 
 NAME = "vllm:spec_decode_num_draft_tokens_total"
@@ -22,28 +23,32 @@ vllm:generation_tokens_total{engine="0",model_name="m"} 61.0
 """
 
 
+def counted(page, engine="vllm"):
+    return SERVERS[engine](None, "m").counted_on(page)
+
+
 def test_counters_are_summed_over_replicas():
-    assert read_counters(VLLM) == RoundCounts(
+    assert counted(VLLM) == RoundCounts(
         rounds=40, drafted=160, accepted=20, by_position=(13, 7), written=61
     )
 
 
 def test_sglang_counts_passes_of_the_target():
     page = 'sglang:spec_verify_calls_total{model_name="m"} 12.0\nsglang:cached_tokens_total 4.0\n'
-    assert read_counters(page) == RoundCounts(rounds=12)
+    assert counted(page, "sglang") == RoundCounts(rounds=12)
 
 
 @pytest.mark.parametrize(
     "page", ["", "<html></html>", NAME, "llamacpp:prompt_tokens_total 5\n", "\x00" * 99]
 )
 def test_what_is_no_page_of_counters_counts_nothing(page):
-    assert read_counters(page) == RoundCounts()
+    assert counted(page) == RoundCounts()
 
 
 @pytest.mark.parametrize("value", ["NaN", "+Inf", "-1", "1e300", "many"])
 def test_a_counter_that_is_no_count_is_an_error(value):
     with pytest.raises(AnswerError, match="draft_tokens_total is no count"):
-        read_counters(f"{NAME} {value}\n")
+        counted(f"{NAME} {value}\n")
 
 
 def test_counters_are_subtracted_one_by_one():
@@ -67,12 +72,12 @@ def test_positions_that_a_server_names_from_its_first_draft_on_began_at_nothing(
 
 
 @pytest.mark.parametrize(
-    ("page", "written"),
+    ("engine", "page", "written"),
     [
-        ("llamacpp:tokens_predicted_total 999999\n", 999_999),
-        ("llamacpp:tokens_predicted_total 1.23457e+06\n", None),  # six digits of seven
-        ('vllm:generation_tokens_total{model_name="m"} 1.234567e+06\n', 1_234_567),
+        ("llama.cpp", "llamacpp:tokens_predicted_total 999999\n", 999_999),
+        ("llama.cpp", "llamacpp:tokens_predicted_total 1.23457e+06\n", None),  # six of seven digits
+        ("vllm", 'vllm:generation_tokens_total{model_name="m"} 1.234567e+06\n', 1_234_567),
     ],
 )
-def test_a_number_of_tokens_that_was_rounded_is_no_count(page, written):
-    assert read_counters(page).written == written
+def test_a_number_of_tokens_that_was_rounded_is_no_count(engine, page, written):
+    assert counted(page, engine).written == written

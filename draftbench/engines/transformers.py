@@ -1,19 +1,30 @@
-"""transformers: a Python snippet. k is the draft's `num_assistant_tokens`. It is kept constant; by
-default it would change from round to round.
-"""
+"""transformers' assisted generation, for which `export` writes; it is no server."""
 
 from __future__ import annotations
 
 from dataclasses import replace
 
-from draftbench.export.serve_plan import ServePlan
-from draftbench.export.writer_result import Version, WriterResult, other_lookup
-from draftbench.models.drafting import transformers_arguments
+from draftbench.drafts.speculation import Speculation
+from draftbench.engines.engine import KEEPS_DRAFTING, Engine, ServePlan, Source, Version, Written
+from draftbench.engines.pair_rules import UNCHECKED
 from draftbench.records import DraftingMode
 
 
-def write(plan: ServePlan, version: Version) -> WriterResult:
-    """The snippet, the same for every version."""
+def generate_arguments(speculation: Speculation) -> str:
+    """The arguments of `generate`; to translate between vocabularies it needs both tokenizers."""
+    if speculation.method == "mtp":
+        return "use_mtp=True"
+    if speculation.method == "ngram":
+        longest = speculation.lookup.longest
+        return f"prompt_lookup_num_tokens={speculation.k}, max_matching_ngram_size={longest}"
+    both = ", tokenizer=tokenizer, assistant_tokenizer=draft_tokenizer" * speculation.translated
+    return f"assistant_model=draft{both}"
+
+
+def _write(plan: ServePlan, version: Version) -> Written:
+    """A Python snippet, the same for every version. k is the draft's `num_assistant_tokens`, kept
+    constant; by default it would change from round to round.
+    """
     how = speculation = plan.speculation
     to_do = ["set each request's sampling: the most frequent is written"] if plan.mixed else []
     loading = 'dtype="auto", device_map="cuda"' if plan.on_gpu else 'dtype="auto"'
@@ -33,7 +44,7 @@ def write(plan: ServePlan, version: Version) -> WriterResult:
     elif plan.draft is None:
         mode = None
         down = "looks up n-grams down to one token and " * (how.lookup.shortest > 1)
-        to_do += other_lookup(plan, "transformers", f"{down}takes the first match in the prompt")
+        to_do += TRANSFORMERS.other_lookup(plan, f"{down}takes the first match in the prompt")
     else:
         mode = DraftingMode.SAMPLED
         draft = _from_pretrained(plan.draft, plan.draft_revision)
@@ -70,9 +81,9 @@ def write(plan: ServePlan, version: Version) -> WriterResult:
         # The checkpoint's generation_config would decide what is not written here.
         f"settings = {{{in_python}}}",
         'inputs = tokenizer("Once upon a time", return_tensors="pt").to(target.device)',
-        f"output = target.generate(**inputs, **settings, {transformers_arguments(speculation)})",
+        f"output = target.generate(**inputs, **settings, {generate_arguments(speculation)})",
     ]
-    return WriterResult("\n".join(lines), mode, to_do=to_do)
+    return Written("\n".join(lines), mode, to_do=to_do)
 
 
 def _from_pretrained(name: str, revision: str | None) -> str:
@@ -81,3 +92,28 @@ def _from_pretrained(name: str, revision: str | None) -> str:
     if file.endswith(".gguf"):
         return f"{folder or '.'!r}, gguf_file={file!r}"
     return f"{name!r}, revision={revision!r}" if revision else repr(name)
+
+
+TRANSFORMERS = Engine(
+    key="transformers",
+    name="transformers",
+    methods=("draft-model", "ngram", "mtp"),
+    option=lambda how: f"generate({generate_arguments(how)})",
+    # Equal vocab_size counts as the same tokenizer, and both tokenizers are then not allowed.
+    rules=(
+        ("recurrent", "refuses", "it assists no model with {}, as the target has"),
+        ("other_size", "with an option", "{} rows: it treats the tokenizers as different"),
+        ("other_word", "accepts", f"it compares only sizes; {UNCHECKED}"),
+        ("rows", "accepts", "vocab_size is {} in both"),
+    ),
+    short_context=KEEPS_DRAFTING,
+    reads_gguf=True,
+    form="written for transformers 5.x; one request at a time, batches are not supported",
+    write=_write,
+    sources=(
+        Source("arguments of generate", "5.23.0 generation/utils.py", "5.23.0"),
+        Source("equal vocab_size, recurrent state", "5.23.0 generation/utils.py", "5.23.0"),
+        Source("prompt lookup", "5.23.0 generation/candidate_generator.py", "5.23.0"),
+        Source("use_mtp", "5.23.0 generation/candidate_generator.py", "5.23.0"),
+    ),
+)

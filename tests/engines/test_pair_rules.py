@@ -4,14 +4,8 @@ import pytest
 from msgspec.structs import replace
 from scenes import pair_facts
 
-from draftbench.models.check_result import TokenDifference
-from draftbench.models.engine_rules import ENGINE_RULES, engine_answers, too_short
-
-
-def test_an_engine_that_looks_up_as_another_does_is_called_by_its_own_name(monkeypatch):
-    monkeypatch.setitem(ENGINE_RULES, "other", replace(ENGINE_RULES["llama.cpp"], name="Other"))
-    assert too_short("other", 3).startswith("Other's prompt lookup proposes no fewer")
-
+from draftbench.engines.every import ENGINES
+from draftbench.engines.pair_rules import TokenDifference
 
 OTHER = TokenDifference(7, "a", "b")
 LACKING = TokenDifference(9, "x", None)
@@ -21,7 +15,8 @@ ALL = ("vLLM", "SGLang", "llama.cpp", "TensorRT-LLM", "transformers")
 
 def answers(changes):
     """Engine → its answer, for a pair that differs from a perfect one in these facts only."""
-    return {answer.engine: answer for answer in engine_answers(pair_facts(**changes))}
+    facts = pair_facts(**changes)
+    return {engine.name: engine.answer(facts) for engine in ENGINES.values()}
 
 
 @pytest.mark.parametrize(

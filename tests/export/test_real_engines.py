@@ -1,9 +1,11 @@
-"""What is exported for vLLM, against vLLM's own SpeculativeConfig.
+"""What is exported, read by the engines themselves: by vLLM's SpeculativeConfig, and by the command
+lines of llama-server and SGLang.
 
-Runs only where DRAFTBENCH_VLLM_PYTHON names the interpreter of an environment with vLLM; last run
-with vLLM 0.32.0, on a CPU. Elsewhere the schema test of `test_configurations` stands in.
+Runs only where an engine is named; last run with vLLM 0.32.0 on a CPU, llama-server b11669 and
+SGLang 0.5.23.
 
-    DRAFTBENCH_VLLM_PYTHON=vllm/bin/python VLLM_CPU_KVCACHE_SPACE=1 pytest tests/export/test_vllm.py
+    DRAFTBENCH_LLAMA_SERVER=llama/llama-server DRAFTBENCH_SGLANG_PYTHON=sglang/bin/python \\
+        DRAFTBENCH_VLLM_PYTHON=vllm/bin/python VLLM_CPU_KVCACHE_SPACE=1 pytest tests/export
 """
 
 import json
@@ -16,11 +18,29 @@ import pytest
 from scenes import EMBEDDED
 
 from draftbench.drafts.speculation import speculation_of
+from draftbench.engines.every import ENGINES
 from draftbench.export.configurations import configure
-from draftbench.models.engine_rules import ENGINE_RULES
 from draftbench.records import DraftingMode
 
-PYTHON = os.environ.get("DRAFTBENCH_VLLM_PYTHON")
+VLLM = os.environ.get("DRAFTBENCH_VLLM_PYTHON")
+LLAMA = os.environ.get("DRAFTBENCH_LLAMA_SERVER")
+SGLANG = os.environ.get("DRAFTBENCH_SGLANG_PYTHON")
+PARSE = """
+import argparse, sys
+from sglang.srt.server_args import ServerArgs
+parser = argparse.ArgumentParser()
+ServerArgs.add_cli_args(parser)
+found = vars(parser.parse_args(sys.argv[1:]))
+print(found["speculative_num_draft_tokens"])
+"""
+OWN = speculation_of("mtp", 1)
+SETTINGS = [
+    {},
+    {"mode": DraftingMode.SAMPLED, "sampled": True},
+    {"draft": None, "concurrency": 64},
+    {"quant": "fp8", "concurrency": 64},
+    {"draft": "org/d@b", "target_revision": "a", "survival": (0.8, 0.5, 0.25, 0.05)},
+]
 SCHEDULE = ((1, 7, 6), (8, 31, 3), (32, 32, 0))
 VALIDATE = """
 import json, sys
@@ -40,16 +60,48 @@ def read(target, fields):
 
 print(json.dumps([read(*each) for each in json.load(sys.stdin)]))
 """
+only_vllm = pytest.mark.skipif(VLLM is None, reason="DRAFTBENCH_VLLM_PYTHON names no vLLM")
 
-pytestmark = pytest.mark.skipif(PYTHON is None, reason="DRAFTBENCH_VLLM_PYTHON names no vLLM")
+
+def ran(*words):
+    return subprocess.run(words, capture_output=True, text=True, timeout=120)
+
+
+@pytest.mark.skipif(LLAMA is None, reason="DRAFTBENCH_LLAMA_SERVER names no llama-server")
+@pytest.mark.parametrize("changes", SETTINGS)
+def test_llama_server_reads_its_flags_as_far_as_the_missing_model(plan, changes):
+    words = shlex.split(configure(plan(**changes), "llamacpp").text, comments=True)
+    assert "failed to open GGUF file" in ran(LLAMA, *words[1:]).stderr
+    assert "invalid argument" in ran(LLAMA, *words[1:], "--no-such-flag").stderr
+
+
+@pytest.mark.skipif(SGLANG is None, reason="DRAFTBENCH_SGLANG_PYTHON names no SGLang")
+@pytest.mark.parametrize("changes", SETTINGS)
+def test_sglang_reads_its_flags(plan, changes):
+    words = shlex.split(configure(plan(**changes), "sglang").text, comments=True)
+    flags = words[words.index("sglang.launch_server") + 1 :]
+    assert ran(SGLANG, "-c", PARSE, *flags).stdout.splitlines()[-1] == "5"
+    assert ran(SGLANG, "-c", PARSE, *flags, "--no-such-flag").returncode == 2
+
+
+@pytest.mark.skipif(LLAMA is None, reason="DRAFTBENCH_LLAMA_SERVER names no llama-server")
+def test_llama_server_reads_the_option_for_a_targets_own_draft():
+    words = ["-m", "missing.gguf", *shlex.split(ENGINES["llama.cpp"].option(OWN))]
+    assert "failed to open GGUF file" in ran(LLAMA, *words).stderr
+
+
+@pytest.mark.skipif(SGLANG is None, reason="DRAFTBENCH_SGLANG_PYTHON names no SGLang")
+def test_sglang_reads_the_option_for_a_targets_own_draft():
+    words = ["--model-path", "missing", *shlex.split(ENGINES["sglang"].option(OWN))]
+    assert ran(SGLANG, "-c", PARSE, *words).stdout.splitlines()[-1] == "2"
 
 
 def read_by_vllm(pairs):
     """For each target and configuration the draft lengths that vLLM takes, or its error."""
-    assert PYTHON is not None
+    assert VLLM is not None
     quiet = {"VLLM_NO_USAGE_STATS": "1", "HF_HUB_OFFLINE": "1", "VLLM_LOGGING_LEVEL": "ERROR"}
     ran = subprocess.run(
-        [PYTHON, "-c", VALIDATE],
+        [VLLM, "-c", VALIDATE],
         input=json.dumps(pairs),
         env=os.environ | quiet,
         capture_output=True,
@@ -60,6 +112,7 @@ def read_by_vllm(pairs):
     return json.loads(ran.stdout.splitlines()[-1])
 
 
+@only_vllm
 def test_vllm_accepts_what_is_exported_and_refuses_a_key_that_it_lacks(plan):
     pair = {"target": str(EMBEDDED / "target"), "draft": str(EMBEDDED / "draft")}
     rates = (0.8, 0.5, 0.25, 0.05)
@@ -84,8 +137,9 @@ def test_vllm_accepts_what_is_exported_and_refuses_a_key_that_it_lacks(plan):
     assert found[-1] != 4
 
 
+@only_vllm
 def test_vllm_takes_the_option_for_a_targets_own_draft_where_its_type_has_one(tmp_path):
-    _, fields = shlex.split(ENGINE_RULES["vllm"].option(speculation_of("mtp", 1)))
+    _, fields = shlex.split(ENGINES["vllm"].option(speculation_of("mtp", 1)))
     heads = shutil.copytree(EMBEDDED / "target", tmp_path / "heads")
     sizes = {"hidden_size": 64, "num_hidden_layers": 2, "num_attention_heads": 4, "head_dim": 16}
     kind = {"architectures": ["Glm4MoeForCausalLM"], "model_type": "glm4_moe", "vocab_size": 2048}
