@@ -63,10 +63,3 @@ def check_method(key: str, speculation: Speculation) -> None:
             f"{key} is not known to draft by `{method}`",
             hint=f"it drafts by {', '.join(engine.methods).replace('raw', 'spec:FILE.json')}",
         )
-
-
-def repeat_flag(engine: str | None) -> str:
-    """The flag of a sweep that measures everything several times on this runner (None: the built-in
-    decoder), in other processes or by other starts of the servers.
-    """
-    return "--processes" if engine is None else "--restarts"

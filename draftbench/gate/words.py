@@ -11,12 +11,13 @@ import numpy as np
 
 from draftbench.acceptance.definitions import equal_requests
 from draftbench.acceptance.intervals import FEW_REQUESTS
-from draftbench.engines.every import STARTED, repeat_flag
+from draftbench.engines.every import STARTED
 from draftbench.gate.metrics import TIMED
 from draftbench.gate.noninferiority import Verdict
 from draftbench.gate.pair import Pairing
 from draftbench.gate.result import Check, GateResult
 from draftbench.planner.passes import MIN_PROCESSES
+from draftbench.run_folder.manifest import repeat_flag
 from draftbench.run_folder.served import not_answered
 from draftbench.safe_files import without_controls
 

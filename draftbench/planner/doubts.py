@@ -20,7 +20,6 @@ import msgspec
 
 from draftbench.acceptance.candidate_rounds import candidate_rounds
 from draftbench.acceptance.faults import CONTROL_FAILED, near_tie, suspected_faults
-from draftbench.engines.every import DRAFTING_SETTINGS
 from draftbench.planner.caveat_kinds import (
     ANSWER_STALL,
     BUSY_CORES,
@@ -155,10 +154,12 @@ def _of_servers(run: Run) -> Iterator[Caveat]:
     # The user's two servers, as far as both report their settings.
     settings: dict[bool, dict[str, str]] = {}
     for facts in run.engines:
-        limits = {"context length": facts.context_length, "prefix cache": facts.prefix_cache}
-        every = {n: str(value) for n, value in limits.items() if value is not None}
-        every |= {n: v for n, v in facts.settings.items() if n not in DRAFTING_SETTINGS}
         if not facts.started:
+            from draftbench.engines.every import DRAFTING_SETTINGS  # not for other runs
+
+            limits = {"context length": facts.context_length, "prefix cache": facts.prefix_cache}
+            every = {n: str(value) for n, value in limits.items() if value is not None}
+            every |= {n: v for n, v in facts.settings.items() if n not in DRAFTING_SETTINGS}
             settings[facts.candidate is None] = every
     plain, one = settings.get(True, {}), settings.get(False, {})
     if differing := [n for n in one if n in plain and one[n] != plain[n]]:

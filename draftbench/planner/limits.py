@@ -7,7 +7,6 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from draftbench.drafts.kinds import kind_of
-from draftbench.engines.every import ENGINES
 from draftbench.memory import Footprint, bytes_to_serve, format_size
 from draftbench.planner.evidence import Evidence
 from draftbench.planner.latency import tail_ratio
@@ -27,9 +26,12 @@ def broken_limits(
         expected: its speed-up of decoding; None where unknown.
     """
     configuration, question = evidence.configuration, run.manifest.question
-    if (engine := ENGINES.get(question.engine or "")) is not None:
-        fewest = engine.minimum_k(configuration.draft, question.lookup_shortest)
-        if configuration.k < fewest:
+    if question.engine is not None:
+        from draftbench.engines.every import ENGINES  # not for runs of the built-in decoder
+
+        engine = ENGINES.get(question.engine)
+        fewest = engine.minimum_k(configuration.draft, question.lookup_shortest) if engine else 1
+        if engine and configuration.k < fewest:
             yield engine.too_short(fewest)
     if (most := limits.max_memory) is not None:
         concurrency = question.max_concurrency or configuration.concurrency

@@ -9,13 +9,13 @@ from statistics import NormalDist
 import numpy as np
 
 from draftbench.acceptance.intervals import FEW_REQUESTS
-from draftbench.engines.every import repeat_flag
 from draftbench.planner.caveat_kinds import FEW_DECODED
 from draftbench.planner.decide import DecisionAt, faster_than
 from draftbench.planner.evaluator import Evaluator
 from draftbench.planner.evidence import REACH
 from draftbench.planner.recommendation import SETTLES, Caveat, LargerSweep, NextSweep, Remedy
 from draftbench.records import SELF, Candidate
+from draftbench.run_folder.manifest import repeat_flag
 from draftbench.run_folder.run import Run, to_decode
 
 # A sweep is advised up to this many times the requests; if none of these would settle it, the next

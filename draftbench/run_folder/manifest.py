@@ -303,3 +303,10 @@ def cores_here() -> int:
     """Cores that this process may use."""
     count = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
     return count or 1
+
+
+def repeat_flag(engine: str | None) -> str:
+    """The flag of a sweep that measures everything several times on this runner (None: the built-in
+    decoder), in other processes or by other starts of the servers.
+    """
+    return "--processes" if engine is None else "--restarts"
