@@ -372,7 +372,7 @@ CAVEATS: dict[CaveatKind, AboutCaveat] = {
     "unfinished": AboutCaveat(
         "The sweep was cut off.",
         "Responses or drafts are missing, or nothing tells that the files are whole.",
-        "Repeat the same command: it goes on where it stopped.",
+        "Repeat the same command, which resumes it.",
         "acceptance",
     ),
     "untold-rounds": AboutCaveat(

@@ -87,7 +87,7 @@ def test_the_table_says() -> None:
 def test_lost_parts_leave_no_empty_tables() -> None:
     lost: dict[str, Any] = {"mode": None, "alpha": None, "breakdown": None}
     shown = whole(changed(**lost, rounds_by_group=(), trees=()))
-    assert "small:int4: a head, 40 requests" in shown
+    assert "small:int4: a draft model, 40 requests" in shown
     assert "No α" in shown
     assert "small:int4: no α: what it proposes depends on where" in screen(changed(**lost))
     assert "no α" not in screen(REPORT)

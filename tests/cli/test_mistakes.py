@@ -160,7 +160,7 @@ def test_what_was_probably_meant(failing, words, meant):
         ["compare", RUN, RUN],
         ["gate", "--baseline", RUN, RUN],
         ["runs", "list", "."],
-        ["suites"],
+        ["traffic"],
         ["suggest", "--target", "org/x"],
         ["check", "--target", "t", "--drafts", "d"],
         ["estimate", "--alpha", "0.7", "--draft-cost", "0.1"],

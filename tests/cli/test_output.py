@@ -68,7 +68,7 @@ def test_a_file_that_draftbench_did_not_write_is_replaced_by_force_alone(command
     "words",
     [
         ("recommend", "run", "-o"),
-        ("suites", "-o"),
+        ("traffic", "-o"),
         ("report", "run", "--force", "--html"),
         ("gate", "run", "--force", "--save"),
     ],
@@ -118,8 +118,8 @@ def test_bold_is_for_terminals_that_may_show_it(monkeypatch, terminal, variables
 
 def test_of_a_table_alone_the_first_line_is_bold(command, monkeypatch, tmp_path):
     monkeypatch.setattr("draftbench.cli.output.bold", lambda text: f"<b>{text}</b>")
-    first, second, *_ = command("suites").out.split("\n")
+    first, second, *_ = command("traffic").out.split("\n")
     assert (first[:3], first[-4:], "<b>" in second) == ("<b>", "</b>", False)
-    assert "<b>" not in command("suites", "--format", "json").out
-    command("suites", "-o", tmp_path / "suites.txt")
-    assert "<b>" not in (tmp_path / "suites.txt").read_text()
+    assert "<b>" not in command("traffic", "--format", "json").out
+    command("traffic", "-o", tmp_path / "table.txt")
+    assert "<b>" not in (tmp_path / "table.txt").read_text()
