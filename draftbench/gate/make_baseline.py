@@ -42,7 +42,9 @@ from draftbench.gate.baseline import (
     RequestCounts,
 )
 from draftbench.planner.caveat_kinds import ACCEPTANCE, SPEED
+from draftbench.planner.caveats import caveats
 from draftbench.planner.cells import measurements
+from draftbench.planner.evaluator import Evaluator
 from draftbench.planner.options import DecisionOptions
 from draftbench.planner.output_check import (
     matches_with_draft,
@@ -222,9 +224,10 @@ def make_baseline(
     # None from the first position on that was never drafted.
     survived = (survival(trajectories, rounds, i).value for i in range(1, k + 1))
     cost_ratios, processes = _timed(run, candidate, k, concurrency)
-    answer = recommend(run, DecisionOptions(concurrency=(concurrency,)))
+    evaluator = Evaluator(run, DecisionOptions())
     wanted = Configuration.of(candidate, k, concurrency)
-    figures = next((each for each in answer.evaluations if each.configuration == wanted), None)
+    decoding, whole = (evaluator.table(concurrency, by) for by in ("expected", "end_to_end"))
+    known = wanted in decoding.column
     return Baseline(
         schema_version=SCHEMA_VERSION,
         created=manifest.created,
@@ -240,11 +243,11 @@ def make_baseline(
         processes=processes,
         concurrency=concurrency,
         run=manifest.run,
-        speedup=figures.speedup_expected if figures else None,
-        speedup_end_to_end=figures.speedup_end_to_end_expected if figures else None,
+        speedup=decoding.estimate(wanted) if known else None,
+        speedup_end_to_end=whole.estimate(wanted) if known else None,
         doubts=tuple(
             doubt
-            for doubt in answer.caveats
+            for doubt in caveats(evaluator, evaluator.at(concurrency), None)
             if doubt.decisive and doubt.kind in ACCEPTANCE | SPEED and doubt.concerns(candidate)
         ),
         unanswered={
