@@ -17,8 +17,8 @@ import time
 import uuid
 from array import array
 from collections import Counter
-from collections.abc import Generator, Iterator, Sequence
-from contextlib import ExitStack, closing
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack
 from dataclasses import replace
 from itertools import chain, count, islice
 from typing import NamedTuple
@@ -419,27 +419,21 @@ class EngineWorker:
         if parts_of(candidate):
             raise parts_missing(candidate)
         self.watcher.stage("replay", sum(map(len, step.groups)), candidate)
-        with closing(self._replays(candidate, step.groups)) as parts:
-            for records in parts:
-                self._keep(records)
-                self.watcher.advance(sum(not isinstance(record, ModelFacts) for record in records))
-
-    def _replays(
-        self, candidate: Candidate, groups: Sequence[Sequence[ScoredResponse]]
-    ) -> Generator[Sequence[Observation], None, None]:
-        """The facts of a draft, unless they are recorded already, then the replays of one group of
-        responses after the other.
-        """
-        draft, facts = self._loaded(candidate, max(chain(*groups), key=lambda each: each.length))
-        if facts is not None and facts != self.state.observations.facts.get(candidate):
-            yield [facts]
-        for group in groups:
-            yield draft.replay(candidate, group, max(self.options.ks))
+        known = self.state.observations.facts.get(candidate)
+        longest = max(chain(*step.groups), key=lambda each: each.length)
+        draft, facts = self._loaded(candidate, longest, known)
+        if facts is not None and facts != known:
+            self._keep([facts])
+        for group in step.groups:
+            self._keep(draft.replay(candidate, group, max(self.options.ks)))
+            self.watcher.advance(len(group))
 
     def _loaded(
-        self, candidate: Candidate, longest: ScoredResponse
+        self, candidate: Candidate, longest: ScoredResponse, known: ModelFacts | None
     ) -> tuple[LoadedDraft, ModelFacts | None]:
-        """What replays a candidate here as the engine runs it, and its facts if it has weights."""
+        """What replays a candidate here as the engine runs it, and its facts if it has weights;
+        `known` are those of an earlier start.
+        """
         prepared, servers, options = self.prepared, self.servers, self.options
         if candidate.draft == LOOKUP:
             rule = BUILT_IN_LOOKUP
@@ -453,7 +447,7 @@ class EngineWorker:
         if kind.reads_states:  # the target passes over its own answers
             target = ModelSource(options.target, options.trust)
             runner, _ = build_runner(target, prepared.build, None)
-        least = self.state.least_rows(candidate)
+        least = known.least_rows if known else None
         loading = Loading(
             candidate,
             source=prepared.drafts[candidate.draft],

@@ -151,13 +151,6 @@ class SweepState:
         timed = any(point.candidate == candidate for point in self.observations.costs.values())
         return timed or bool(self.along(candidate) if candidate else self.responses)
 
-    def least_rows(self, candidate: Candidate | None) -> int | None:
-        """The number of rows to which its matrix products were padded when it was first loaded: a
-        second timing could choose another number, with which sums round differently.
-        """
-        facts = self.observations.facts.get(candidate)
-        return facts.least_rows if facts else None
-
     def run(self, part: Callable[[AnyObservation], bool] = lambda record: True) -> Run:
         """What was measured so far, or a part of it."""
         records = (record for record in self.observations if part(record))
