@@ -10,7 +10,7 @@ from array import array
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
+from typing import Any, Protocol
 
 import msgspec
 
@@ -46,6 +46,16 @@ def fitted(
         request, prompt=None, messages=None, tools=None, template={}, response=None
     )
     return Prompt(settings, array("i", tokens), min(limit, room))
+
+
+class PromptMaker(Protocol):
+    """Turns requests into token ids: `TargetText`, or a server."""
+
+    def prompt(self, request: Request, limit: int, context_length: int) -> Prompt | None: ...
+
+    def answer(self, request: Request) -> list[int]: ...
+
+    def shown(self, tokens: Sequence[int]) -> str | None: ...
 
 
 class LostAnswerError(Exception):

@@ -20,9 +20,6 @@ def prepare(options: SweepOptions, command: str, watcher: Watcher) -> Prepared:
     Raises:
         DraftbenchError: nothing could be measured, or the input cannot be used.
     """
-    from draftbench.sweep.engine_prepare import prepare_serving
-    from draftbench.sweep.preparation import prepare_models
+    from draftbench.sweep import preparation
 
-    if options.serving is None:
-        return prepare_models(options, command, watcher)
-    return prepare_serving(options, options.serving, command, watcher)
+    return preparation.prepare(options, command, watcher)

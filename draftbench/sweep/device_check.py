@@ -29,7 +29,7 @@ from draftbench.run_folder.run import read_run
 from draftbench.sweep.failures import reason_of
 from draftbench.sweep.measure import measure_sweep
 from draftbench.sweep.options import SweepOptions, Watcher
-from draftbench.sweep.preparation import prepare_models
+from draftbench.sweep.preparation import prepare
 from draftbench.traffic import TrafficQuery
 
 # The context of recorded passes: more keys than a kernel goes through at once.
@@ -131,7 +131,7 @@ def _sweep(device: str, traffic: TrafficQuery, watcher: Watcher) -> tuple[str, b
         device=device,
     )
     with tempfile.TemporaryDirectory() as folder:
-        prepared = prepare_models(options, "draftbench check", watcher)
+        prepared = prepare(options, "draftbench check", watcher)
         found = read_run(measure_sweep(prepared, Path(folder) / "run", watcher))
     if found.failures:
         return "; ".join(

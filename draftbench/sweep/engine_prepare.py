@@ -10,8 +10,9 @@ import json
 import math
 import shlex
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from types import MappingProxyType
 
 import msgspec
 
@@ -19,7 +20,7 @@ from draftbench.decoder.device import device_of, device_words, dtype_of, set_thr
 from draftbench.drafts.built_in import SERVED
 from draftbench.drafts.heads.config import WHERE_HEADS_ARE
 from draftbench.drafts.kinds import DRAFT_KINDS
-from draftbench.drafts.loading import LEAVE_OUT, Pairing, Serving
+from draftbench.drafts.loading import LEAVE_OUT, Serving
 from draftbench.drafts.speculation import Speculation, speculation_of
 from draftbench.engines.connect import connect
 from draftbench.engines.engine import ServerStart
@@ -35,7 +36,7 @@ from draftbench.errors import (
 )
 from draftbench.flags import LARGEST_CONCURRENCY
 from draftbench.hub import or_beside, short_name
-from draftbench.measure.prompts import LostAnswerError, Prompt, TargetText, fitted
+from draftbench.measure.prompts import LostAnswerError, Prompt, PromptMaker, TargetText, fitted
 from draftbench.measure.replay import ServedTarget
 from draftbench.measure.trajectories import PromptSample
 from draftbench.memory import LEVELS, format_size
@@ -49,23 +50,10 @@ from draftbench.models.source import ModelSource
 from draftbench.models.translation import needs_translation, rows_of
 from draftbench.records import LOOKUP, SELF, Candidate, DraftingMode, Request
 from draftbench.run_folder.key import keyed_hash
-from draftbench.run_folder.manifest import portable
+from draftbench.run_folder.manifest import Question, portable
 from draftbench.sweep.engine_check import find_drafting
 from draftbench.sweep.engine_servers import Servers, arrival_times
-from draftbench.sweep.options import DEFAULT_CONCURRENCY, ServingOptions, SweepOptions, Watcher
-from draftbench.sweep.preparation import (
-    PromptMaker,
-    check_drafts,
-    counts_of,
-    manifest_of,
-    question_of,
-    read_requests,
-    render,
-    specs_of,
-    traffic_facts,
-)
-from draftbench.sweep.prepared import Prepared
-from draftbench.sweep.work import check_side_by_side
+from draftbench.sweep.options import DEFAULT_CONCURRENCY, SweepOptions, Watcher
 from draftbench.traffic import TrafficQuery, load
 
 _CONTEXT_STEP, _CONTEXT_SLACK = 256, 64
@@ -87,181 +75,353 @@ _TEMPLATE_OF_RUNNING = (
 )
 
 
-def prepare_serving(
-    options: SweepOptions, serving: ServingOptions, command: str, watcher: Watcher
-) -> Prepared:
-    """Read traffic, connect to the user's servers, render prompts, check drafts.
+class ServingEngine:
+    """What preparing a sweep on a serving engine has of its own: its `options`, its `target`, which
+    is never loaded here, and its `servers`.
 
     Raises:
-        DraftbenchError: nothing could be measured, or the input cannot be used.
+        DraftbenchError: the input cannot be used, or a running server is not what it should be.
     """
-    specs = specs_of(options)
-    speculations = {
-        name: speculation_of(spec, 1, lookup=options.lookup, mode=options.mode)
-        for name, spec in specs.items()
-    }
-    if SELF in options.drafts:
-        raise UsageError(
-            "the target cannot draft for itself on a serving engine",
-            hint="that control is the built-in decoder's; leave `self` out",
-        )
-    for quant in options.quants:
-        check_level(quant, "cpu", simulate=True)
-    for name, speculation in speculations.items():
-        if serving.server is not None and not DRAFT_KINDS[speculation.method].replayed:
+
+    machine = None
+    refused_levels: Mapping[str, ModelError] = MappingProxyType({})
+    servers: Servers | None = None
+
+    def __init__(self, options: SweepOptions, specs: dict[str, str], watcher: Watcher) -> None:
+        assert options.serving is not None
+        self.options, self.serving = options, options.serving
+        self.specs, self.watcher = specs, watcher
+        self.speculations = {
+            name: speculation_of(spec, 1, lookup=options.lookup, mode=options.mode)
+            for name, spec in specs.items()
+        }
+        if SELF in options.drafts:
             raise UsageError(
-                f"`{specs[name]}` cannot be replayed: only a server that drafts with it shows it",
-                hint=LEAVE_OUT,
+                "the target cannot draft for itself on a serving engine",
+                hint="that control is the built-in decoder's; leave `self` out",
             )
-    if serving.server is None:
-        _check_starts(options, serving, list(speculations.values()), watcher)
-    device = device_of(options.device)
-    threads = set_threads(options.threads)
-    watcher.note(f"device: {device_words(device)}", always=True)
-    # Replays are not timed, so no level needs a kernel.
-    build = Build(dtype_of(options.dtype, device), "none", device, simulate=True)
-    server, baseline = _connected(options, serving)
-    facts = server.facts() if server is not None else None
-    engine = facts.engine if facts is not None else serving.engine
-    assert engine is not None
-    held = replace(options.traffic, constraints=SERVERS[engine].constraints)
-    options = replace(options, traffic=held)
-    traffic = read_requests(options, watcher)
-    target = target_of(options, serving, server, facts, watcher)
-    prompts, summary = render(options, traffic, target.text, target.context)
-    sent, rows = len(prompts) * options.samples, traffic.summary.rows
-    if serving.arrivals == "log" and sent < rows:
-        watcher.note(
-            f"{sent} requests are sent for the log's {rows} rows: {sent / rows:.0%} of its load "
-            f"(--time-scale {rows / sent:.3g} makes up for it)",
-            always=True,
+        for quant in options.quants:
+            check_level(quant, "cpu", simulate=True)
+        for name, speculation in self.speculations.items():
+            if self.serving.server is not None and not DRAFT_KINDS[speculation.method].replayed:
+                raise UsageError(
+                    f"`{specs[name]}` cannot be replayed: only a server that drafts with it shows "
+                    "it",
+                    hint=LEAVE_OUT,
+                )
+        if self.serving.server is None:
+            self._check_starts()
+        device = device_of(options.device)
+        self.threads = set_threads(options.threads)
+        watcher.note(f"device: {device_words(device)}", always=True)
+        # Replays are not timed, so no level needs a kernel.
+        self.build = Build(dtype_of(options.dtype, device), "none", device, simulate=True)
+        self.server, self.baseline = self._connected()
+        self.facts = self.server.facts() if self.server is not None else None
+        engine = self.facts.engine if self.facts is not None else self.serving.engine
+        assert engine is not None
+        self.engine = engine
+        held = replace(options.traffic, constraints=SERVERS[engine].constraints)
+        self.options = replace(options, traffic=held)
+        self.may_draft = self.server is not None
+
+    def _check_starts(self) -> None:
+        """Check models and drafting before any server is started; a user's command may see other
+        files. Raises: ModelError, EngineError, UsageError.
+        """
+        options, serving, speculations = self.options, self.serving, self.speculations.values()
+        assert serving.engine is not None
+        engine = ENGINES[serving.engine]
+        if engine.converter and not options.target.endswith(".gguf"):
+            raise ModelError(
+                f"{engine.name} serves .gguf files, and `{options.target}` is not one",
+                hint=f"give the target's .gguf file, which {engine.converter} makes, and with "
+                "--tokenizer what it was made from",
+            )
+        plain = ServerStart(
+            serving.engine,
+            options.target,
+            args=serving.args,
+            command=serving.command,
+            stop_command=serving.stop_command,
         )
-    arrivals = None
-    if serving.arrivals != "closed":  # when each request is sent, at the log's own speed
-        times = arrival_times(
-            [PromptSample(prompt, 0) for prompt in prompts], serving, options.traffic.seed
-        )
-        at = sorted((key, round(t * serving.time_scale, 6)) for key, t in times.items())
-        arrivals = keyed_hash(options.traffic.key, repr(at).encode())
-    models = [specs[name] for name, each in speculations.items() if each.method == "draft-model"]
-    if models and not target.configured:
-        raise UsageError(
-            f"`{models[0]}` cannot be replayed: the served model is not named",
-            hint="name it with --target: its configuration and tokenizer are enough",
-        )
-    no_states = None
-    kinds = ((name, DRAFT_KINDS[each.method]) for name, each in speculations.items())
-    if heads := [specs[name] for name, kind in kinds if kind.replayed and kind.reads_states]:
-        no_states = _no_states(options, build)
-        if no_states and server is not None:
+        launch(plain, HOST, 0)
+        for speculation in speculations:
+            # Replay works in any mode; no server drafts for it.
+            mode = speculation.mode if options.most_ks else DraftingMode.GREEDY
+            for k in options.ks:
+                launch(replace(plain, speculation=replace(speculation, k=k, mode=mode)), HOST, 0)
+        models = [("--target", options.target, "")]
+        models += [("--drafts", d.model, d.method) for d in speculations if d.model]
+        for flag, spec, method in models:
+            replayed_here, is_head = method == "draft-model", method not in ("", "draft-model")
+            source = ModelSource(spec)
+            if source.local or source.on_hub:
+                continue
+            if serving.command is not None and not replayed_here:
+                self.watcher.note(
+                    f"{flag}: no model at `{spec}` here; --engine-command has to find it"
+                )
+                continue
+            what = f"no head at `{method}:{spec}`" if is_head else f"no model at `{spec}`"
+            hint = WHERE_HEADS_ARE if is_head else _MODELS
+            hint = "give a .gguf file" if engine.converter and not replayed_here else hint
+            raise ModelError(f"{flag}: {what}", hint=or_beside(spec, hint))
+
+    def _connected(self) -> tuple[Server | None, Server | None]:
+        """The user's server and the one without speculation, if they are given.
+
+        Raises:
+            EngineError: one does not answer or takes too few requests at a time, or the two differ
+                in model or engine.
+        """
+        options, serving = self.options, self.serving
+        if serving.server is None:
+            return None, None
+        server = connect(serving.server, serving.engine, target=options.target)
+        ours = server.facts()
+        _check_concurrency(server, ours, options)
+        if serving.baseline is None:
+            return server, None
+        baseline = connect(serving.baseline, serving.engine, target=options.target)
+        theirs = baseline.facts()
+        _check_concurrency(baseline, theirs, options)
+        for what, one, other in (
+            ("engine", ours.engine, theirs.engine),
+            ("version", ours.version, theirs.version),
+            ("model", ours.model, theirs.model),
+            *((name, ours.settings.get(name), theirs.settings.get(name)) for name in _OF_WEIGHTS),
+        ):
+            if one != other and (what not in _OF_WEIGHTS or None not in (one, other)):
+                raise EngineError(
+                    f"the two servers differ in more than their drafting: {what} {one} and {other}",
+                    hint="--baseline-server is the same engine and model without speculation",
+                )
+        if theirs.method not in (None, "none"):
+            raise EngineError(
+                f"the server at --baseline-server drafts itself ({theirs.method})",
+                hint="start it without speculation"
+                + (", or exchange the two addresses" if ours.method in (None, "none") else ""),
+            )
+        return server, baseline
+
+    def read_target(self) -> tuple[PromptMaker, int]:
+        """What makes its prompts, and its context length: from the model that the user names or
+        else from its server.
+
+        Raises:
+            EngineError: its context length is unknown, or its tokenizer is not the server's.
+            ModelError: there is no such tokenizer, or the model does not write text.
+        """
+        options, server, facts = self.options, self.server, self.facts
+        if facts is not None and facts.model and options.target:
+            served, named = short_name(facts.model), short_name(options.target)
+            if served != named:
+                self.watcher.note(f"the server calls its model {served}: it is taken to be {named}")
+        spec = self.serving.tokenizer or options.target
+        self.name = options.target or (facts and (facts.model or facts.engine)) or ""
+        self.target = source = ModelSource(spec or self.name, options.trust)
+        if spec and server is not None:
+            try:
+                theirs = server.tokenize(PROBE)
+            except EngineError:
+                self.watcher.note(
+                    "the server does not tokenize texts, so its tokenizer was not compared"
+                )
+            else:
+                ours: list[int] = source.tokenizer(PROBE, add_special_tokens=False)["input_ids"]
+                if theirs[-len(ours) :] != ours:
+                    raise EngineError(
+                        f"the tokenizer of `{source.name}` is not the server's",
+                        hint="give --target or --tokenizer of the model that is served",
+                    )
+        self.configured = False  # whether its configuration is at hand, not only a tokenizer
+        if spec:
+            with contextlib.suppress(ModelError):
+                self.configured = source.config is not None
+        if self.configured:
+            check_writes(source)
+        lengths = [
+            facts.context_length if facts else None,
+            context_length_of(source) if self.configured else None,
+        ]
+        context = min((length for length in lengths if length is not None), default=None)
+        if context is None:
+            if spec:
+                _ = source.tokenizer  # where nothing can be read, the reason
+            raise EngineError(
+                "neither the server nor its model states a context length",
+                hint="give --tokenizer a folder of the target that holds config.json too",
+            )
+        self.context, self.ids = context, sys.maxsize  # every token id is below
+        if not spec:
+            assert server is not None
+            self.text: PromptMaker = ServerText(server)
+        else:
+            rows = rows_of(source) if self.configured else None
+            self.ids = rows or len(source.tokenizer) + _PADDING
+            hint = _TEMPLATE_OF_STARTED if server is None else _TEMPLATE_OF_RUNNING
+            self.text = TargetText(source, hint)
+        return self.text, context
+
+    def replays_over(self, prompts: Sequence[Prompt], rows: int) -> Serving:
+        """The engine whose answers drafts are replayed over; `rows` are those of the log.
+
+        Raises:
+            TrafficError: the log does not say when its requests came.
+            UsageError: a draft cannot be replayed here.
+        """
+        options, serving = self.options, self.serving
+        sent = len(prompts) * options.samples
+        if serving.arrivals == "log" and sent < rows:
+            self.watcher.note(
+                f"{sent} requests are sent for the log's {rows} rows: {sent / rows:.0%} of its "
+                f"load (--time-scale {rows / sent:.3g} makes up for it)",
+                always=True,
+            )
+        self.arrivals = None
+        if serving.arrivals != "closed":  # when each request is sent, at the log's own speed
+            samples = [PromptSample(prompt, 0) for prompt in prompts]
+            times = arrival_times(samples, serving, options.traffic.seed)
+            at = sorted((key, round(t * serving.time_scale, 6)) for key, t in times.items())
+            self.arrivals = keyed_hash(options.traffic.key, repr(at).encode())
+        drafting = [
+            (self.specs[name], DRAFT_KINDS[each.method]) for name, each in self.speculations.items()
+        ]
+        models = [spec for spec, kind in drafting if kind.method == "draft-model"]
+        if models and not self.configured:
+            raise UsageError(
+                f"`{models[0]}` cannot be replayed: the served model is not named",
+                hint="name it with --target: its configuration and tokenizer are enough",
+            )
+        heads = [spec for spec, kind in drafting if kind.replayed and kind.reads_states]
+        no_states = self._no_states() if heads else None
+        if no_states and self.server is not None:
             raise UsageError(f"`{heads[0]}` cannot be replayed: {no_states}", hint=LEAVE_OUT)
-    over = Serving(engine, running=server is not None, no_states=no_states, note=watcher.note)
-    pairing = Pairing(target.source, counts_of(prompts), summary.chats > 0, over)
-    checked = check_drafts(options, specs, pairing)
-    candidates = checked.candidates
-    if not candidates and (server is None or checked.refusals):
-        raise checked.no_draft
-    # How the engine drafts when it has to translate tokens, and why it is not started with some.
-    levels, refusals = {}, dict[str, str]()
-    for name, source in checked.sources.items():
-        method = speculations[name].method
-        if method == "draft-model" and needs_translation(target.source, source):
-            speculations[name] = replace(speculations[name], translated=True)
-        if refusal := SERVED[method].refused_by(engine, target.source, source):
-            refusals[name] = refusal
-    for candidate in candidates:
-        level = _level_served(engine, speculations[candidate.draft], candidate.quant)
-        refusal = refusals.get(candidate.draft)
-        if level is not None and refusal is None:
-            levels[candidate] = level
-        elif server is None:
-            why = refusal or "it does not serve it at this level"
-            watcher.note(f"{candidate} is replayed only, not started on {engine}: {why}")
-    if options.controls and (server is None or options.drafts):
-        speculations.setdefault(LOOKUP, speculation_of(LOOKUP, 1, lookup=options.lookup))
-        candidates.setdefault(Candidate(draft=LOOKUP))
-    # Prompts outside the sample, for warming up.
-    sampled = {prompt.request.id for prompt in prompts}
-    others = load(TrafficQuery("suite:completion", options.traffic.key)).requests
-    outside = [request for request in others if request.id not in sampled]
-    outside = outside or [Request(id="", source="", prompt=PROBE)]
-    rendered = (target.text.prompt(request, 1, target.context) for request in outside)
-    longest = max(len(prompt.tokens) + prompt.limit for prompt in prompts)
-    rounded = math.ceil((longest + _CONTEXT_SLACK) / _CONTEXT_STEP) * _CONTEXT_STEP
-    servers = Servers(
-        engine=engine,
-        options=options,
-        serving=serving,
-        target=ServedTarget(target.context),
-        speculations=speculations,
-        levels=levels,
-        warm_up=tuple(prompt.tokens for prompt in rendered if prompt is not None),
-        context_length=min(rounded, target.context),
-        given=server,
-        facts=facts,
-        baseline=baseline,
-        ids=target.ids,
-    )
-    fewest = servers.minimum_k(Candidate(draft=LOOKUP))
-    if Candidate(draft=LOOKUP) in levels and server is None and min(options.ks) < fewest:
-        too_short = ENGINES[engine].too_short(fewest)
-        watcher.note(f"ngram is not started below k = {fewest}: {too_short}")
-    if server is not None:
-        servers, candidates, stated = find_drafting(servers, server, candidates, prompts, watcher)
-        if not candidates:
-            raise UsageError(
-                f"the server at {server.url} does not draft, and no draft is given",
-                hint="give a server that speculates; a sweep can replay --drafts over this one",
+        return Serving(self.engine, self.server is not None, no_states, self.watcher.note)
+
+    def _no_states(self) -> str | None:
+        """Why the target's states along its answers cannot be computed here; None if they can."""
+        source = ModelSource(self.options.target, self.options.trust)
+        if not self.options.target or not (source.local or source.on_hub):
+            return "--target names no weights on this machine, and it reads the target's states"
+        try:
+            source.check_weights()
+            needed = source.skeleton.num_parameters() * self.build.dtype.itemsize
+        except ModelError as error:
+            return error.message
+        if needed <= (free := memory_free(self.build.device)):
+            return None
+        return f"the target takes {format_size(needed)} here, and {format_size(free)} are free"
+
+    def candidates(
+        self,
+        checked: dict[Candidate, None],
+        sources: Mapping[str, ModelSource],
+        prompts: Sequence[Prompt],
+    ) -> tuple[Candidate, ...]:
+        """The candidates, among them what a running server drafts with; finds the `servers`.
+
+        Raises:
+            UsageError: the server does not draft, and no draft is given.
+            EngineError: how the server drafts remains unknown.
+        """
+        options, engine, candidates = self.options, self.engine, dict(checked)
+        # How the engine drafts when it has to translate tokens, and why it is not started with
+        # some.
+        speculations, levels = self.speculations, dict[Candidate, str]()
+        refusals = dict[str, str]()
+        for name, source in sources.items():
+            method = speculations[name].method
+            if method == "draft-model" and needs_translation(self.target, source):
+                speculations[name] = replace(speculations[name], translated=True)
+            if refusal := SERVED[method].refused_by(engine, self.target, source):
+                refusals[name] = refusal
+        for candidate in candidates:
+            level = _level_served(engine, speculations[candidate.draft], candidate.quant)
+            why = refusals.get(candidate.draft)
+            if level is not None and why is None:
+                levels[candidate] = level
+            elif self.server is None:
+                why = why or "it does not serve it at this level"
+                self.watcher.note(f"{candidate} is replayed only, not started on {engine}: {why}")
+        if options.controls and (self.server is None or options.drafts):
+            speculations.setdefault(LOOKUP, speculation_of(LOOKUP, 1, lookup=options.lookup))
+            candidates.setdefault(Candidate(draft=LOOKUP))
+        # Prompts outside the sample, for warming up.
+        sampled = {prompt.request.id for prompt in prompts}
+        others = load(TrafficQuery("suite:completion", options.traffic.key)).requests
+        outside = [request for request in others if request.id not in sampled]
+        outside = outside or [Request(id="", source="", prompt=PROBE)]
+        rendered = (self.text.prompt(request, 1, self.context) for request in outside)
+        longest = max(len(prompt.tokens) + prompt.limit for prompt in prompts)
+        rounded = math.ceil((longest + _CONTEXT_SLACK) / _CONTEXT_STEP) * _CONTEXT_STEP
+        servers = Servers(
+            engine=engine,
+            options=options,
+            serving=self.serving,
+            target=ServedTarget(self.context),
+            speculations=speculations,
+            levels=levels,
+            warm_up=tuple(prompt.tokens for prompt in rendered if prompt is not None),
+            context_length=min(rounded, self.context),
+            given=self.server,
+            facts=self.facts,
+            baseline=self.baseline,
+            ids=self.ids,
+        )
+        fewest = servers.minimum_k(Candidate(draft=LOOKUP))
+        if Candidate(draft=LOOKUP) in levels and self.server is None and min(options.ks) < fewest:
+            too_short = ENGINES[engine].too_short(fewest)
+            self.watcher.note(f"ngram is not started below k = {fewest}: {too_short}")
+        if self.server is not None:
+            servers, candidates, stated = find_drafting(
+                servers, self.server, candidates, prompts, self.watcher
             )
-        specs = stated | specs
-    if servers.drafting is not None:
-        # Drafts are replayed at the k's asked for; the server's own is the one that is decided on.
-        options = replace(options, ks=tuple(sorted({*options.ks, servers.drafting.k})))
-        servers = replace(servers, options=options)
-    # How many requests the server answers at once with --arrivals; None: the engine's default, or
-    # unknown for a running server.
-    max_concurrency = None
-    if serving.arrivals != "closed" and facts is not None:
-        max_concurrency = _max_concurrency_of(facts)
-    elif serving.arrivals != "closed":
-        needed = DEFAULT_CONCURRENCY if ENGINES[engine].shares_context else None
-        max_concurrency = serving.max_concurrency or needed
-    whose = "started side by side" if serving.side_by_side else "started"
-    if server is not None:
-        whose = "given" if serving.baseline is None else "given with a baseline"
-    raw = (speculation.raw for speculation in speculations.values() if speculation.raw is not None)
-    question = msgspec.structs.replace(
-        question_of(options, traffic, build),
-        target=portable(target.name),
-        engine=engine,
-        engine_args=_without_values(serving.args, options.traffic.key),
-        arrivals=serving.arrivals,
-        arrivals_digest=arrivals,
-        servers=whose,
-        engine_command=_without_values(serving.command or "", options.traffic.key),
-        spec_files=tuple(hidden_in(portable(json.dumps(each, sort_keys=True))) for each in raw),
-        time_scale=serving.time_scale,
-        tokenizer=portable(serving.tokenizer or ""),
-        max_concurrency=max_concurrency,
-        replay="local",
-    )
-    prepared = Prepared(
-        options,
-        target.source,
-        drafts=checked.sources,
-        candidates=tuple(candidates),
-        failures=tuple(checked.failures),
-        caveats=checked.caveats,
-        prompts=prompts,
-        traffic=summary,
-        manifest=manifest_of(
-            options, command, question, traffic_facts(traffic, summary), threads, specs
-        ),
-        build=build,
-        servers=servers,
-    )
-    check_side_by_side(prepared, servers)
-    return prepared
+            if not candidates:
+                raise UsageError(
+                    f"the server at {self.server.url} does not draft, and no draft is given",
+                    hint="give a server that speculates; a sweep can replay --drafts over this one",
+                )
+            self.specs = stated | self.specs
+        if servers.drafting is not None:
+            # Drafts are replayed at the k's asked for; the server's own is the one that is decided
+            # on.
+            self.options = replace(options, ks=tuple(sorted({*options.ks, servers.drafting.k})))
+            servers = replace(servers, options=self.options)
+        self.servers = servers
+        return tuple(candidates)
+
+    def question(self, question: Question) -> Question:
+        """The question with what an engine adds to it."""
+        serving, key = self.serving, self.options.traffic.key
+        # How many requests the server answers at once with --arrivals; None: the engine's default,
+        # or unknown for a running server.
+        max_concurrency = None
+        if serving.arrivals != "closed" and self.facts is not None:
+            max_concurrency = _max_concurrency_of(self.facts)
+        elif serving.arrivals != "closed":
+            needed = DEFAULT_CONCURRENCY if ENGINES[self.engine].shares_context else None
+            max_concurrency = serving.max_concurrency or needed
+        whose = "started side by side" if serving.side_by_side else "started"
+        if self.server is not None:
+            whose = "given" if serving.baseline is None else "given with a baseline"
+        raw = (each.raw for each in self.speculations.values() if each.raw is not None)
+        return msgspec.structs.replace(
+            question,
+            target=portable(self.name),
+            engine=self.engine,
+            engine_args=_without_values(serving.args, key),
+            arrivals=serving.arrivals,
+            arrivals_digest=self.arrivals,
+            servers=whose,
+            engine_command=_without_values(serving.command or "", key),
+            spec_files=tuple(hidden_in(portable(json.dumps(each, sort_keys=True))) for each in raw),
+            time_scale=serving.time_scale,
+            tokenizer=portable(serving.tokenizer or ""),
+            max_concurrency=max_concurrency,
+            replay="local",
+        )
 
 
 def _without_values(text: str, key: bytes) -> str:
@@ -270,96 +430,6 @@ def _without_values(text: str, key: bytes) -> str:
     """
     form = " ".join(form_of(shlex.split(text)))
     return f"{form} ({keyed_hash(key, text.encode())})" if text else ""
-
-
-def _check_starts(
-    options: SweepOptions,
-    serving: ServingOptions,
-    speculations: Sequence[Speculation],
-    watcher: Watcher,
-) -> None:
-    """Check models and drafting before any server is started. A user's command may see other files.
-
-    Raises:
-        ModelError: a model is missing, or not of a kind that the engine serves.
-        EngineError: the engine lacks a method of drafting.
-        UsageError: it cannot draft in this mode, or as a `spec:FILE.json` says; or the command or
-            its arguments cannot be used as they are.
-    """
-    assert serving.engine is not None
-    engine = ENGINES[serving.engine]
-    if engine.converter and not options.target.endswith(".gguf"):
-        raise ModelError(
-            f"{engine.name} serves .gguf files, and `{options.target}` is not one",
-            hint=f"give the target's .gguf file, which {engine.converter} makes, and with "
-            "--tokenizer what it was made from",
-        )
-    plain = ServerStart(
-        serving.engine,
-        options.target,
-        args=serving.args,
-        command=serving.command,
-        stop_command=serving.stop_command,
-    )
-    launch(plain, HOST, 0)
-    for speculation in speculations:
-        # Replay works in any mode; no server drafts for it.
-        mode = speculation.mode if options.most_ks else DraftingMode.GREEDY
-        for k in options.ks:
-            launch(replace(plain, speculation=replace(speculation, k=k, mode=mode)), HOST, 0)
-    models = [("--target", options.target, "")]
-    models += [("--drafts", d.model, d.method) for d in speculations if d.model]
-    for flag, spec, method in models:
-        replayed_here, is_head = method == "draft-model", method not in ("", "draft-model")
-        source = ModelSource(spec)
-        if source.local or source.on_hub:
-            continue
-        if serving.command is not None and not replayed_here:
-            watcher.note(f"{flag}: no model at `{spec}` here; --engine-command has to find it")
-            continue
-        what = f"no head at `{method}:{spec}`" if is_head else f"no model at `{spec}`"
-        hint = WHERE_HEADS_ARE if is_head else _MODELS
-        hint = "give a .gguf file" if engine.converter and not replayed_here else hint
-        raise ModelError(f"{flag}: {what}", hint=or_beside(spec, hint))
-
-
-def _connected(
-    options: SweepOptions, serving: ServingOptions
-) -> tuple[Server | None, Server | None]:
-    """The user's server and the one without speculation, if they are given.
-
-    Raises:
-        EngineError: one does not answer or takes too few requests at a time, or the two differ in
-            model or engine.
-    """
-    if serving.server is None:
-        return None, None
-    server = connect(serving.server, serving.engine, target=options.target)
-    ours = server.facts()
-    _check_concurrency(server, ours, options)
-    if serving.baseline is None:
-        return server, None
-    baseline = connect(serving.baseline, serving.engine, target=options.target)
-    theirs = baseline.facts()
-    _check_concurrency(baseline, theirs, options)
-    for what, one, other in (
-        ("engine", ours.engine, theirs.engine),
-        ("version", ours.version, theirs.version),
-        ("model", ours.model, theirs.model),
-        *((name, ours.settings.get(name), theirs.settings.get(name)) for name in _OF_WEIGHTS),
-    ):
-        if one != other and (what not in _OF_WEIGHTS or None not in (one, other)):
-            raise EngineError(
-                f"the two servers differ in more than their drafting: {what} {one} and {other}",
-                hint="--baseline-server is the same engine and model without speculation",
-            )
-    if theirs.method not in (None, "none"):
-        raise EngineError(
-            f"the server at --baseline-server drafts itself ({theirs.method})",
-            hint="start it without speculation"
-            + (", or exchange the two addresses" if ours.method in (None, "none") else ""),
-        )
-    return server, baseline
 
 
 def _check_concurrency(server: Server, facts: ServerFacts, options: SweepOptions) -> None:
@@ -393,84 +463,6 @@ def _level_served(engine: str, speculation: Speculation, level: str) -> str | No
         # A converted file is served at the level that it is stored at.
         return as_stored if (speculation.model or "").endswith(".gguf") else None
     return level if level in known.quantizes else as_stored
-
-
-@dataclass(frozen=True)
-class EngineTarget:
-    """A target that is not loaded: `configured` says whether its configuration is at hand, not only
-    a tokenizer, `ids` is an upper bound on token ids.
-    """
-
-    name: str
-    source: ModelSource
-    text: PromptMaker
-    configured: bool
-    context: int
-    ids: int = sys.maxsize
-
-
-def target_of(
-    options: SweepOptions,
-    serving: ServingOptions,
-    server: Server | None,
-    facts: ServerFacts | None,
-    watcher: Watcher,
-) -> EngineTarget:
-    """The target, from the model that the user names or else from its server.
-
-    Raises:
-        EngineError: its context length is unknown, or its tokenizer is not the server's.
-        ModelError: there is no such tokenizer, or the model does not write text.
-    """
-    if facts is not None and facts.model and options.target:
-        served, named = short_name(facts.model), short_name(options.target)
-        if served != named:
-            watcher.note(f"the server calls its model {served}: it is taken to be {named}")
-    spec = serving.tokenizer or options.target
-    name = options.target or (facts and (facts.model or facts.engine)) or ""
-    source = ModelSource(spec or name, options.trust)
-    if spec and server is not None:
-        try:
-            theirs = server.tokenize(PROBE)
-        except EngineError:
-            watcher.note("the server does not tokenize texts, so its tokenizer was not compared")
-        else:
-            ours: list[int] = source.tokenizer(PROBE, add_special_tokens=False)["input_ids"]
-            if theirs[-len(ours) :] != ours:
-                raise EngineError(
-                    f"the tokenizer of `{source.name}` is not the server's",
-                    hint="give --target or --tokenizer of the model that is served",
-                )
-    configured = False
-    if spec:
-        with contextlib.suppress(ModelError):
-            configured = source.config is not None
-    if configured:
-        check_writes(source)
-    lengths = [
-        facts.context_length if facts else None,
-        context_length_of(source) if configured else None,
-    ]
-    context = min((length for length in lengths if length is not None), default=None)
-    if context is None:
-        if spec:
-            _ = source.tokenizer  # where nothing can be read, the reason
-        raise EngineError(
-            "neither the server nor its model states a context length",
-            hint="give --tokenizer a folder of the target that holds config.json too",
-        )
-    if not spec:
-        assert server is not None
-        return EngineTarget(name, source, ServerText(server), configured, context)
-    rows = rows_of(source) if configured else None
-    return EngineTarget(
-        name,
-        source,
-        TargetText(source, _TEMPLATE_OF_STARTED if server is None else _TEMPLATE_OF_RUNNING),
-        configured,
-        context,
-        ids=rows or len(source.tokenizer) + _PADDING,
-    )
 
 
 @dataclass(frozen=True)
@@ -512,18 +504,3 @@ class ServerText:
     def shown(self, tokens: Sequence[int]) -> str | None:
         """None, since not every server says what ids mean."""
         return None
-
-
-def _no_states(options: SweepOptions, build: Build) -> str | None:
-    """Why the target's states along its answers cannot be computed here; None if they can."""
-    source = ModelSource(options.target, options.trust)
-    if not options.target or not (source.local or source.on_hub):
-        return "--target names no weights on this machine, and it reads the target's states"
-    try:
-        source.check_weights()
-        needed = source.skeleton.num_parameters() * build.dtype.itemsize
-    except ModelError as error:
-        return error.message
-    if needed <= (free := memory_free(build.device)):
-        return None
-    return f"the target takes {format_size(needed)} here, and {format_size(free)} are free"

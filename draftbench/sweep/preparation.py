@@ -10,28 +10,19 @@ import time
 import uuid
 from array import array
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from importlib.util import find_spec
 from itertools import chain
 from pathlib import Path
 from types import MappingProxyType
-from typing import Protocol
 
 import msgspec
-import torch
 
 import draftbench
 from draftbench.decoder.device import (
     card_names,
-    device_of,
-    device_words,
-    dtype_of,
-    environment_threads,
-    set_threads,
 )
 from draftbench.drafts.built_in import SERVED, WITH_WEIGHTS
-from draftbench.drafts.heads.config import checkpoint_of
 from draftbench.drafts.kinds import draft_name, kind_of, parsed
 from draftbench.drafts.loading import Pairing
 from draftbench.engines.secrets import without_values
@@ -43,18 +34,13 @@ from draftbench.errors import (
     TrafficError,
     UsageError,
 )
-from draftbench.hub import names_model
-from draftbench.measure.prompts import LostAnswerError, Prompt, TargetText
-from draftbench.models.compatibility import check_writes, context_length_of
+from draftbench.measure.prompts import LostAnswerError, Prompt, PromptMaker
 from draftbench.models.prequantized import stored_level
-from draftbench.models.quantize import Build, check_level
+from draftbench.models.quantize import Build
 from draftbench.models.source import ModelSource
 from draftbench.records import (
-    LOOKUP,
     SELF,
     Candidate,
-    DraftingMode,
-    Environment,
     Failure,
     Request,
 )
@@ -65,144 +51,54 @@ from draftbench.run_folder.manifest import (
     Manifest,
     Question,
     TrafficFacts,
-    cores_here,
     environment,
     portable,
 )
+from draftbench.sweep.decoder_prepare import BuiltInDecoder
+from draftbench.sweep.engine_prepare import ServingEngine
 from draftbench.sweep.failures import failure, known_error
 from draftbench.sweep.options import SweepOptions, Watcher
 from draftbench.sweep.prepared import Prepared
+from draftbench.sweep.work import check_side_by_side
 from draftbench.traffic import Traffic, load
 from draftbench.traffic.summary import TrafficSummary, first_request
 
 DEFAULT_LIMIT = 256
 
 
-class PromptMaker(Protocol):
-    """Turns requests into token ids: `measure.prompts.TargetText`, or a server."""
-
-    def prompt(self, request: Request, limit: int, context_length: int) -> Prompt | None: ...
-
-    def answer(self, request: Request) -> list[int]: ...
-
-    def shown(self, tokens: Sequence[int]) -> str | None: ...
-
-
-def prepare_models(options: SweepOptions, command: str, watcher: Watcher) -> Prepared:
-    """Prepare a sweep of the built-in decoder.
+def prepare(options: SweepOptions, command: str, watcher: Watcher) -> Prepared:
+    """Prepare a sweep of the built-in decoder or of a serving engine.
 
     Raises:
         DraftbenchError: nothing could be measured, or the input cannot be used.
     """
-    device = device_of(options.device)
-    _check_cards(options, device, watcher)
-    machine: Environment | None = None
-    if options.cluster:
-        if find_spec("ray") is None:
-            raise UsageError(
-                f"--workers {options.cluster} needs Ray, which is not installed",
-                hint="pip install 'ray[client]', in the version of the cluster's nodes",
-            )
-        from draftbench.sweep.ray_cluster import workers_of
-
-        cluster, threads, machine = workers_of(options, device, watcher)
-        options = replace(options, workers=cluster, threads=threads)
-    usual, workers = environment_threads(), options.worker_count
-    each = max(1, cores_here() // workers) if workers > 1 and device == "cpu" else None
-    threads = set_threads(options.threads or usual or each)
-    watcher.note(f"device: {device_words(device)}", always=True)
-    if options.threads is None and (usual or each):
-        reason = "from OMP_NUM_THREADS" if usual else f"for each of {workers} workers"
-        watcher.note(f"CPU threads: {threads}, {reason}; --threads sets another number")
-    build = Build(
-        dtype_of(options.dtype, device),
-        options.target_quant,
-        device,
-        simulate=options.simulate_quant,
-        two_layouts=not options.one_layout,
-    )
-    target = ModelSource(options.target, options.trust)
+    # 1. Options, as this machine, the cluster or the engine allows them.
     specs = specs_of(options)
-    drafting = [spec for spec in specs.values() if spec not in (LOOKUP, SELF)]
-    models = [spec for spec in drafting if not kind_of(spec).parts(spec)]
-    for spec in drafting:
-        (_, model), kind = parsed(spec), kind_of(spec)
-        if not kind.built_in:
-            folder = "" if model else f"; a folder of this name is ./{spec}"
-            raise UsageError(
-                f"`{spec}`: only a serving engine can draft this way",
-                hint=f"name it with --engine{folder}",
-            )
-        if not kind.samples and options.mode is not DraftingMode.GREEDY:
-            raise UsageError(
-                f"`{spec}`: the built-in decoder drafts greedily with {kind.noun}",
-                hint=f"leave `--mode` out, or leave the {kind.noun.removeprefix('a ')} out",
-            )
-    for spec in (options.target, *(spec for spec in models if parsed(spec)[1])):
-        checkpoint_of(spec, options.trust)
-    traffic = read_requests(options, watcher)
-    check_level(options.target_quant, device, simulate=options.simulate_quant)
-    refused: dict[str, ModelError] = {}  # by level
-    for level in options.quants:
-        try:
-            check_level(level, device, simulate=options.simulate_quant)
-        except ModelError as error:
-            refused[level] = error
-    if refused.keys() == set(options.quants):
-        raise refused[options.quants[0]]
-    for spec in filter(names_model, (options.target, *(parsed(spec)[1] for spec in models))):
-        watcher.note(f"{spec} is fetched from the model hub unless it is cached")
-    check_writes(target)
-    target.check_weights()
-    # Prompts come first, so that a fault of the target is not blamed on its drafts.
-    context = context_length_of(target)
-    if context is None:
-        raise ModelError(
-            f"`{target.name}` names no context length, as recurrent models do",
-            hint="choose a target whose layers keep keys and values",
-        )
-    prompts, summary = render(options, traffic, TargetText(target), context)
-    pairing = Pairing(target, counts_of(prompts), chats=summary.chats > 0)
-    checked = check_drafts(options, specs, pairing, refused)
-    if not checked.candidates:
-        raise checked.no_draft
-    if options.controls:
-        checked.candidates |= dict.fromkeys((Candidate(draft=LOOKUP), Candidate(draft=SELF)))
-    # The last timed pass may begin where the longest response ends, and a recorded pass writes as
-    # much again.
-    longest = max(len(prompt.tokens) + prompt.limit for prompt in prompts)
-    longest += 2 * (max(options.ks) + 1)
-    question = question_of(options, traffic, build)
-    manifest = manifest_of(
-        options, command, question, traffic_facts(traffic, summary), threads, specs
-    )
-    if machine is not None:
-        manifest = msgspec.structs.replace(manifest, environment=machine)
-    return Prepared(
-        options,
-        target,
-        drafts=checked.sources,
-        candidates=tuple(checked.candidates),
-        failures=tuple(checked.failures),
-        caveats=checked.caveats,
-        prompts=prompts,
-        traffic=summary,
-        manifest=manifest,
-        build=replace(build, longest=longest),
-    )
-
-
-def manifest_of(
-    options: SweepOptions,
-    command: str,
-    question: Question,
-    traffic: TrafficFacts,
-    threads: int,
-    specs: Mapping[str, str],
-) -> Manifest:
-    """The head of the run folder."""
+    runner = (ServingEngine if options.serving else BuiltInDecoder)(options, specs, watcher)
+    # 2. Traffic.
+    watcher.note(f"reading traffic from {options.traffic.source}")
+    if options.traffic.on_hub:
+        watcher.note("it is fetched from the dataset hub unless it is cached")
+    traffic = load(runner.options.traffic)
+    # 3. The target, before its drafts, so that its faults are not blamed on them.
+    text, context = runner.read_target()
+    # 4. Prompts.
+    prompts, summary = render(runner.options, traffic, text, context)
+    # 5. Drafts.
+    tokens = Counter(chain.from_iterable(p.logged or p.tokens for p in prompts))
+    engine = runner.replays_over(prompts, summary.rows)
+    pairing = Pairing(runner.target, tokens, summary.chats > 0, engine)
+    checked = check_drafts(runner.options, specs, pairing, runner.refused_levels)
+    if not checked.candidates and (checked.refusals or not runner.may_draft):
+        hint = "give --drafts a smaller model of the target's family, or `ngram` (no model)"
+        raise next(iter(checked.refusals), UsageError("no draft is given", hint=hint))
+    candidates = runner.candidates(checked.candidates, checked.sources, prompts)
+    # 6. The question, and the manifest around it.
+    options = runner.options
+    question = runner.question(question_of(options, traffic, runner.build))
     timing = f"cuda:{options.cards[0]}" if options.cards else question.device
-    return Manifest(
+    bad = {"bad row": traffic.bad} if traffic.bad else {}
+    manifest = Manifest(
         schema_version=SCHEMA_VERSION,
         draftbench=draftbench.__version__,
         created=time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
@@ -210,8 +106,17 @@ def manifest_of(
         command=portable(without_values(command) if options.serving else command),
         key_id=key_id(options.traffic.key),
         question=question,
-        traffic=traffic,
-        environment=environment(threads, card_names(timing)),
+        traffic=TrafficFacts(
+            form=summary.form,
+            rows=summary.rows,
+            requests=summary.requests,
+            merged=summary.merged,
+            dropped={**bad, **summary.left_out},
+            revision=traffic.revision,
+            constrained=summary.constrained,
+            chats=summary.chats,
+        ),
+        environment=runner.machine or environment(runner.threads, card_names(timing)),
         effort=Effort(
             measure=options.measure,
             measure_requests=options.measure_requests,
@@ -219,32 +124,23 @@ def manifest_of(
             sample=options.traffic.sample,
             processes=options.repeats,
         ),
-        specs={name: portable(spec) for name, spec in specs.items()},
+        specs={name: portable(spec) for name, spec in runner.specs.items()},
     )
-
-
-def _check_cards(options: SweepOptions, device: str, watcher: Watcher) -> None:
-    """Raise a UsageError if the workers cannot have the GPUs that --cards names."""
-    if options.cards is None:
-        return
-    if options.workers is not None:
-        raise UsageError(
-            "--cards with --workers", hint="leave --workers out: each card has one worker"
-        )
-    if device != "cuda":
-        raise UsageError(
-            f"--cards with the device `{device}`",
-            hint="it is for several NVIDIA GPUs; on a CPU, --workers 4 shares the work",
-        )
-    missing = [card for card in options.cards if card >= torch.cuda.device_count()]
-    if missing:
-        raise UsageError(
-            f"--cards: there is no GPU {missing[0]}",
-            hint=f"{torch.cuda.device_count()} are visible, numbered from 0",
-        )
-    names = [card_names(f"cuda:{card}") for card in options.cards]
-    if len(set(names)) > 1:
-        watcher.note(f"the GPUs differ: all times are taken on the {names[0]}", always=True)
+    prepared = Prepared(
+        options,
+        runner.target,
+        drafts=checked.sources,
+        candidates=candidates,
+        failures=tuple(checked.failures),
+        caveats=checked.caveats,
+        prompts=prompts,
+        traffic=summary,
+        manifest=manifest,
+        build=runner.build,
+        servers=runner.servers,
+    )
+    check_side_by_side(prepared)
+    return prepared
 
 
 def specs_of(options: SweepOptions) -> dict[str, str]:
@@ -266,18 +162,6 @@ def specs_of(options: SweepOptions) -> dict[str, str]:
     names = {spec: name for name, spec in specs.items()}
     together = {"+".join(names[part] for part in of): draft for draft, of in parts.items() if of}
     return specs | together
-
-
-def read_requests(options: SweepOptions, watcher: Watcher) -> Traffic:
-    """Read the requests.
-
-    Raises:
-        TrafficError: there is none.
-    """
-    watcher.note(f"reading traffic from {options.traffic.source}")
-    if options.traffic.on_hub:
-        watcher.note("it is fetched from the dataset hub unless it is cached")
-    return load(options.traffic)
 
 
 def render(
@@ -330,8 +214,9 @@ def render(
         raise TrafficError(many * (count > 1) + reasons, hint=firsts[0].hint)
     dropped.update({reason: len(errors) for reason, errors in refused.items()})
     if first is None:
+        reasons = "; ".join(f"{reason}: {count}" for reason, count in dropped.items())
         raise TrafficError(
-            f"no request can be replayed ({_listed(dropped)})",
+            f"no request can be replayed ({reasons})",
             hint="let the target answer itself: `--responses target`"
             if options.responses == "log"
             else f"the target reads {context} tokens: take shorter prompts, or another target",
@@ -351,30 +236,6 @@ def render(
     )
 
 
-def counts_of(prompts: Sequence[Prompt]) -> Mapping[int, float]:
-    """How often each of the target's tokens occurs in logged answers, or else in the prompts."""
-    return Counter(chain.from_iterable(p.logged or p.tokens for p in prompts))
-
-
-def traffic_facts(traffic: Traffic, summary: TrafficSummary) -> TrafficFacts:
-    """What the run folder keeps of the traffic."""
-    bad = {"bad row": traffic.bad} if traffic.bad else {}
-    return TrafficFacts(
-        form=summary.form,
-        rows=summary.rows,
-        requests=summary.requests,
-        merged=summary.merged,
-        dropped={**bad, **summary.left_out},
-        revision=traffic.revision,
-        constrained=summary.constrained,
-        chats=summary.chats,
-    )
-
-
-def _listed(reasons: Mapping[str, int]) -> str:
-    return "; ".join(f"{reason}: {count}" for reason, count in reasons.items())
-
-
 @dataclass
 class CheckedDrafts:
     """The drafts that can be measured, with sources and caveats by name; and the refused ones."""
@@ -384,12 +245,6 @@ class CheckedDrafts:
     candidates: dict[Candidate, None] = field(default_factory=dict)
     failures: list[Failure] = field(default_factory=list)
     refusals: list[DraftbenchError] = field(default_factory=list)
-
-    @property
-    def no_draft(self) -> DraftbenchError:
-        """Why there is no draft to measure."""
-        hint = "give --drafts a smaller model of the target's family, or `ngram` (no model)"
-        return next(iter(self.refusals), UsageError("no draft is given", hint=hint))
 
 
 def check_drafts(

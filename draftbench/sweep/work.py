@@ -332,11 +332,12 @@ def stages_on_engine(
             start = 0.0
 
 
-def check_side_by_side(prepared: Prepared, servers: Servers) -> None:
+def check_side_by_side(prepared: Prepared) -> None:
     """Raise a UsageError if two servers do not fit in this machine's memory, as far as their models
     can be counted and are not started elsewhere.
     """
-    if not servers.serving.side_by_side or servers.serving.command is not None:
+    servers = prepared.servers
+    if servers is None or not servers.serving.side_by_side or servers.serving.command is not None:
         return
     target, drafts = sheets_of(prepared)
     if target is None:

@@ -24,12 +24,12 @@ from draftbench.run_folder import run as run_folder
 from draftbench.run_folder.folder import PrivateText
 from draftbench.run_folder.manifest import environment
 from draftbench.run_folder.run import read_run
-from draftbench.sweep import pool, preparation, resume
+from draftbench.sweep import decoder_prepare, pool, resume
 from draftbench.sweep.failures import failure
 from draftbench.sweep.options import RayCluster, workers_named
 from draftbench.sweep.places import Here, WorkerDiedError
 from draftbench.sweep.pool import MOST_TRIES, Pool
-from draftbench.sweep.preparation import prepare_models
+from draftbench.sweep.preparation import prepare
 from draftbench.sweep.resume import Decoding, Timing
 
 
@@ -252,7 +252,7 @@ def test_a_machine_that_ends_every_worker_costs_no_candidate(crew):
 def on_cluster(monkeypatch):
     """Options of a sweep whose workers are on a cluster, which nothing is asked of."""
     of_node = RayCluster(None, workers=3, timing_node="node0")
-    monkeypatch.setattr(preparation, "find_spec", lambda name: True)
+    monkeypatch.setattr(decoder_prepare, "find_spec", lambda name: True)
     made = SimpleNamespace(workers_of=lambda options, *_: (of_node, 1, environment(1, None)))
     monkeypatch.setitem(sys.modules, "draftbench.sweep.ray_cluster", made)
     return {"workers": RayCluster(None), "measure": "all", "measure_requests": 2}
@@ -343,11 +343,11 @@ def test_other_workers_are_refused(text):
 
 def test_workers_share_the_cores(small, monkeypatch):
     monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
-    monkeypatch.setattr("draftbench.sweep.preparation.cores_here", lambda: 6)
+    monkeypatch.setattr("draftbench.sweep.decoder_prepare.cores_here", lambda: 6)
     prepared = small.prepared("ngram", threads=None, workers=3)
     assert prepared.manifest.environment.threads == 2
     assert any("2, for each of 3 workers" in note for note in small.notes)
-    prepare_models(small.prepared("ngram").options, "", small.notes)  # one thread again
+    prepare(small.prepared("ngram").options, "", small.notes)  # one thread again
 
 
 # Once, or always, it is ended by the kernel, leaving a process that holds its end of the pipe or

@@ -25,7 +25,7 @@ from draftbench.measure import trajectories
 from draftbench.records import Candidate
 from draftbench.run_folder.folder import PrivateText, RunFolder
 from draftbench.run_folder.run import read_run
-from draftbench.sweep import preparation
+from draftbench.sweep import decoder_prepare
 from draftbench.sweep.options import RayCluster
 from draftbench.traffic import TrafficQuery
 
@@ -38,7 +38,7 @@ ON_RAY = {"workers": CLUSTER, "measure": "replay", "requests": 24}
 
 
 def test_without_ray_it_is_said_how_to_install_it(small, monkeypatch):
-    monkeypatch.setattr(preparation, "find_spec", lambda name: None)
+    monkeypatch.setattr(decoder_prepare, "find_spec", lambda name: None)
     with pytest.raises(UsageError, match=r"^--workers ray needs Ray, which is not installed$"):
         small.prepared("ngram", workers=CLUSTER)
 
