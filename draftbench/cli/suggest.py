@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, get_args
 from draftbench.cli.check import CAN_WORK, own_draft_section
 from draftbench.cli.output import TextOutput, note, width
 from draftbench.drafts.kind import Method
-from draftbench.drafts.mtp.own_draft import own_draft_by_name, own_draft_of
+from draftbench.drafts.mtp.own_draft import own_draft_of
 from draftbench.errors import ModelError
 from draftbench.flags import target_flag
 from draftbench.hub import hub_answers, names_model
@@ -77,7 +77,7 @@ def _checked(target: str, rows: tuple[KnownPairing, ...]) -> Suggestion:
         note(paragraph(said, min(width(), SCREEN_COLUMNS)))
     # Nothing is fetched for a target without known drafts.
     reason = _unreadable(source) if drafts or source.local else None
-    own = own_draft_by_name(source.spec)
+    own = own_draft_of(source.spec)
     if drafts or source.local:
         with suppress(ModelError):
             own = own_draft_of(source.raw_config)

@@ -18,7 +18,7 @@ import torch
 from torch import Tensor, nn
 from transformers.cache_utils import Cache, DynamicLayer
 
-from draftbench.decoder.linear import layouts_of
+from draftbench.decoder.linear import runner_name
 from draftbench.decoder.quantized_linear import make_linear
 from draftbench.decoder.runner import HiddenStates, only_row
 
@@ -172,9 +172,8 @@ class TransformersRunner:
 
     @property
     def name(self) -> str:
-        how = layouts_of(self.modules())
-        how += ", rows one by one" * (not self._side_by_side)
-        return f"transformers forward ({self.dtype}, {self.device}{how})".replace("torch.", "")
+        alone = ", rows one by one" * (not self._side_by_side)
+        return runner_name("transformers forward", self, alone)
 
     def modules(self) -> Iterator[nn.Module]:
         return self.model.modules()  # type: ignore[no-any-return]

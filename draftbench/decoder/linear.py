@@ -17,7 +17,7 @@ import time
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable
 from functools import partial
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -309,10 +309,13 @@ def as_function(layer: nn.Module) -> Product:
     return getattr(layer, "product", layer)
 
 
-def layouts_of(layers: Iterable[nn.Module]) -> str:
-    """The part of a runner's name that says how its layers store and multiply their weights."""
-    held: set[str] = {getattr(layer, "layout", PACKED) for layer in layers}
-    return "".join(f", {layout}" for layout in sorted(held - {PACKED, IN_ROWS}))
+def runner_name(what: str, runner: Any, more: str = "") -> str:
+    """A runner's or head's name for reports: what it is, its type and device, and how its layers
+    store and multiply their weights.
+    """
+    held: set[str] = {getattr(layer, "layout", PACKED) for layer in runner.modules()}
+    how = "".join(f", {layout}" for layout in sorted(held - {PACKED, IN_ROWS}))
+    return f"{what} ({runner.dtype}, {runner.device}{how}{more})".replace("torch.", "")
 
 
 def padded_size(rows: int, least: int = 1) -> int:

@@ -28,7 +28,7 @@ from draftbench.decoder.cuda_graphs import (
     RecordingError,
 )
 from draftbench.decoder.device import has_triton
-from draftbench.decoder.linear import layouts_of
+from draftbench.decoder.linear import runner_name
 from draftbench.decoder.llama_model import LlamaModel
 from draftbench.decoder.quantized_linear import make_linear
 from draftbench.decoder.runner import HiddenStates, last_of_each, on_device, only_row
@@ -110,8 +110,7 @@ class LlamaRunner:
 
     @property
     def name(self) -> str:
-        how = layouts_of(self.modules()) + self._kernels
-        return f"draftbench ({self.dtype}, {self.device}{how})".replace("torch.", "")
+        return runner_name("draftbench", self, self._kernels)
 
     def modules(self) -> Iterator[nn.Module]:
         """Every linear layer."""

@@ -12,7 +12,8 @@ from scenes import with_fields
 from transformers import AutoModelForCausalLM, Glm4MoeForCausalLM
 
 from draftbench.drafts.check import check_models
-from draftbench.drafts.mtp.draft import check_mtp
+from draftbench.drafts.loading import Pairing
+from draftbench.drafts.mtp.draft import check
 from draftbench.errors import ModelError, PairError
 from draftbench.hub import Trust, split_revision
 from draftbench.models.source import ModelSource, end_tokens
@@ -228,10 +229,10 @@ def test_a_drafting_layer_trained_with_an_output_or_embedding_of_its_own_is_not_
     weights = load_file(file)
     save_file(weights | {name: weights[like].clone()}, file, metadata={"format": "pt"})
     source = ModelSource(str(folder))
-    assert check_mtp(source) == ()
+    assert check(source, Pairing(source, {}, chats=False)) == ()
     save_file(weights | {name: weights[like] + 1e-3}, file, metadata={"format": "pt"})
     with pytest.raises(PairError, match=f"its {name} is not the target's"):
-        check_mtp(source)
+        check(source, Pairing(source, {}, chats=False))
     with pytest.raises(ModelError, match=f"has a {name} that is not the target's"):
         source.load_mtp(None)
 

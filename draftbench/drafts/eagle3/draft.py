@@ -30,7 +30,7 @@ from draftbench.drafts.heads.config import (
     unfit,
 )
 from draftbench.drafts.heads.draft import HeadDraft
-from draftbench.drafts.loading import LEAVE_OUT, Loading, Pairing, Serving
+from draftbench.drafts.loading import LEAVE_OUT, Loading, Pairing
 from draftbench.engines.every import ENGINES
 from draftbench.errors import ModelError, PairError
 from draftbench.measure.replay import ServedTarget
@@ -55,18 +55,12 @@ _FLAGS = ("norm_before_residual", "norm_before_fc", "fc_norm", "norm_output")
 
 
 def check(source: ModelSource, pairing: Pairing) -> tuple[str, ...] | None:
-    """By its configuration and its tensors."""
-    if pairing.serving is None:
-        return check_eagle(pairing.target, source)
-    return _check_over_answers(source, pairing.target, pairing.serving)
-
-
-def _check_over_answers(
-    head: ModelSource, target: ModelSource, serving: Serving
-) -> tuple[str, ...] | None:
-    """The caveats of a head that is replayed here over an engine's answers; None if only the engine
-    can run it.
+    """By its configuration and its tensors. Over an engine's answers it is replayed here, unless
+    only the engine can run it.
     """
+    head, target, serving = source, pairing.target, pairing.serving
+    if serving is None:
+        return check_eagle(target, head)
     name, caveats, refusal = f"eagle3:{head.name}", tuple[str, ...](), None
     obstacle = serving.no_states
     try:

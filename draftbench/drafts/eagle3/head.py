@@ -19,7 +19,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from draftbench.decoder.attention import PIECE, LaterDepths, ManyRows, OneRow, Placement, Rotary
-from draftbench.decoder.linear import Product, as_function, layouts_of
+from draftbench.decoder.linear import Product, as_function, runner_name
 from draftbench.decoder.llama import SlabCache
 from draftbench.decoder.llama_model import rotary_tables
 from draftbench.decoder.runner import last_of_each, on_device, only_row
@@ -130,8 +130,7 @@ class EagleHead(Head):
 
     @property
     def name(self) -> str:
-        how = layouts_of(self.modules())
-        return f"draftbench ({self.dtype}, {self.device}{how})".replace("torch.", "")
+        return runner_name("draftbench", self)
 
     def modules(self) -> Iterator[nn.Module]:
         yield from self.linears

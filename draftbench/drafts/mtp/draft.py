@@ -19,11 +19,6 @@ from draftbench.models.source import ModelSource
 from draftbench.records import ModelFacts
 
 
-def check(source: ModelSource, pairing: Pairing) -> tuple[str, ...]:
-    """By the target's configuration and the names in its files."""
-    return check_mtp(source)
-
-
 def misfits(target: ModelSource, source: ModelSource) -> tuple[Sequence[str], Sequence[str]]:
     """They are the target's own, so that they fit it."""
     return (), list(mtp_obstacles(target))
@@ -37,21 +32,16 @@ def load(loading: Loading) -> tuple[HeadDraft, ModelFacts]:
     return HeadDraft(head, target), facts
 
 
-def check_mtp(target: ModelSource) -> tuple[str, ...]:
-    """Check that the built-in decoder can draft with a target's own layers; returns caveats.
-
-    Raises:
-        ModelError: the target's configuration or files cannot be read.
-        PairError: it cannot.
-    """
-    for why in mtp_obstacles(target):
-        own = own_draft_of(target.raw_config)
+def check(source: ModelSource, pairing: Pairing) -> tuple[str, ...]:
+    """By the target's configuration and the names in its files."""
+    for why in mtp_obstacles(source):
+        own = own_draft_of(source.raw_config)
         hint = "leave `mtp` out"
         if own is not None:
             servers = [name for name in own.options if name != "transformers"]
             hint = f"measure them on an engine that has them: {', '.join(servers)}"
         raise PairError(f"the built-in decoder cannot draft by `mtp`: {why}", hint=hint)
-    layers = target.config.get_text_config().num_mtp_layers
+    layers = source.config.get_text_config().num_mtp_layers
     return (f"it drafts at most {layers} tokens a round, one by each layer",) if layers > 1 else ()
 
 

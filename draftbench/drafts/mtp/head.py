@@ -20,7 +20,7 @@ from torch import Tensor, nn
 
 from draftbench.decoder.any_transformer import SlabTransformersCache, replace_linears
 from draftbench.decoder.drafters import Proposal, ProposalRequest
-from draftbench.decoder.linear import layouts_of
+from draftbench.decoder.linear import runner_name
 from draftbench.decoder.runner import DecodeTask, on_device
 from draftbench.decoder.sampling import best, top_two_margin
 from draftbench.drafts.heads.head import CHUNK, Drafted, Head, HeadDrafter
@@ -49,9 +49,7 @@ class MtpHead(Head):
 
     @property
     def name(self) -> str:
-        how = layouts_of(self.modules())
-        words = f"transformers' MtpModel ({self.dtype}, {self.device}{how}, rows one by one)"
-        return words.replace("torch.", "")
+        return runner_name("transformers' MtpModel", self, ", rows one by one")
 
     def modules(self) -> Iterator[nn.Module]:
         return chain.from_iterable(layer.modules() for layer in self.model.layers)

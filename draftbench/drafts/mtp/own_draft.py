@@ -5,24 +5,18 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from draftbench.drafts.mtp.families import READ, OwnLayers, own_layers_by_name, own_layers_of
+from draftbench.drafts.mtp.families import READ, own_layers_by_name, own_layers_of
 from draftbench.drafts.speculation import Speculation
 from draftbench.engines.every import ENGINES
 from draftbench.engines.pair_rules import EngineAnswer
 from draftbench.models.check_result import HeadSheet, OwnDraft
 
 
-def own_draft_of(config: Mapping[str, Any]) -> OwnDraft | None:
-    """The layers that a target with this config.json carries, and what engines are passed."""
-    return _with_options(own_layers_of(config))
-
-
-def own_draft_by_name(target: str) -> OwnDraft | None:
-    """The same for models of this path or hub id."""
-    return _with_options(own_layers_by_name(target))
-
-
-def _with_options(own: OwnLayers | None) -> OwnDraft | None:
+def own_draft_of(target: str | Mapping[str, Any]) -> OwnDraft | None:
+    """The layers that a target with this config.json carries, or models of this path or hub id; and
+    what engines are passed.
+    """
+    own = own_layers_by_name(target) if isinstance(target, str) else own_layers_of(target)
     if own is None:
         return None
     engines, how = ENGINES.items(), Speculation("mtp", None, 1)

@@ -16,7 +16,8 @@ from draftbench.decoder.any_transformer import TransformersRunner
 from draftbench.decoder.runner import DecodeTask, HiddenStates, HostClock
 from draftbench.decoder.sampling import Uniforms, top_two_margin
 from draftbench.decoder.speculate import decode, decode_all
-from draftbench.drafts.mtp.draft import build_mtp, check_mtp
+from draftbench.drafts.loading import Pairing
+from draftbench.drafts.mtp.draft import build_mtp, check
 from draftbench.drafts.mtp.head import MtpHead
 from draftbench.models.quantize import Build, build_runner
 from draftbench.models.source import ModelSource
@@ -135,7 +136,7 @@ def test_a_layer_is_found_by_its_name_and_drafts_as_in_transformers(monkeypatch,
     theirs = written_by_transformers(model, monkeypatch)
     assert sum(map(sum, (accepted for _, accepted in theirs))) > 0
     source, build = ModelSource(folder), Build(torch.float32, "none", "cpu")
-    assert check_mtp(source) == ()
+    assert check(source, Pairing(source, {}, chats=False)) == ()
     runner, _ = build_runner(source, build, None)
     head, _ = build_mtp(source, build, "mtp", runner)
     assert compared(runner, head, theirs, 1) > 60

@@ -7,7 +7,7 @@ from transformers import MODEL_FOR_CAUSAL_LM_MAPPING, MODEL_FOR_IMAGE_TEXT_TO_TE
 from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 
 from draftbench.drafts.mtp.families import FAMILIES
-from draftbench.drafts.mtp.own_draft import own_draft_by_name, own_draft_of
+from draftbench.drafts.mtp.own_draft import own_draft_of
 from draftbench.models.source import ModelSource
 
 NOT_READ = ["llama.cpp", "TensorRT-LLM"]
@@ -121,7 +121,7 @@ def test_transformers_uses_the_layers_of_the_types_that_are_said(family):
     ],
 )
 def test_names_tell_it_where_no_file_can_be_read(target, using):
-    found = own_draft_by_name(target)
+    found = own_draft_of(target)
     assert (found is None) == (using is None)
     if found is not None and using is not None:
         names = {"vllm": "vLLM", "sglang": "SGLang", "transformers": "transformers"}
