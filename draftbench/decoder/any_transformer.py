@@ -188,11 +188,7 @@ class TransformersRunner:
         return self.model.get_input_embeddings().weight  # type: ignore[no-any-return]
 
     def new_cache(
-        self,
-        capacity: int,
-        rows: int = 1,
-        widths: Collection[int] = (),
-        reads: Sequence[int] = (),
+        self, capacity: int, rows: int = 1, widths: Collection[int] = (), reads: Sequence[int] = ()
     ) -> SlabTransformersCache:
         """An empty cache; its slabs are allocated when the first tokens show their shape."""
         return SlabTransformersCache(self._layer_kinds, capacity, rows)

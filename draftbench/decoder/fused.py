@@ -103,13 +103,7 @@ class FusedPasses:
         return model.logits(x)
 
     def _attention(
-        self,
-        qkv: Tensor,
-        layer: Layer,
-        starts: Tensor,
-        slab: Tensor,
-        reach: int,
-        kind: torch.dtype,
+        self, qkv: Tensor, layer: Layer, starts: Tensor, slab: Tensor, reach: int, kind: torch.dtype
     ) -> tuple[Tensor, Tensor]:
         norms: tuple[Tensor | None, Tensor | None, float] = (None, None, 0.0)
         if layer.q_norm is not None and layer.k_norm is not None:

@@ -168,11 +168,7 @@ class LlamaRunner:
             self._lender.idle.clear()
 
     def new_cache(
-        self,
-        capacity: int,
-        rows: int = 1,
-        widths: Collection[int] = (),
-        reads: Sequence[int] = (),
+        self, capacity: int, rows: int = 1, widths: Collection[int] = (), reads: Sequence[int] = ()
     ) -> SlabCache:
         """Zeroed slabs; the rotary tables limit positions to the model's context length.
 

@@ -88,11 +88,7 @@ class Runner(Protocol):
         ...
 
     def new_cache(
-        self,
-        capacity: int,
-        rows: int = 1,
-        widths: Collection[int] = (),
-        reads: Sequence[int] = (),
+        self, capacity: int, rows: int = 1, widths: Collection[int] = (), reads: Sequence[int] = ()
     ) -> KVCache:
         """An empty cache for up to `capacity` tokens in each of `rows` rows.
 

@@ -41,11 +41,7 @@ class ScriptedRunner:
         return torch.empty(self.vocab_size, 0)
 
     def new_cache(
-        self,
-        capacity: int,
-        rows: int = 1,
-        widths: Collection[int] = (),
-        reads: Sequence[int] = (),
+        self, capacity: int, rows: int = 1, widths: Collection[int] = (), reads: Sequence[int] = ()
     ) -> ScriptedCache:
         return ScriptedCache(rows)
 

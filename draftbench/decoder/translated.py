@@ -32,11 +32,7 @@ class TranslatedRunner:
         self._ids, self._lacking = ids.to(runner.device), lacking.to(runner.device)
 
     def new_cache(
-        self,
-        capacity: int,
-        rows: int = 1,
-        widths: Collection[int] = (),
-        reads: Sequence[int] = (),
+        self, capacity: int, rows: int = 1, widths: Collection[int] = (), reads: Sequence[int] = ()
     ) -> KVCache:
         return self.runner.new_cache(capacity, rows, widths, reads)
 

@@ -11,13 +11,7 @@ from typing import Any, Literal
 
 from draftbench.drafts.kind import Method
 from draftbench.drafts.speculation import Speculation
-from draftbench.engines.pair_rules import (
-    EngineAnswer,
-    PairFacts,
-    PairRule,
-    findings,
-    size_findings,
-)
+from draftbench.engines.pair_rules import EngineAnswer, PairFacts, PairRule, findings, size_findings
 from draftbench.engines.server import Server
 from draftbench.errors import UsageError
 from draftbench.hub import split_revision

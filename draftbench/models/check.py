@@ -24,13 +24,8 @@ from draftbench.memory import (
     matrix_bytes,
     memory_left,
 )
-from draftbench.models.check_result import (
-    ModelSheet,
-)
-from draftbench.models.compatibility import (
-    context_length_of,
-    writing_obstacle,
-)
+from draftbench.models.check_result import ModelSheet
+from draftbench.models.compatibility import context_length_of, writing_obstacle
 from draftbench.models.prequantized import (
     format_of,
     missing_packages,

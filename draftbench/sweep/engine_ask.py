@@ -60,11 +60,7 @@ from draftbench.records import (
 from draftbench.run_folder.folder import PRIVATE, PrivateStart, RunFolder
 from draftbench.run_folder.key import keyed_hash
 from draftbench.run_folder.machine import Watch
-from draftbench.run_folder.served import (
-    OTHER_DRAFTING,
-    WRONG_IDS,
-    not_answered,
-)
+from draftbench.run_folder.served import OTHER_DRAFTING, WRONG_IDS, not_answered
 from draftbench.sweep.engine_check import (
     check_drafting,
     contradiction,
@@ -75,13 +71,7 @@ from draftbench.sweep.engine_check import (
     refuse_another,
     refuse_other_files,
 )
-from draftbench.sweep.engine_servers import (
-    ALONE,
-    Load,
-    ServerConfig,
-    Servers,
-    arrival_times,
-)
+from draftbench.sweep.engine_servers import ALONE, Load, ServerConfig, Servers, arrival_times
 from draftbench.sweep.failures import failure, parts_missing, timed_out
 from draftbench.sweep.options import Watcher, in_turn
 from draftbench.sweep.prepared import Prepared

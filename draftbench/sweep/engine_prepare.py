@@ -28,12 +28,7 @@ from draftbench.engines.every import ENGINES, NUMBER_TYPES, SERVERS
 from draftbench.engines.secrets import form_of, hidden_in
 from draftbench.engines.server import Server, ServerFacts
 from draftbench.engines.start import HOST, launch
-from draftbench.errors import (
-    EngineError,
-    ModelError,
-    RefusedError,
-    UsageError,
-)
+from draftbench.errors import EngineError, ModelError, RefusedError, UsageError
 from draftbench.flags import LARGEST_CONCURRENCY
 from draftbench.hub import or_beside, short_name
 from draftbench.measure.prompts import LostAnswerError, Prompt, PromptMaker, TargetText, fitted
@@ -41,10 +36,7 @@ from draftbench.measure.replay import ServedTarget
 from draftbench.measure.trajectories import PromptSample
 from draftbench.memory import LEVELS, format_size
 from draftbench.models.check import memory_free
-from draftbench.models.compatibility import (
-    check_writes,
-    context_length_of,
-)
+from draftbench.models.compatibility import check_writes, context_length_of
 from draftbench.models.quantize import Build, check_level
 from draftbench.models.source import ModelSource
 from draftbench.models.translation import needs_translation, rows_of

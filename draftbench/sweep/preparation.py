@@ -19,9 +19,7 @@ from types import MappingProxyType
 import msgspec
 
 import draftbench
-from draftbench.decoder.device import (
-    card_names,
-)
+from draftbench.decoder.device import card_names
 from draftbench.drafts.built_in import SERVED, WITH_WEIGHTS
 from draftbench.drafts.kinds import draft_name, kind_of, parsed
 from draftbench.drafts.loading import Pairing
@@ -38,12 +36,7 @@ from draftbench.measure.prompts import LostAnswerError, Prompt, PromptMaker
 from draftbench.models.prequantized import stored_level
 from draftbench.models.quantize import Build
 from draftbench.models.source import ModelSource
-from draftbench.records import (
-    SELF,
-    Candidate,
-    Failure,
-    Request,
-)
+from draftbench.records import SELF, Candidate, Failure, Request
 from draftbench.run_folder.key import key_id, keyed_hash
 from draftbench.run_folder.manifest import (
     SCHEMA_VERSION,

@@ -33,12 +33,7 @@ from draftbench.models.source import ModelSource
 from draftbench.planner.what_to_measure import SHARE_OF_DECODING
 from draftbench.records import SAMPLES_PER_VISIT, SELF, Candidate
 from draftbench.run_folder.run import waves
-from draftbench.sweep.engine_servers import (
-    ALONE,
-    ServerConfig,
-    Servers,
-    arrival_times,
-)
+from draftbench.sweep.engine_servers import ALONE, ServerConfig, Servers, arrival_times
 from draftbench.sweep.options import in_turn
 from draftbench.sweep.prepared import Prepared
 

@@ -30,9 +30,7 @@ class TrainingSettings:
 
     epochs: int = in_training(4, "How many times to go through the responses, at most.", min=1)
     lora: int | None = in_training(
-        None,
-        "Train only adapters of this rank (LoRA): a quarter of the memory for weights.",
-        min=1,
+        None, "Train only adapters of this rank (LoRA): a quarter of the memory for weights.", min=1
     )
     learning_rate: float | None = in_training(
         None,

@@ -36,12 +36,7 @@ from draftbench.errors import ModelError, PairError
 from draftbench.measure.replay import ServedTarget
 from draftbench.models.check import ENGINE_TYPES
 from draftbench.models.prequantized import stored_bytes
-from draftbench.models.quantize import (
-    Build,
-    check_level,
-    check_level_goes_with,
-    model_facts,
-)
+from draftbench.models.quantize import Build, check_level, check_level_goes_with, model_facts
 from draftbench.models.source import ModelSource, not_finite
 from draftbench.records import ModelFacts
 

@@ -13,13 +13,7 @@ from draftbench.drafts.lookup.index import LookupIndex
 from draftbench.measure.replay import from_every_start
 from draftbench.measure.timed_passes import CostGrid, Record, TimedPass
 from draftbench.measure.trajectories import Group, ScoredResponse
-from draftbench.records import (
-    BUILT_IN_LOOKUP,
-    Candidate,
-    LookupReplay,
-    LookupRule,
-    NGramSizes,
-)
+from draftbench.records import BUILT_IN_LOOKUP, Candidate, LookupReplay, LookupRule, NGramSizes
 
 
 class LookupDraft:

@@ -25,13 +25,7 @@ from draftbench.models.compatibility import check_pair, pair_facts
 from draftbench.models.quantize import build_runner
 from draftbench.models.source import ModelSource
 from draftbench.models.translation import keeps_ids, translated
-from draftbench.records import (
-    NEAR_TIE_MARGIN,
-    Candidate,
-    DraftingMode,
-    ModelFacts,
-    Replay,
-)
+from draftbench.records import NEAR_TIE_MARGIN, Candidate, DraftingMode, ModelFacts, Replay
 
 # Positions that are stepped through one by one to see whether stepping agrees with the single pass.
 STEPPED_POSITIONS = 48

@@ -5,14 +5,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterable, Iterator
 
-from draftbench.records import (
-    LOOKUP,
-    Candidate,
-    LookupReplay,
-    OfResponse,
-    Replay,
-    draft_of_stack,
-)
+from draftbench.records import LOOKUP, Candidate, LookupReplay, OfResponse, Replay, draft_of_stack
 
 
 class StackReplay(OfResponse, frozen=True):
