@@ -38,7 +38,7 @@ from draftbench.decoder.quantized_linear import (
     Int8WeightOnlyLinear,
 )
 from draftbench.memory import LEVELS
-from draftbench.sweep.work import speed_of
+from draftbench.sweep.estimates import speed_of
 
 # Qwen2.5-1.5B's, SmolLM2-135M's and the embedded target's.
 SHAPES = (

@@ -15,8 +15,7 @@ from draftbench.records import Record
 from draftbench.report.text import Section, counted, duration, shortened
 from draftbench.run_folder.manifest import Manifest
 from draftbench.sweep.engine_servers import Servers
-from draftbench.sweep.prepared import Prepared
-from draftbench.sweep.work import (
+from draftbench.sweep.estimates import (
     START_SECONDS,
     DeviceSpeed,
     Stage,
@@ -32,6 +31,7 @@ from draftbench.sweep.work import (
     step_on_engine,
     wave_sizes,
 )
+from draftbench.sweep.prepared import Prepared
 
 _NAMES = 76  # columns of the names of drafts
 

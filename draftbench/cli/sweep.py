@@ -150,8 +150,8 @@ def run_sweep(
     from draftbench.report.text import counted
     from draftbench.run_folder.run import read_run
     from draftbench.sweep import prepare
+    from draftbench.sweep.estimates import stages_to_come
     from draftbench.sweep.measure import measure_sweep
-    from draftbench.sweep.work import stages_to_come
 
     redacted = (out / MANIFEST).exists() and not (out / PRIVATE).exists()
     said = nullcontext() if redacted else kept_in(out / PRIVATE / "servers" / "said.log")
@@ -252,7 +252,7 @@ def describe(prepared: Prepared, watcher: TerminalWatcher) -> None:
     from draftbench.planner.caveat_kinds import LOAD_AVERAGE
     from draftbench.report.text import SCREEN_COLUMNS, paragraph
     from draftbench.run_folder.run import WAVE
-    from draftbench.sweep.work import wave_sizes
+    from draftbench.sweep.estimates import wave_sizes
 
     load = prepared.manifest.environment.load
     if load is not None and load > LOAD_AVERAGE:  # a caveat of the answer says so too

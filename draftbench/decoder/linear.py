@@ -203,9 +203,9 @@ def least_rows(
     return fastest if step[fastest] < (1 - SAVED) * step[1] else 1
 
 
-def in_blocks(weight: Tensor, bias: Tensor | None, rows: int = SEVERAL) -> Product:
-    """The product with a copy of the weights packed for products of `rows`."""
-    return _onednn(torch.ops.mkldnn._reorder_linear_weight(weight.contiguous(), rows), bias)
+def in_blocks(weight: Tensor, bias: Tensor | None) -> Product:
+    """The product with a copy of the weights packed for several rows."""
+    return _onednn(torch.ops.mkldnn._reorder_linear_weight(weight.contiguous(), SEVERAL), bias)
 
 
 def padded_to(least: int, weight: Tensor, bias: Tensor | None = None) -> Product:

@@ -61,9 +61,9 @@ class Starting:
     seconds: float = 30.0  # until it answers, without reading the weights, on two cores
     sampling_mode: DraftingMode | None = None  # the --mode beside greedy that it is measured in
     takes_dtype: bool = False  # whether it is started with --dtype, in which drafts are replayed
-    variables: Mapping[str, str] = field(default_factory=dict)  # of its environment, that are set
-    thread_variables: Mapping[str, str] = field(default_factory=dict)  # set where threads are
-    environment: tuple[str, ...] = ()  # variables of the user by which it drafts otherwise
+    environment: Mapping[str, str] = field(default_factory=dict)  # variables that are set
+    thread_environment: Mapping[str, str] = field(default_factory=dict)  # set where threads are
+    read_variables: tuple[str, ...] = ()  # the user's, by which it drafts otherwise
     log_hints: Mapping[str, str] = field(default_factory=dict)  # what its log says → what helps
 
 

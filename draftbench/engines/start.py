@@ -93,9 +93,9 @@ def launch(start: ServerStart, host: str, port: int) -> Launch:
     hidden = [*map(hidden_in, words), *form_of(added)]
     form = _filled("--engine-command", shape or engine.command, values, hidden)
     stop = _filled("--engine-stop-command", start.stop_command or "", values, None)
-    environment = dict(engine.variables)
+    environment = dict(engine.environment)
     if start.threads is not None:
-        environment |= {"OMP_NUM_THREADS": str(start.threads), **engine.thread_variables}
+        environment |= {"OMP_NUM_THREADS": str(start.threads), **engine.thread_environment}
     secrets = values_of([*_split("--engine-command", given or ""), *added])
     return Launch(tuple(command), tuple(form), secrets, tuple(stop), environment)
 
@@ -168,7 +168,7 @@ def started(start: ServerStart, log_folder: Path) -> Iterator[Running]:
         port = int(probe.getsockname()[1])
     run = launch(start, HOST, port)
     environment = {} if start.threads is None else {"threads": str(start.threads)}
-    for name in STARTED[start.engine].environment:
+    for name in STARTED[start.engine].read_variables:
         environment[name] = os.environ.get(name, "unset")
     begun = time.monotonic()
     runner = _Guardian(run, log_folder, start.engine)

@@ -327,10 +327,10 @@ VLLM = Engine(
         ),
         sampling_mode=DraftingMode.SAMPLED_TEMPERATURE_ONLY,
         takes_dtype=True,
-        variables={"VLLM_NO_USAGE_STATS": "1"},
+        environment={"VLLM_NO_USAGE_STATS": "1"},
         # Otherwise it chooses which cores its threads are bound to.
-        thread_variables={"VLLM_CPU_OMP_THREADS_BIND": "nobind"},
-        environment=(MODEL_RUNNER,),
+        thread_environment={"VLLM_CPU_OMP_THREADS_BIND": "nobind"},
+        read_variables=(MODEL_RUNNER,),
         log_hints=_LOG_HINTS,
     ),
     server=VllmServer,

@@ -10,7 +10,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from contextlib import ExitStack
 from pathlib import Path
-from typing import Protocol
 
 from draftbench.drafts.model.self_check import distribution_fault
 from draftbench.errors import AuditError, RunFolderError
@@ -24,16 +23,6 @@ from draftbench.sweep.pool import Pool
 from draftbench.sweep.prepared import Prepared
 from draftbench.sweep.resume import SweepState
 from draftbench.sweep.worker import Keep, Private
-
-
-class Workers(Protocol):
-    """What measures: processes with the built-in decoder, or the servers of an engine."""
-
-    def begin_wave(self, candidates: Sequence[Candidate]) -> None: ...
-
-    def attempt(self, candidate: Candidate) -> Failure | None: ...
-
-    def end_repeat(self) -> None: ...
 
 
 def measure_sweep(prepared: Prepared, out: Path, watcher: Watcher) -> RunFolder:
@@ -91,7 +80,7 @@ def measure_sweep(prepared: Prepared, out: Path, watcher: Watcher) -> RunFolder:
             watcher.note("everything is measured already; no model is loaded")
             folder.note_sweep(state.manifest(), None)
             return folder
-        workers: Workers
+        workers: Pool | EngineWorker
         if prepared.servers is not None:
             workers = EngineWorker(prepared, prepared.servers, state, folder, keep, watcher)
         else:
@@ -111,7 +100,7 @@ def measure_sweep(prepared: Prepared, out: Path, watcher: Watcher) -> RunFolder:
 
 def _measure(
     left: Sequence[Candidate],
-    workers: Workers,
+    workers: Pool | EngineWorker,
     state: SweepState,
     failed: set[Candidate],
     keep: Keep,

@@ -49,10 +49,10 @@ from draftbench.run_folder.manifest import (
 )
 from draftbench.sweep.decoder_prepare import BuiltInDecoder
 from draftbench.sweep.engine_prepare import ServingEngine
+from draftbench.sweep.estimates import check_side_by_side
 from draftbench.sweep.failures import failure, known_error
 from draftbench.sweep.options import SweepOptions, Watcher
 from draftbench.sweep.prepared import Prepared
-from draftbench.sweep.work import check_side_by_side
 from draftbench.traffic import Traffic, load
 from draftbench.traffic.summary import TrafficSummary, first_request
 

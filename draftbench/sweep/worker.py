@@ -116,7 +116,7 @@ class Worker:
             DraftbenchError: the target fails, or the run folder cannot be written.
         """
         self.deadline = None if task.seconds is None else time.monotonic() + task.seconds
-        # Other workers must not be taken for strangers: beside them only timing is watched.
+        # With several workers, watch the machine's load only while timing.
         if self.options.worker_count > 1 and not isinstance(task.step, (Timing, Decoding)):
             self._machine = None
         elif self._machine is None:

@@ -12,10 +12,10 @@ from draftbench.cli.dry_run import of_decoder, of_engine, sections
 from draftbench.cli.output import rendered
 from draftbench.records import Candidate
 from draftbench.run_folder import run
-from draftbench.sweep import work
+from draftbench.sweep import estimates
 from draftbench.sweep.engine_servers import Servers
+from draftbench.sweep.estimates import DeviceSpeed
 from draftbench.sweep.options import ServingOptions, SweepOptions
-from draftbench.sweep.work import DeviceSpeed
 
 SMALL, NGRAM, SELF = Candidate("small"), Candidate("ngram"), Candidate("self")
 INT4 = Candidate("small", "int4")
@@ -112,7 +112,7 @@ def on_an_engine(tmp_path, monkeypatch):
     """
 
     def make(arrivals, span, **changes):
-        monkeypatch.setattr(work, "arriving_seconds", lambda prepared: span)
+        monkeypatch.setattr(estimates, "arriving_seconds", lambda prepared: span)
         monkeypatch.setattr(dry_run, "arriving_seconds", lambda prepared: span)
         options = ServingOptions(
             engine="vllm", arrivals=arrivals, max_concurrency=changes.pop("max_concurrency", None)

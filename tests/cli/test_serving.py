@@ -25,7 +25,7 @@ from draftbench.report.answer import next_sweep
 from draftbench.run_folder.folder import RunFolder
 from draftbench.run_folder.run import read_run
 from draftbench.run_folder.served import counts_contradict
-from draftbench.sweep import engine_ask, engine_check, engine_prepare, work
+from draftbench.sweep import engine_ask, engine_check, engine_prepare, estimates
 
 TRAFFIC = ["--traffic", "suite:completion", "--sample", 2, "--max-new-tokens", 10]
 ENGINE = ["--engine", "vllm"]
@@ -312,7 +312,7 @@ def test_two_servers_side_by_side_have_to_fit_in_memory(
     target = (embedded / "target" / "model.safetensors").stat().st_size
     assert target < both - alone < 1.5 * target
     for free in (both, both - 1):
-        monkeypatch.setattr(work, "memory_free", lambda device, free=free: free)
+        monkeypatch.setattr(estimates, "memory_free", lambda device, free=free: free)
         if free == both:
             assert command(*words, "--side-by-side").code == 0
     told = failing(2, *words, "--side-by-side")

@@ -11,8 +11,8 @@ from transformers import AutoModelForCausalLM
 
 from draftbench.errors import PairError, UsageError
 from draftbench.sweep import engine_prepare
+from draftbench.sweep.estimates import sheets_of
 from draftbench.sweep.options import ServingOptions
-from draftbench.sweep.work import sheets_of
 
 
 @pytest.fixture

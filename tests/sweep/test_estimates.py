@@ -9,14 +9,14 @@ from scenes import query, sheet
 
 from draftbench.records import Candidate
 from draftbench.run_folder import run
-from draftbench.sweep.options import ServingOptions, SweepOptions
-from draftbench.sweep.work import (
+from draftbench.sweep.estimates import (
     START_SECONDS,
     DeviceSpeed,
     speed_of,
     stages_of_decoder,
     stages_to_come,
 )
+from draftbench.sweep.options import ServingOptions, SweepOptions
 
 SMALL, NGRAM, SELF = Candidate(draft="small"), Candidate(draft="ngram"), Candidate(draft="self")
 

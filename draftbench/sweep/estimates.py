@@ -1,4 +1,4 @@
-"""Estimates by arithmetic how long a prepared sweep will take, stage by stage.
+"""Estimates by arithmetic how long a prepared sweep will take, stage by stage, and its memory.
 
 A pass reads its weights once and takes some time in every layer; each further token is multiplied
 by the weights again, and takes a little more in every layer. A serving engine is assumed to read
