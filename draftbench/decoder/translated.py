@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from draftbench.decoder.runner import HiddenStates, KVCache, Runner
 
@@ -23,6 +23,8 @@ class TranslatedRunner:
 
     def __init__(self, runner: Runner, rows: int, shared: Mapping[int, int], unknown: int) -> None:
         self.runner, self.vocab_size = runner, rows
+        self.new_cache, self.forget_caches = runner.new_cache, runner.forget_caches
+        self.modules, self.tensors = runner.modules, runner.tensors
         self.name, self.device = runner.name, runner.device
         self.context_length = runner.context_length
         ids = torch.full((rows,), unknown)
@@ -30,14 +32,6 @@ class TranslatedRunner:
         lacking = torch.ones(rows, dtype=torch.bool)
         lacking[list(shared)] = False
         self._ids, self._lacking = ids.to(runner.device), lacking.to(runner.device)
-
-    def new_cache(
-        self, capacity: int, rows: int = 1, widths: Collection[int] = (), reads: Sequence[int] = ()
-    ) -> KVCache:
-        return self.runner.new_cache(capacity, rows, widths, reads)
-
-    def forget_caches(self) -> None:
-        self.runner.forget_caches()
 
     @property
     def embedding(self) -> Tensor:
@@ -55,9 +49,3 @@ class TranslatedRunner:
         ids = self._ids[tokens]
         logits = self.runner.forward(ids, cache, every=every, counts=counts, hidden=hidden)
         return logits.index_select(1, self._ids).masked_fill_(self._lacking, -torch.inf)
-
-    def modules(self) -> Iterator[nn.Module]:
-        return self.runner.modules()
-
-    def tensors(self) -> Iterator[Tensor]:
-        return self.runner.tensors()

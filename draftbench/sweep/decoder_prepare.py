@@ -1,4 +1,6 @@
-"""What preparing a sweep of the built-in decoder has of its own: its device, workers and levels."""
+"""What preparing a sweep of the built-in decoder has of its own: its device, workers and levels.
+The order is `preparation`'s.
+"""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""Options → a prepared sweep on a serving engine: running servers are asked what they are, requests
-are turned into token ids by the target's template or the server's, and drafts with another
-vocabulary are refused. The target is never loaded here.
+"""What preparing a sweep on a serving engine has of its own: running servers are asked what they
+are, requests are turned into token ids by the target's template or the server's, and drafts with
+another vocabulary are refused. The target is never loaded here. The order is `preparation`'s.
 """
 
 from __future__ import annotations
@@ -68,8 +68,7 @@ _TEMPLATE_OF_RUNNING = (
 
 
 class ServingEngine:
-    """What preparing a sweep on a serving engine has of its own: its `options`, its `target`, which
-    is never loaded here, and its `servers`.
+    """The engine with its `options`, as a running server allows them, and in the end its `servers`.
 
     Raises:
         DraftbenchError: the input cannot be used, or a running server is not what it should be.
