@@ -253,19 +253,14 @@ def _fastest(source: ModelSource, model: Any, build: Build) -> tuple[Runner, lis
     # model, which is loaded after this one.
     weights = sum(m.weight.nbytes for m in model.modules() if isinstance(m, nn.Linear))
     two_layouts = build.two_layouts and 3 * weights <= memory_left()
+    layouts = {"two_layouts": two_layouts, "least": build.least_rows or 1}
     caveats: list[str] = []
     if obstacle is None:
         probe = torch.arange(1, 1 + PROBE_TOKENS, device=model.device) * 7 % model.config.vocab_size
         with torch.inference_mode():
             expected = model(probe[None]).logits[0].float()
-        runner = LlamaRunner(
-            model,
-            build.level,
-            two_layouts=two_layouts,
-            least=build.least_rows or 1,
-            device=None if build.device == "auto" else build.device,
-            longest=build.longest,
-        )
+        device = None if build.device == "auto" else build.device
+        runner = LlamaRunner(model, build.level, device=device, longest=build.longest, **layouts)
         cache = runner.new_cache(PROBE_TOKENS)
         # One token alone is multiplied in another layout than several.
         probe = probe.to(runner.device)
@@ -282,10 +277,7 @@ def _fastest(source: ModelSource, model: Any, build: Build) -> tuple[Runner, lis
         _copy_from_file(model)
     how = "" if build.device == "cpu" else ", without CUDA graphs"
     caveats.insert(0, f"runs through transformers' forward pass{how}: {obstacle}")
-    general = TransformersRunner(
-        model, build.level, two_layouts=two_layouts, least=build.least_rows or 1
-    )
-    return general, caveats
+    return TransformersRunner(model, build.level, **layouts), caveats
 
 
 def _caveats(source: ModelSource, runner: Runner, build: Build, draft: str | None) -> list[str]:
