@@ -67,28 +67,28 @@ def prepare(options: SweepOptions, command: str, watcher: Watcher) -> Prepared:
     """
     # 1. Options, as this machine, the cluster or the engine allows them.
     specs = specs_of(options)
-    runner = (ServingEngine if options.serving else BuiltInDecoder)(options, specs, watcher)
+    system = (ServingEngine if options.serving else BuiltInDecoder)(options, specs, watcher)
     # 2. Traffic.
     watcher.note(f"reading traffic from {options.traffic.source}")
     if options.traffic.on_hub:
         watcher.note("it is fetched from the dataset hub unless it is cached")
-    traffic = load(runner.options.traffic)
+    traffic = load(system.options.traffic)
     # 3. The target, before its drafts, so that its faults are not blamed on them.
-    text, context = runner.read_target()
+    text, context = system.read_target()
     # 4. Prompts.
-    prompts, summary = render(runner.options, traffic, text, context)
+    prompts, summary = render(system.options, traffic, text, context)
     # 5. Drafts.
     tokens = Counter(chain.from_iterable(p.logged or p.tokens for p in prompts))
-    engine = runner.replays_over(prompts, summary.rows)
-    pairing = Pairing(runner.target, tokens, summary.chats > 0, engine)
-    checked = check_drafts(runner.options, specs, pairing, runner.refused_levels)
-    if not checked.candidates and (checked.refusals or not runner.may_draft):
+    engine = system.replays_over(prompts, summary.rows)
+    pairing = Pairing(system.target, tokens, summary.chats > 0, engine)
+    checked = check_drafts(system.options, specs, pairing, system.refused_levels)
+    if not checked.candidates and (checked.refusals or not system.may_draft):
         hint = "give --drafts a smaller model of the target's family, or `ngram` (no model)"
         raise next(iter(checked.refusals), UsageError("no draft is given", hint=hint))
-    candidates = runner.candidates(checked.candidates, checked.sources, prompts)
+    candidates = system.candidates(checked.candidates, checked.sources, prompts)
     # 6. The question, and the manifest around it.
-    options = runner.options
-    question = runner.question(question_of(options, traffic, runner.build))
+    options = system.options
+    question = system.question(question_of(options, traffic, system.build))
     timing = f"cuda:{options.cards[0]}" if options.cards else question.device
     bad = {"bad row": traffic.bad} if traffic.bad else {}
     manifest = Manifest(
@@ -109,7 +109,7 @@ def prepare(options: SweepOptions, command: str, watcher: Watcher) -> Prepared:
             constrained=summary.constrained,
             chats=summary.chats,
         ),
-        environment=runner.machine or environment(runner.threads, card_names(timing)),
+        environment=system.machine or environment(system.threads, card_names(timing)),
         effort=Effort(
             measure=options.measure,
             measure_requests=options.measure_requests,
@@ -117,11 +117,11 @@ def prepare(options: SweepOptions, command: str, watcher: Watcher) -> Prepared:
             sample=options.traffic.sample,
             processes=options.repeats,
         ),
-        specs={name: portable(spec) for name, spec in runner.specs.items()},
+        specs={name: portable(spec) for name, spec in system.specs.items()},
     )
     prepared = Prepared(
         options,
-        runner.target,
+        system.target,
         drafts=checked.sources,
         candidates=candidates,
         failures=tuple(checked.failures),
@@ -129,8 +129,8 @@ def prepare(options: SweepOptions, command: str, watcher: Watcher) -> Prepared:
         prompts=prompts,
         traffic=summary,
         manifest=manifest,
-        build=runner.build,
-        servers=runner.servers,
+        build=system.build,
+        servers=system.servers,
     )
     check_side_by_side(prepared)
     return prepared
