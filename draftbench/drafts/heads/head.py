@@ -1,6 +1,4 @@
-"""Heads, which draft from the target's own states: EAGLE-3 heads (`eagle.py`), and a target's own
-MTP layers (`mtp.py`).
-"""
+"""Heads, which draft from the target's own states: EAGLE-3 heads, and a target's own MTP layers."""
 
 from __future__ import annotations
 

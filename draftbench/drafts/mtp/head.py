@@ -4,9 +4,9 @@
 Let y be the text and h the target's states after its last norm. Row t of the first layer reads the
 embedding of y[t+1] beside h[t] and drafts y[t+2]. A single layer is used again at later depths:
 depth m reads the token that depth m - 1 drafted, and that depth's output in place of h[t]. It sees
-the keys of depth 0 up to its row, and those that its own round has added: what `eagle.py` says of
-EAGLE-3 heads. Of several layers, number j reads y[t+1+j] and the output of layer j - 1 at row t,
-and sees only its own keys: a plain causal pass over the text.
+the keys of depth 0 up to its row, and those that its own round has added: what `eagle3/head.py`
+says of EAGLE-3 heads. Of several layers, number j reads y[t+1+j] and the output of layer j - 1 at
+row t, and sees only its own keys: a plain causal pass over the text.
 """
 
 from __future__ import annotations
