@@ -148,8 +148,7 @@ def build_runner(source: ModelSource, build: Build, draft: str | None) -> tuple[
     """
     stored = stored_level(source)
     level = stored or build.level
-    has_kernel = check_level(level, build.device, simulate=build.simulate)
-    check_level_goes_with(source, stored, build)
+    has_kernel = check_build(source, build, stored)
     make_ready(build.device)
     layers: list[StoredLinear] = []
     if stored is None:
@@ -212,8 +211,9 @@ def build_runner(source: ModelSource, build: Build, draft: str | None) -> tuple[
     )
 
 
-def check_level_goes_with(source: ModelSource, stored: str | None, build: Build) -> None:
-    """Raise a ModelError if this checkpoint in this type cannot have the requested level."""
+def check_build(source: ModelSource, build: Build, stored: str | None = None) -> bool:
+    """Whether the level has a fast kernel here. Raises: ModelError, the model cannot have it."""
+    has_kernel = check_level(stored or build.level, build.device, simulate=build.simulate)
     if stored is not None and build.level not in ("none", stored):
         raise ModelError(
             f"`{source.name}` is already quantized ({stored})",
@@ -230,6 +230,7 @@ def check_level_goes_with(source: ModelSource, stored: str | None, build: Build)
             f"quantization `{build.level}` needs bfloat16 activations on {build.device}",
             hint="use `--dtype bfloat16`",
         )
+    return has_kernel
 
 
 def _copy_from_file(model: nn.Module) -> None:

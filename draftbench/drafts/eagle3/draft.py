@@ -36,7 +36,7 @@ from draftbench.errors import ModelError, PairError
 from draftbench.measure.replay import ServedTarget
 from draftbench.models.check import ENGINE_TYPES
 from draftbench.models.prequantized import stored_bytes
-from draftbench.models.quantize import Build, check_level, check_level_goes_with, model_facts
+from draftbench.models.quantize import Build, check_build, model_facts
 from draftbench.models.source import ModelSource, not_finite
 from draftbench.records import ModelFacts
 
@@ -256,8 +256,7 @@ def build_head(
     Raises:
         ModelError: it cannot be loaded or quantized.
     """
-    has_kernel = check_level(build.level, build.device, simulate=build.simulate)
-    check_level_goes_with(source, None, build)
+    has_kernel = check_build(source, build)
     tensors, shape = _by_name(source), shape_of(source.raw_config, layers, engine)
     linear = partial(make_linear, level=build.level, two_layouts=build.two_layouts)
     head = EagleHead(

@@ -14,7 +14,7 @@ from draftbench.drafts.mtp.own_draft import own_draft_of
 from draftbench.errors import ModelError, PairError
 from draftbench.measure.replay import ServedTarget
 from draftbench.models.prequantized import stored_level
-from draftbench.models.quantize import Build, check_level, check_level_goes_with, model_facts
+from draftbench.models.quantize import Build, check_build, model_facts
 from draftbench.models.source import ModelSource
 from draftbench.records import ModelFacts
 
@@ -92,8 +92,7 @@ def build_mtp(
             "the target does not run through transformers' forward pass",
             hint="leave `mtp` out, or measure it on an engine",
         )
-    has_kernel = check_level(build.level, build.device, simulate=build.simulate)
-    check_level_goes_with(source, None, build)
+    has_kernel = check_build(source, build)
     model: Any = source.load_mtp(target.model)
     parameters = sum(weight.numel() for weight in model.layers.parameters())
     states = source.config.get_text_config().num_hidden_layers
