@@ -29,13 +29,7 @@ from draftbench.run_folder.run import Run, read_run
 quiet_libraries()
 from draftbench.training import course  # noqa: E402
 from draftbench.training.examples import TEST, VALIDATION, examples_of  # noqa: E402
-from draftbench.training.forecast import (  # noqa: E402
-    first_parts,
-    forecast,
-    gain_draws,
-    gains_of,
-    interval,
-)
+from draftbench.training.forecast import first_parts, forecast, gain_draws, gains_of, interval  # noqa: E402
 from draftbench.training.plan import plan_training  # noqa: E402
 from draftbench.training.settings import TrainingSettings  # noqa: E402
 

@@ -8,16 +8,7 @@ from pathlib import Path
 
 import numpy as np
 import torch
-from embedded_family import (
-    BATCH,
-    CONTEXT,
-    END,
-    PROMPT_TOKENS,
-    SPECS,
-    greedy,
-    load,
-    source_files,
-)
+from embedded_family import BATCH, CONTEXT, END, PROMPT_TOKENS, SPECS, greedy, load, source_files
 from embedded_head import DEPTHS, DRAFTED, READS, batch_of, load_head, new_head, save_head
 from tokenizers import Tokenizer
 from transformers import LlamaForCausalLM, PreTrainedTokenizerFast

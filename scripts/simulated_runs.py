@@ -31,13 +31,7 @@ from draftbench.records import (
     Sampling,
     Trajectory,
 )
-from draftbench.run_folder.manifest import (
-    SCHEMA_VERSION,
-    Effort,
-    Manifest,
-    Question,
-    TrafficFacts,
-)
+from draftbench.run_folder.manifest import SCHEMA_VERSION, Effort, Manifest, Question, TrafficFacts
 from draftbench.run_folder.run import Run, run_of, to_decode
 
 DRAFTS = tuple(Candidate(draft=name) for name in ("small", "big", "d3", "d4", "d5", "d6"))

@@ -24,12 +24,7 @@ import draftbench
 from draftbench.cli.commands import COMMANDS, Commands, help_of
 from draftbench.cli.invocation import called_with
 from draftbench.cli.output import FULL, cannot_write
-from draftbench.cli.signals import (
-    TerminatedError,
-    catch_sigterm,
-    drop_unwritten,
-    release_sigterm,
-)
+from draftbench.cli.signals import TerminatedError, catch_sigterm, drop_unwritten, release_sigterm
 from draftbench.errors import (
     DraftbenchError,
     InterruptedRunError,

@@ -14,14 +14,7 @@ from draftbench.export.serve_plan import serve_plan
 from draftbench.flags import flag
 from draftbench.planner.options import DecisionOptions
 from draftbench.planner.recommend import recommend
-from draftbench.report.text import (
-    SCREEN_COLUMNS,
-    Section,
-    continued,
-    counted,
-    paragraph,
-    printable,
-)
+from draftbench.report.text import SCREEN_COLUMNS, Section, continued, counted, paragraph, printable
 
 _SYNTHETIC = "; ".join(
     ", ".join(key for key, engine in ENGINES.items() if engine.synthetic == way) + words

@@ -20,14 +20,7 @@ from draftbench.cli.flags import (
     require_measured,
     with_costs,
 )
-from draftbench.cli.output import (
-    TextOutput,
-    check_output,
-    note,
-    rendered,
-    width,
-    write_result,
-)
+from draftbench.cli.output import TextOutput, check_output, note, rendered, width, write_result
 from draftbench.errors import IncomparableError, UsageError
 from draftbench.flags import LARGEST_K, flag, in_output
 from draftbench.gate import ci

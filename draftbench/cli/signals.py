@@ -16,12 +16,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from draftbench.cli.invocation import command, resume_command
-from draftbench.errors import (
-    EngineError,
-    InterruptedRunError,
-    RunFolderError,
-    TerminatedRunError,
-)
+from draftbench.errors import EngineError, InterruptedRunError, RunFolderError, TerminatedRunError
 
 _STDOUT, _STDERR = 1, 2
 

@@ -19,15 +19,7 @@ from draftbench.cli.output import QUIET, TEXT_FORMATS, Output, width, write_resu
 from draftbench.cli.signals import how_to_resume, resumable
 from draftbench.engines.secrets import kept_in
 from draftbench.errors import AuditError, ModelError
-from draftbench.flags import (
-    drafts_flag,
-    flag,
-    in_output,
-    in_traffic,
-    numbers,
-    one_of,
-    target_flag,
-)
+from draftbench.flags import drafts_flag, flag, in_output, in_traffic, numbers, one_of, target_flag
 from draftbench.hub import Trust, refuse_missing
 from draftbench.run_folder.folder import MANIFEST, PRIVATE, RunFolder, hides_values
 from draftbench.sweep.options import ServingOptions, SweepOptions, check_options

@@ -15,12 +15,7 @@ from draftbench.report.text import SCREEN_COLUMNS, Section, counted, paragraph, 
 from draftbench.traffic import TrafficQuery, load
 from draftbench.traffic.constraints import KINDS
 from draftbench.traffic.suites import suites
-from draftbench.traffic.summary import (
-    ORDINARY,
-    RequestFigures,
-    TrafficSummary,
-    first_request,
-)
+from draftbench.traffic.summary import ORDINARY, RequestFigures, TrafficSummary, first_request
 
 SourceArgument = Annotated[
     str | None,

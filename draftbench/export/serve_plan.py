@@ -20,13 +20,7 @@ from draftbench.engines.engine import Schedule, ServePlan
 from draftbench.errors import DraftbenchError, UsageError
 from draftbench.hub import split_revision
 from draftbench.planner.recommendation import Configuration, Recommendation, ScheduleEntry
-from draftbench.records import (
-    LOOKUP,
-    Candidate,
-    NGramSizes,
-    Sampling,
-    draft_of_stack,
-)
+from draftbench.records import LOOKUP, Candidate, NGramSizes, Sampling, draft_of_stack
 from draftbench.run_folder.manifest import Manifest
 from draftbench.run_folder.run import Run
 

@@ -10,12 +10,7 @@ from typing import Literal
 import numpy as np
 
 from draftbench.acceptance.candidate_rounds import candidate_rounds
-from draftbench.acceptance.intervals import (
-    MIN_REQUESTS,
-    RESAMPLES,
-    Estimate,
-    generator_of,
-)
+from draftbench.acceptance.intervals import MIN_REQUESTS, RESAMPLES, Estimate, generator_of
 from draftbench.acceptance.rounds import Floats
 from draftbench.planner.cells import (
     Cell,

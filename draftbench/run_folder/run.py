@@ -33,11 +33,7 @@ from draftbench.records import (
 from draftbench.run_folder.folder import RunFolder
 from draftbench.run_folder.manifest import Manifest
 from draftbench.run_folder.observations import Observations
-from draftbench.run_folder.served import (
-    decodes_of,
-    open_loop_or_all,
-    without_answer,
-)
+from draftbench.run_folder.served import decodes_of, open_loop_or_all, without_answer
 
 # A sweep decodes on responses of at least this many tokens, unless there are none.
 SHORTEST_DECODED = 8

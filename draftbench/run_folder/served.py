@@ -17,15 +17,7 @@ from itertools import pairwise
 from statistics import median
 from typing import Any
 
-from draftbench.records import (
-    LOOKUP,
-    Candidate,
-    Decode,
-    Round,
-    RoundCounts,
-    Served,
-    Trajectory,
-)
+from draftbench.records import LOOKUP, Candidate, Decode, Round, RoundCounts, Served, Trajectory
 
 # Up to this share of prompt tokens, a server's prefix cache is not worth a caveat: prompts often
 # begin with the same few tokens.

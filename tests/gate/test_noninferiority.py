@@ -7,11 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scenes import ratio
 
-from draftbench.acceptance.intervals import (
-    Estimate,
-    student_probability,
-    student_quantile,
-)
+from draftbench.acceptance.intervals import Estimate, student_probability, student_quantile
 from draftbench.gate.noninferiority import (
     Gain,
     Verdict,

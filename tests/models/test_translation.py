@@ -6,12 +6,7 @@ from tokenizers.pre_tokenizers import ByteLevel, Metaspace
 
 from draftbench.decoder.scripted_model import ScriptedRunner
 from draftbench.decoder.translated import TranslatedRunner
-from draftbench.models.translation import (
-    keeps_ids,
-    needs_translation,
-    shared_tokens,
-    translated,
-)
+from draftbench.models.translation import keeps_ids, needs_translation, shared_tokens, translated
 from tests.models.conftest import WORDS
 
 NEVER = Metaspace(prepend_scheme="never")
