@@ -88,7 +88,7 @@ def test_a_sweep_from_a_file_runs(file, command, embedded):
     ],
 )
 def test_files_that_are_refused(failing, file, text, words):
-    """Besides those that docs/errors.md shows."""
+    """Besides those of errors.json."""
     said = failing(2, "sweep", file(text), "--print-config")
     assert [word for word in words if word not in said] == []
 

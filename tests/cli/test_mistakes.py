@@ -1,4 +1,4 @@
-"""What a user can get wrong, besides what docs/errors.md shows: the exit code, a message, a hint,
+"""What a user can get wrong, besides what errors.json has: the exit code, a message, a hint,
 and never a word on stdout.
 """
 

@@ -454,7 +454,7 @@ def test_the_control_is_no_draft_that_others_are_shrunk_towards(log):
     ],
 )
 def test_words_that_cannot_be_used(failing, tmp_path, monkeypatch, words, meant):
-    """Besides what docs/errors.md shows."""
+    """Besides those of errors.json."""
     monkeypatch.chdir(tmp_path)
     assert meant in failing(2, "recommend", RUN, *words)
 

@@ -60,7 +60,7 @@ START = "needs an engine that draftbench starts"
     ],
 )
 def test_flags_that_make_no_sense_are_refused_with_a_hint(failing, words, complaint, hint):
-    """Those that docs/errors.md does not show, which is tested as a whole."""
+    """Besides those of errors.json."""
     told = failing(2, "sweep", "--target", "t", "--drafts", "d", *TRAFFIC, *words)
     assert complaint in told
     assert hint in f"{told}\n"
@@ -105,7 +105,7 @@ DOCKER = "docker run image {args}"
 def test_what_no_server_could_answer_is_refused_before_one_starts(
     failing, engine, tmp_path, words, complaint
 ):
-    """Besides what docs/errors.md shows."""
+    """Besides those of errors.json."""
     write(tmp_path / "whole.gguf", EMBEDDED / "draft", GGMLQuantizationType.F32)
     (tmp_path / "half.gguf").write_bytes((tmp_path / "whole.gguf").read_bytes()[:2_000_000])
     places = {"target": EMBEDDED / "target", "half": tmp_path / "half.gguf"}

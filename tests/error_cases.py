@@ -1,4 +1,4 @@
-"""Command lines that end in an error within a few seconds, for docs/errors.md.
+"""Command lines that end in an error within a few seconds.
 
 A case is a few words and a function that prepares an empty working directory and returns the
 command line.
@@ -22,7 +22,7 @@ import draftbench
 EMBEDDED = Path(draftbench.__file__).parent / "embedded"
 OTHER_WORDS = {"type": "WordLevel", "vocab": {f"word {i}": i for i in range(1, 2048)},
                "unk_token": "word 1"}  # fmt: skip
-RUN = Path(__file__).parents[1] / "tests" / "run_folder" / "samples" / "alone"
+RUN = Path(__file__).parent / "run_folder" / "samples" / "alone"
 FINISHED = Path(__file__).parents[1] / "results" / "reference" / "tinyllama-gsm8k"
 Case = tuple[str, Callable[[], list[str]]]
 LOG = '{"prompt": "def f():"}\n'
@@ -533,16 +533,7 @@ TRAINING: list[Case] = [
     ("`--lora` without peft", without_peft),
     ("`--other` of another target", with_traffic_of_another_target),
 ]  # fmt: skip
-TOPICS: dict[str, list[Case]] = {
-    "Command line": WORDS,
-    "Sweep files": FILES,
-    "Traffic": TRAFFIC,
-    "Models": MODELS,
-    "Serving engines": ENGINES,
-    "Run folders": RUNS,
-    "Gate, export and estimate": ANSWERS,
-    "Training": TRAINING,
-}
+CASES = [*WORDS, *FILES, *TRAFFIC, *MODELS, *ENGINES, *RUNS, *ANSWERS, *TRAINING]
 
 
 def _gguf(rest: bytes, magic: bytes = b"GGUF") -> str:
