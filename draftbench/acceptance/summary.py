@@ -15,7 +15,7 @@ from draftbench.acceptance.candidate_rounds import (
     counted_in,
     runs_at,
 )
-from draftbench.acceptance.definitions import Sample
+from draftbench.acceptance.definitions import FIGURES, Figure, Sample
 from draftbench.acceptance.faults import (
     SuspectedFault,
     near_tie,
@@ -111,6 +111,7 @@ class AcceptanceReport(msgspec.Struct, frozen=True, kw_only=True):
     near_tie_share: float | None = None
     constrained: int = 0
     doubts: tuple[str, ...] = ()
+    definitions: tuple[Figure, ...] = FIGURES  # of each figure in use, with engines' names for it
 
 
 def acceptance_report(

@@ -7,8 +7,6 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import fields
 
-import msgspec
-
 from draftbench.acceptance.breakdown import GROUPINGS
 from draftbench.acceptance.definitions import (
     FIGURES,
@@ -115,8 +113,7 @@ def acceptance(
         output.write(csv_of(report))
     else:
         sections = every_section(report) if everything else one_screen(report)
-        answer = msgspec.to_builtins(report) | {"definitions": FIGURES}
-        output.show(answer, sections, "" if everything else "--all")
+        output.show(report, sections, "" if everything else "--all")
     return 0
 
 

@@ -34,6 +34,7 @@ COMMANDS = {
     "gate": "Fail a CI job when acceptance regresses.",
     "export": "Print the configuration of a serving engine.",
     "estimate": "Compute a speed-up by formula, without measuring.",
+    "schema": "Print the JSON Schema of what a command prints.",
     "runs": "List, prune or redact run folders.",
 }
 # Types of flags that nothing parses, by their names in annotations.

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-import msgspec
-
 from draftbench.cli.output import TextOutput
 from draftbench.errors import UsageError
 from draftbench.flags import draft_lengths, flag
@@ -13,8 +11,6 @@ from draftbench.report.text import Section
 
 if TYPE_CHECKING:
     from draftbench.planner.formula import FormulaTable
-
-_BASIS = "closed form, positions alike (Leviathan et al. 2023); not measured"
 
 
 def estimate(
@@ -45,7 +41,7 @@ def estimate(
             hint="for example --verify-ratio 1.1,1.2,1.4",
         ) from error
     table = formula_table(alpha, draft_cost, k, ratios)
-    output.show({"basis": _BASIS, **msgspec.to_builtins(table)}, [section(table)])
+    output.show(table, [section(table)])
     return 0
 
 
@@ -77,7 +73,7 @@ def section(table: FormulaTable) -> Section:
     if table.faster_speedup and f"{table.faster_speedup:.2f}" != f"{table.best_speedup:.2f}":
         notes.append(f"k = {table.faster_k} would be faster: {table.faster_speedup:.2f}×.")
     notes += [
-        f"Estimated: {_BASIS}.",
+        f"Estimated: {table.basis}.",
         "speed-up = (1 + α + … + α^k) / (k·c + v), with c per draft token.",
     ]
     if table.verify_ratio:

@@ -47,5 +47,5 @@ def explain(
         f"Concerns: {doubted}",
         f"What to do: {about.advice}",
     )
-    output.show({"kind": kind, **about._asdict()}, [Section(kind, notes=list(lines))])
+    output.show({kind: about}, [Section(kind, notes=list(lines))])
     return 0

@@ -32,12 +32,12 @@ class ListedRun:
     run: str  # its path
     created: str = ""
     target: str | None = None
-    traffic: str | None = None
+    traffic: str | None = None  # where its requests are from
     requests: int | None = None
     private: str | None = None  # kept or deleted
     status: str | None = None  # complete, or unfinished: its sweep did not go to its end
     answer: str | None = None  # the decision; None for all but the newest runs
-    problem: str | None = None
+    problem: str | None = None  # why it cannot be read
 
 
 runs = typer.Typer(

@@ -4,7 +4,9 @@ what to do about it. `draftbench explain KIND` prints a row.
 
 from __future__ import annotations
 
-from typing import Literal, NamedTuple, get_args
+from typing import Literal, get_args
+
+import msgspec
 
 from draftbench.acceptance.intervals import FEW_REQUESTS
 from draftbench.run_folder.served import MOST_CACHED
@@ -92,12 +94,12 @@ CaveatKind = Literal[
 ]
 
 
-class AboutCaveat(NamedTuple):
+class AboutCaveat(msgspec.Struct, frozen=True):
     """What a caveat of this kind means, when it is said, and what to do."""
 
-    means: str
-    when: str
-    advice: str
+    means: str  # what it says of a run
+    when: str  # from when on it is said
+    advice: str  # what to do
     # What it makes doubtful for every answer that rests on it; nothing: it concerns this answer.
     doubts: Literal["acceptance", "speed", ""] = ""
     urgent: bool = False  # whether it may stand on the first screen, in the order of this table

@@ -91,6 +91,8 @@ class FormulaTable(msgspec.Struct, frozen=True):
     faster_k: int | None  # the best of 1 … 64, if one v is taken for all and it beats every row
     faster_speedup: float | None  # S at that k
     rows: tuple[FormulaRow, ...]  # one entry per k
+    # what the figures rest on
+    basis: str = "closed form, positions alike (Leviathan et al. 2023); not measured"
 
 
 def formula_table(

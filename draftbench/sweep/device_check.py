@@ -47,7 +47,7 @@ class Finding:
     """One thing that was tried."""
 
     what: str
-    found: str
+    found: str  # what came of it
     works: bool | None  # None: it could not be tried
 
 
