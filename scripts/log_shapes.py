@@ -14,6 +14,7 @@ vLLM, benchmarks/datasets; AIPerf, custom data sets; Mooncake, Azure and BurstGP
 from __future__ import annotations
 
 import json
+import re
 from typing import Any
 
 from draftbench.traffic import TrafficQuery
@@ -412,12 +413,10 @@ SHAPES = {
 PAGE = """\
 # What becomes of a log
 
-One row of each kind of log that draftbench knows, and what it reads from it; written by
-`scripts/log_shapes.py`, which runs the reader. [Formats](formats.md#traffic) has the rules. A
-temperature in brackets is not in the row but assumed: 1 is the default of servers, 0 is greedy. A
-prompt without a role is used as it is; `--as-chat` makes it a user's message, as vLLM and AIPerf do
-with the texts of their data sets. Of a row that cannot be used, the table says why; such rows are
-counted by reason.
+A row of each kind of log that draftbench knows, and what it reads from it; written by
+`scripts/log_shapes.py`, which runs the reader. [Formats](formats.md#traffic) has the rules;
+`draftbench traffic FILE` says what it makes of yours. A temperature in brackets is assumed: 1 is
+the default of servers, 0 is greedy. Rows that cannot be used are counted by reason.
 
 | log | a row | what is asked | temperature | most tokens | stop | logged answer |
 |---|---|---|---|---|---|---|
@@ -425,31 +424,37 @@ counted by reason.
 
 
 def page() -> str:
-    return PAGE + "".join(map(_line, SHAPES.items()))
+    """The first row of each kind of log, then the names of the others, by what becomes of them."""
+    first: dict[str, tuple[str, tuple[Any, ...]]] = {}
+    for name, shape in SHAPES.items():
+        if not isinstance(shape[1], type):
+            first.setdefault(re.split(r"[,\W_]", name)[0].lower(), (name, shape))
+    shown = {name for name, _ in first.values()}
+    read, left = (
+        [name for name, shape in SHAPES.items() if isinstance(shape[1], type) is refused]
+        for refused in (False, True)
+    )
+    others = "; ".join(name for name in read if name not in shown)
+    return (
+        f"{PAGE}{''.join(map(_line, first.values()))}\nAlso read, with a test each: {others}.\n\n"
+        f"Not used, and counted: {'; '.join(left)}.\n"
+    )
 
 
 def _line(shape: tuple[str, tuple[Any, ...]]) -> str:
     name, (row, *_) = shape
     text = json.dumps(row, ensure_ascii=False)
-    try:
-        _, asked, assumed, *_ = read_request(text.encode(), name, TrafficQuery(name, b"key"))
-    except NotRepresentableError as error:
-        cells = [f"left out: not representable: {error}", *[""] * 4]
-    except NoTrafficError as error:
-        cells = [f"left out: {error}", *[""] * 4]
-    except BadRowError as error:
-        cells = [f"refused: {error}", *[""] * 4]
-    else:
-        messages = [f"{said['role']}: {_said(said)}" for said in asked.messages or ()]
-        temperature = f"{asked.sampling.temperature:g}"
-        held = f"<br>(only with an engine: {', '.join(asked.constraint or ())})"
-        cells = [
-            ("<br>".join(messages) or str(asked.prompt)) + held * bool(asked.constraint),
-            f"({temperature})" if assumed else temperature,
-            str(asked.max_tokens or ""),
-            " ".join(asked.stop),
-            _said(asked.response) if isinstance(asked.response, dict) else asked.response or "",
-        ]
+    _, asked, assumed, *_ = read_request(text.encode(), name, TrafficQuery(name, b"key"))
+    messages = [f"{said['role']}: {_said(said)}" for said in asked.messages or ()]
+    temperature = f"{asked.sampling.temperature:g}"
+    held = f"<br>(only with an engine: {', '.join(asked.constraint or ())})"
+    cells = [
+        ("<br>".join(messages) or str(asked.prompt)) + held * bool(asked.constraint),
+        f"({temperature})" if assumed else temperature,
+        str(asked.max_tokens or ""),
+        " ".join(asked.stop),
+        _said(asked.response) if isinstance(asked.response, dict) else asked.response or "",
+    ]
     return (
         "| "
         + " | ".join(cell.replace("\n", "<br>") for cell in [name, f"`{text}`", *cells])
