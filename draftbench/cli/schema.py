@@ -177,11 +177,12 @@ def _add_records(hint: object, found: dict[str, type]) -> None:
     """Put the records of a type, and those that they hold, under their names."""
     for part in get_args(hint):
         _add_records(part, found)
-    if isinstance(hint, type) and (is_dataclass(hint) or issubclass(hint, msgspec.Struct)):
-        if hint.__name__ not in found:
-            found[hint.__name__] = hint
-            for part in get_type_hints(hint).values():
-                _add_records(part, found)
+    if not isinstance(hint, type) or not (is_dataclass(hint) or issubclass(hint, msgspec.Struct)):
+        return
+    if hint.__name__ not in found:
+        found[hint.__name__] = hint
+        for part in get_type_hints(hint).values():
+            _add_records(part, found)
 
 
 def _null(text: str) -> str:

@@ -43,7 +43,7 @@ def test_the_page_of_logs_says_what_becomes_of_each_shape():
     written = (Path(__file__).parents[2] / "docs/logs.md").read_text()
     assert written == page(), "run scripts/log_shapes.py"
     assert len(SHAPES) >= 40
-    assert all(f"\n| {name} | " in written for name in SHAPES)
+    assert all(name in written for name in SHAPES)
 
 
 def test_every_form_has_a_row_on_the_page_of_logs():
