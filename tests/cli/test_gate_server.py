@@ -52,22 +52,6 @@ def gated(command, measured):
     return judged
 
 
-def otherwise(prompt, limit):
-    """Counting down."""
-    return [(prompt[-1] - n) % 1000 for n in range(limit)]
-
-
-def test_rounds_and_the_tokens_that_were_tried_are_the_servers_own(save):
-    """23 tokens after the first in rounds of 4 and 3: 4 + 3 + 4 + 3 + 4 + 3 and 2 of a seventh.
-    Tried are 3 of 4 and 2 of 3, three times, and the last round's 2, which end the response.
-    """
-    baseline = json.loads(save().read_text())
-    assert {request["rounds"] for request in baseline["requests"]} == {7.0}
-    assert baseline["survival"][:2] == [1.0, 1.0]
-    assert baseline["alpha_definition"] == "acceptance rate (tried tokens)"
-    assert {(r["alpha_sum"], r["positions"]) for r in baseline["requests"]} == {(17.0, 23.0)}
-
-
 @pytest.mark.parametrize(("accepts", "code", "verdict"), [((3, 2), 0, "PASS"), ((1, 0), 1, "FAIL")])
 def test_the_verdict_is_on_what_the_server_accepts(save, gated, accepts, code, verdict):
     """17 of 23 tried tokens before; at worst .5 of 1.5 in a round, of which half accept one."""
@@ -77,40 +61,6 @@ def test_the_verdict_is_on_what_the_server_accepts(save, gated, accepts, code, v
     said = " ".join(outcome.out.split())
     assert ("alpha 0.739 0.348" in said) is (code == 1)
     assert ("largest drop by draft position: position 2 of 4" in said) is (code == 1)
-
-
-def measure_and_judge(command, saved, tmp_path, server, *more):
-    """A server that no other test measures."""
-    run = tmp_path / "new"
-    command("sweep", "--server", server.url, *TRAFFIC, "--out", run, *more)
-    return command("gate", "--baseline", saved, run)
-
-
-def test_a_server_that_tells_sums_alone_is_judged_without_positions(command, tmp_path):
-    """llama-server with several requests in flight."""
-    both = ScriptedServer("llama.cpp"), ScriptedServer("llama.cpp", k=4, accepts=(3, 2))
-    with both[0] as plain, both[1] as server:
-        run = tmp_path / "run"
-        pair = ["--baseline-server", plain.url, "--concurrency", 2]
-        words = ["--server", server.url, *TRAFFIC, "--out", run]
-        assert command("sweep", *words, *pair).code == 0
-        file = tmp_path / "two.json"
-        chosen = ["--candidate", "draft-simple", "--k", 4]
-        assert command("gate", "--save", file, run, *chosen).code == 0
-        outcome = measure_and_judge(command, file, tmp_path, server, *pair)
-    baseline = json.loads(file.read_text())
-    assert (baseline["alpha_definition"], baseline["survival"]) == (None, [])
-    assert outcome.code == 0, outcome.err
-    assert "no alpha: the server did not say at which positions" in " ".join(outcome.out.split())
-
-
-def test_a_server_that_writes_other_texts_than_without_speculation_does_not_pass(save, gated):
-    """The scripted server gives no log-probabilities."""
-    outcome = gated(save(pair=True), pair=True, write=otherwise)
-    assert outcome.code == 3, outcome.err
-    text = " ".join(outcome.out.split())
-    assert "0 of 12 answers match plain decoding; 12 differ (cause unknown)" in text
-    assert "plain decoding repeated: 0 of 12 differ; in the baseline 0 differed" in text
 
 
 @pytest.fixture

@@ -121,7 +121,6 @@ def test_a_run_that_is_not_there(failing, words):
         ("--target-quant", "none,int4", "--target-quant cannot be `none,int4`"),
         ("--measure", "al", "did you mean `all`?"),
         ("--responses", "loged", "did you mean `log`?"),
-        ("--k", "0", "for example --k 1-4"),
         ("--concurrency", "1,,4", "expected a number or a range"),
         ("--format", "jsn", "did you mean `json`?"),
         ("--ngram", "4-2", "for example --ngram 2-4"),
