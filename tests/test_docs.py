@@ -30,7 +30,7 @@ JSON_COMMANDS = (
     ("estimate", "--alpha", "0.7", "--draft-cost", "0.1"),
     ("runs", "list", "results/reference"),
     ("check", "--target", "draftbench/embedded/target", "--drafts", "draftbench/embedded/draft"),
-    ("suites",),
+    ("traffic",),
     (
         *("sweep", "--dry-run", "--target", "draftbench/embedded/target"),
         *("--drafts", "draftbench/embedded/draft", "--traffic", "suite:completion"),
