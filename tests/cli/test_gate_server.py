@@ -1,6 +1,5 @@
 """What a running server accepts, judged against a baseline of the same server."""
 
-import json
 from functools import cache
 
 import pytest
@@ -63,41 +62,13 @@ def test_the_verdict_is_on_what_the_server_accepts(save, gated, accepts, code, v
     assert ("largest drop by draft position: position 2 of 4" in said) is (code == 1)
 
 
-@pytest.fixture
-def costs(tmp_path):
-    """A costs(draft's step) file in which a target step and every pass take .1 s."""
-
-    def write(step):
-        file = tmp_path / "costs.yaml"
-        passes = f"{{target_step_s: 0.1, verify: {{2: 0.1, 5: 0.1}}, drafts: {{draft: {step}}}}}"
-        file.write_text(f"engine: elsewhere 1.0\nconcurrency: {{1: {passes}}}")
-        return file
-
-    return write
-
-
-def test_costs_of_elsewhere_choose_the_k_of_a_baseline_with_a_caveat(
-    command, measured, tmp_path, costs
-):
-    """Where drafting costs nothing and all is accepted, the largest k is the best."""
-    run, file = measured(accepts=(4,)), tmp_path / "new.json"
-    cheap = costs("{step_s: 0.000001}")
-    outcome = command("gate", "--save", file, run, "--costs", cheap)
-    assert outcome.code == 0, outcome.err
-    assert json.loads(file.read_text())["question"]["k"] == 4
-    said = " ".join(outcome.err.split())
-    assert "note: costs come from elsewhere 1.0" in said
-    assert "this run's own timings are ignored" in said
-    named = ("--candidate", "draft", "--k", 4)
-    outcome = command("gate", "--save", file, run, *named, "--costs", cheap)
-    assert "costs come from" not in outcome.err
-
-
 def test_a_k_that_the_server_did_not_draft_with_cannot_be_saved_and_is_named(
-    failing, measured, tmp_path, costs
+    failing, measured, tmp_path
 ):
-    """Three tokens of each round are accepted, of which each takes .09 s: k = 1 is the best."""
-    dear = costs("{step_s: 0.09}")
+    """Where a drafted token takes .09 s and every pass .1 s, k = 1 is the best."""
+    dear = tmp_path / "costs.yaml"
+    passes = "{target_step_s: 0.1, verify: {2: 0.1, 5: 0.1}, drafts: {draft: {step_s: 0.09}}}"
+    dear.write_text(f"engine: elsewhere 1.0\nconcurrency: {{1: {passes}}}")
     said = failing(2, "gate", "--save", tmp_path / "new.json", measured(), "--costs", dear)
     assert "cannot be judged: draft was served with k = 4 alone" in said
     assert "--k 4" in said
