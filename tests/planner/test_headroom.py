@@ -119,6 +119,12 @@ def test_a_stack_of_the_same_draft_is_no_other_draft(scene):
     assert (better.draft, better.best_of_others) == ("small", 1.0)
 
 
+@pytest.fixture(scope="module")
+def log(reference):
+    """The answer of a kept run."""
+    return recommend(reference)
+
+
 def better(**changes):
     """A draft at 1.2× with α .5, which would win from .7 beside another at 1.5×."""
     most, to_win = Reach(4, 5.0, 1.0, 2.4), Reach(4, 2.5, 0.7, 1.5)
@@ -159,9 +165,8 @@ NO_TRAINING = "a perfect draft of these costs would reach 2.40×"
     ],
 )
 def test_what_a_trained_draft_must_reach_is_one_line_where_it_could_change_the_answer(
-    reference, headroom, changes, says
+    log, headroom, changes, says
 ):
-    log = recommend(reference)
     asked = dict(changes)
     if stack := asked.pop("stack", None):
         asked["evaluations"] = (*log.evaluations, replace(log.evaluations[0], draft=stack))
