@@ -103,6 +103,10 @@ ANSWERS = [
 ]
 
 
+def test_no_error_moves_the_cursor(failing):
+    assert "no run folder at `no\ufffd[2J`" in failing(2, "recommend", "no\x1b[2J")
+
+
 @pytest.mark.parametrize("words", [*ANSWERS[:-1], "runs redact RUN"])
 def test_a_run_that_is_not_there(failing, words):
     said = failing(2, *words.replace("RUN", "results/runs/none").split())

@@ -534,8 +534,12 @@ def test_prompts_that_servers_quote_are_printed_and_recorded_nowhere_but_in_the_
         server.faults = plain.faults = dict.fromkeys(range(999), "422")
         again = command(*from_outside(server, plain, embedded, log, out))
         assert again.code == 2
+    page = ("report", out, "--html", out / "page.html")
+    told = [command(*words) for words in (("recommend", out, "--all"), ("compare", out, out), page)]
+    assert {each.code for each in told} == {0}
     shared = [path for path in out.rglob("*") if path.is_file() and "private" not in path.parts]
-    seen = [swept.out, swept.err, again.out, again.err, *(path.read_text() for path in shared)]
+    seen = [text for each in (swept, again, *told) for text in (each.out, each.err)]
+    seen += [path.read_text() for path in shared]
     for text in seen:
         assert not re.search(rf"zebra|Elm Street|u007a|{ids}", joined(text))
     said = out / "private" / "servers" / "said.log"
