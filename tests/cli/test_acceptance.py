@@ -126,14 +126,6 @@ def test_few_or_unequal_requests_are_warned_of_once_by_the_fewest(candidates, na
     assert re.findall(r"effective sample under 30\): (.*)", shown) == ([named] if named else [])
 
 
-def test_markdown_escapes_what_came_from_files() -> None:
-    group = replace(CHAT, name="c|d")
-    shown = whole(changed(candidate="a|b", breakdown=split(groups=(group,))), "markdown")
-    assert "### a\\|b: greedy drafting" in shown
-    assert "| segment | c\\|d | 40 |" in shown
-    assert "| k | accepted/drafted | tok/round | τ | τ-1 | 1\\+Σ Πh | n for ±2% |" in shown
-
-
 def test_csv_has_a_line_for_each_figure_and_each_difference() -> None:
     rows = list(csv.DictReader(io.StringIO(csv_of(REPORT))))
     # α, five figures at each k, hazards and survivals; α and tokens per round compared.
@@ -250,8 +242,11 @@ def make_run(tmp_path):
     return make
 
 
-def test_all_candidates_at_the_runs_own_draft_lengths_with_the_definitions(command, make_run):
-    outcome = command("acceptance", make_run(), "--format", "json")
+def test_all_candidates_or_those_that_flags_name_are_printed_with_the_definitions(
+    command, failing, make_run
+):
+    run = make_run()
+    outcome = command("acceptance", run, "--format", "json")
     assert (outcome.code, outcome.err) == (0, "")
     found = json.loads(outcome.out)
     assert [each["candidate"] for each in found["candidates"]] == ["small", "big"]
@@ -261,15 +256,13 @@ def test_all_candidates_at_the_runs_own_draft_lengths_with_the_definitions(comma
     assert [(d["k"], d["value"]["value"]) for d in tokens] == [(1, 0.0), (2, 3 / 2 - 3)]
     assert found["definitions"][4]["sglang"] == "spec_accept_length of the server's metrics"
     assert found["definitions"][4]["vllm"] is None  # counts another figure under its name
-
-
-def test_candidates_and_lengths_are_chosen_by_flags(command, make_run, tmp_path):
-    words = ["--candidate", "big", "--k", "1-3", "-o", tmp_path / "out.json"]
-    outcome = command("acceptance", make_run(), "--format", "json", *words)
-    assert (outcome.code, outcome.out) == (0, "")
-    found = json.loads((tmp_path / "out.json").read_text())
-    assert [each["candidate"] for each in found["candidates"]] == ["big"]
-    assert {reading["k"] for reading in found["candidates"][0]["at_each_k"]} == {1, 2, 3}
+    flags = ["--candidate", "big", "--k", "1-3"]
+    (only,) = json.loads(command("acceptance", run, "--format", "json", *flags).out)["candidates"]
+    assert only["candidate"] == "big"
+    assert {reading["k"] for reading in only["at_each_k"]} == {1, 2, 3}
+    said = failing(2, "acceptance", run, "--candidate", "tiny")
+    assert "no candidate `tiny`" in said
+    assert "small, big" in said
 
 
 @pytest.mark.parametrize("words", [[], ["--all"]])
@@ -286,9 +279,3 @@ def test_where_alpha_stands_it_is_said_which_requests_had_a_grammar(command, mak
     outcome = command("acceptance", make_run(constrained=2), *words)
     said = " ".join(outcome.out.split())
     assert "small, big: 2 requests with structured output replayed without the grammar" in said
-
-
-def test_mistakes_are_named(failing, make_run):
-    run = make_run()
-    assert "no candidate `tiny`" in failing(2, "acceptance", run, "--candidate", "tiny")
-    assert "--k 0" in failing(2, "acceptance", run, "--k", "0")

@@ -7,17 +7,6 @@ import pytest
 FORMULA = ["--alpha", "0.75", "--draft-cost", "0.05"]
 
 
-def test_the_closed_form_as_a_table(command):
-    outcome = command("estimate", *FORMULA, "--k", "7-10")
-    assert (outcome.code, outcome.err) == (0, "")
-    title, _, *lines = outcome.out.splitlines()
-    # (1 - x^8) / (1 - x) = 1.35 at x = 0.26.
-    assert title == "Best k = 7: 2.67× (α = 0.75, c = 0.05); k = 7 breaks even at α = 0.26"
-    assert "closed form, positions alike (Leviathan et al. 2023); not measured" in outcome.out
-    # (1 - 0.75^8) / 0.25 = 3.60 tokens for 1.35 steps.
-    assert lines[0].split() == ["→", "7", "3.60", "2.67", "0.26"]
-
-
 @pytest.mark.parametrize(
     ("alpha", "cost", "ks", "best", "faster"),
     [
@@ -61,6 +50,7 @@ def test_verify_ratios_that_are_one_for_every_k_or_fall_with_it_are_remarked_on(
 
 
 def test_every_format_says_that_nothing_was_measured(command):
+    """Whole tables are in docs/method.md and docs/faq.md."""
     for style in ("table", "json", "markdown"):
         outcome = command("estimate", *FORMULA, "--format", style)
         assert (outcome.code, outcome.err) == (0, "")
@@ -71,10 +61,7 @@ def test_every_format_says_that_nothing_was_measured(command):
     ("words", "meant"),
     [
         (["--alpha", "0.7"], "--draft-cost"),
-        (["--alpha", "75", "--draft-cost", "0.1"], "not a probability"),
         (["--alpha", "nan", "--draft-cost", "0.1"], "expected a number"),
-        (["--alpha", "0.7", "--draft-cost", "-1"], "draft cost ratio"),
-        ([*FORMULA, "--verify-ratio", "0"], "verify ratio"),
         ([*FORMULA, "--verify-ratio", ".2"], "takes less time than one over a single token"),
         ([*FORMULA, "--verify-ratio", "1.1,x"], "not numbers between commas"),
         ([*FORMULA, "--verify-ratio", "1.1,1.2"], "`--k 1-2`"),

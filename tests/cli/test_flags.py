@@ -71,10 +71,19 @@ def test_numbers_are_taken_in_the_order_given_and_once():
 
 @pytest.mark.parametrize(
     ("typed", "names"),
-    [("./t,./t/", ("./t",)), ("./t/", ("./t/",)), ("org/t,org/u", ("org/t", "org/u"))],
+    [
+        (["./t,./t/"], ("./t",)),
+        (["./t/"], ("./t/",)),
+        (["org/t, org/u,org/t"], ("org/t", "org/u")),
+        (["small,greedy", "ngram"], ("small,greedy", "ngram")),  # a path that exists
+    ],
 )
-def test_a_draft_is_named_once_with_the_slash_of_a_completed_path_or_without(typed, names):
-    assert flags.model_names([typed]) == names
+def test_a_draft_is_named_once_with_the_slash_of_a_completed_path_or_without(
+    tmp_path, monkeypatch, typed, names
+):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "small,greedy").mkdir()
+    assert flags.model_names(typed) == names
 
 
 def test_levels_are_taken_with_blanks_repeated_and_once():

@@ -222,3 +222,13 @@ def test_a_saved_baseline_says_of_what_it_is(command, failing, tmp_path):
     assert "note: times in this baseline are at concurrency 1, not 7\nsaved stories15M" in saved.err
     said = failing(2, "gate", run, "--save", file, *named, "--costs", "none.yaml")
     assert "none.yaml" in said
+    # Where drafting costs nothing, the largest k is the best.
+    costs = tmp_path / "costs.yaml"
+    free = "drafts: {stories15M: {step_s: 0.000001}}"
+    passes = f"{{target_step_s: 0.1, verify: {{2: 0.1, 9: 0.1}}, {free}}}"
+    costs.write_text(f"engine: elsewhere 1.0\nconcurrency: {{1: {passes}}}")
+    saved = command("gate", run, "--save", file, "--costs", costs)
+    assert json.loads(file.read_text())["question"]["k"] == 4
+    assert "note: costs come from elsewhere 1.0" in saved.err
+    saved = command("gate", run, "--save", file, *named, "--costs", costs)
+    assert "costs come from" not in saved.err

@@ -14,11 +14,9 @@ from scenes import REFERENCE
 
 from draftbench.acceptance.intervals import Estimate
 from draftbench.cli.recommend import CSV_FIGURES, render
-from draftbench.planner.headroom import better_draft as trainable
 from draftbench.planner.options import DecisionOptions
 from draftbench.planner.recommend import best_of_each, recommend
-from draftbench.planner.recommendation import Caveat, Headroom, Reach
-from draftbench.report.answer import better_draft
+from draftbench.planner.recommendation import Caveat
 
 LONG = "an-organisation/a-model-with-a-very-long-name-that-goes-on-and-on-Instruct-GPTQ-Int4"
 COMMANDS = ["draftbench recommend runs/R --all", "draftbench report runs/R --html report.html"]
@@ -168,6 +166,9 @@ def test_a_caveat_is_printed_whole_in_its_short_form_or_not_at_all(crowded, answ
         long = "reasons " * words + "and what to do"
         caveat = Caveat(kind="uncertain-cost", text=long, short="do this")
         assert shown in lines_of(replace(log, caveats=(caveat,)))
+    # What makes the answer provisional stands in its second line.
+    slower = Caveat(kind="uncertain-cost", text="slower", decisive=True, short="slower")
+    assert "Caveat: slower" not in lines_of(replace(log, caveats=(slower,)))
     # Where an interval comes from is urgent only if the leader was not decoded.
     for short, urgent in (("", False), ("decode it", True)):
         caveat = Caveat(kind="interval", text="from the requests", short=short)
@@ -265,58 +266,6 @@ def test_markdown_is_as_short_unless_everything_is_asked_for(log):
     assert "### Checks" in render(log, "markdown", 80, everything=True)
 
 
-def better(**changes):
-    """A draft at 1.2× with α .5, which would win from .7 beside another at 1.5×."""
-    most, to_win = Reach(4, 5.0, 1.0, 2.4), Reach(4, 2.5, 0.7, 1.5)
-    fields = {"draft": "small", "quant": "none", "alpha": 0.5, "speedup": 1.2, "most": most}
-    fields |= {"to_pay": Reach(1, 1.3, 0.3, 1.0), "to_win": to_win, "best_of_others": 1.5}
-    return Headroom(**fields | changes)
-
-
-NO_TRAINING = "a perfect draft of these costs would reach 2.40×"
-
-
-@pytest.mark.parametrize(
-    ("headroom", "changes", "says"),
-    [
-        ([better()], {}, "to win, one as cheap as small needs α 0.70 (now 0.50)"),
-        (
-            [better(speedup=0.9, best_of_others=1.0)],
-            {},
-            "to pay off, one as cheap as small needs α 0.70",
-        ),
-        (
-            [better(alpha=None, to_win=Reach(4, 2.5, None, 1.5))],
-            {},
-            "needs 2.50 tok/round at k = 4; at best it reaches 2.40×.",
-        ),
-        # The one that lacks least.
-        ([better(), better(draft="near", speedup=1.4)], {}, "one as cheap as near"),
-        ([better(to_win=None)], {}, f"No training helps: {NO_TRAINING}"),
-        # Nor is more known of a draft behind prompt lookup, the last of the evaluations.
-        (
-            [better(to_win=None)],
-            {"stack": "ngram+small"},
-            f"No training helps a draft alone: {NO_TRAINING}, behind prompt lookup perhaps more.",
-        ),
-        ([], {}, None),  # the answer is a draft that could be trained
-        ([better()], {"requests": 4}, None),
-        ([better(speedup=9.0)], {}, None),  # as fast already: something else led
-    ],
-)
-def test_what_a_trained_draft_must_reach_is_one_line_where_it_could_change_the_answer(
-    log, headroom, changes, says
-):
-    asked = dict(changes)
-    if stack := asked.pop("stack", None):
-        asked["evaluations"] = (*log.evaluations, replace(log.evaluations[0], draft=stack))
-    found = replace(log, **asked)
-    candidates = [each.candidate for each in found.evaluations]
-    better = trainable(found.choice, candidates, headroom, found.requests)
-    said = better_draft(replace(found, better_draft=better))
-    assert says in said if says else said is None
-
-
 RUN, ONE_ROW = REFERENCE / "qwen2.5-coder", REFERENCE / "tinyllama-stories"
 ENGINE = """
 engine: an engine 1.0
@@ -360,19 +309,6 @@ def test_the_answer_over_concurrencies_is_a_table_with_its_crossover(command, en
     out = command("recommend", ONE_ROW, "--format", "markdown", "--all").out
     assert "By concurrency" not in out
     assert "### Latency, measured\n\n|  | speculation | n |" in out
-
-
-def test_json_has_a_level_for_each_concurrency_asked(command, engine):
-    words = ("--costs", engine, "--concurrency", "9,4,64", "--format", "json")
-    found = json.loads(command("recommend", RUN, *words).out)
-    assert [level["concurrency"] for level in found["by_concurrency"]] == [9, 4, 64]
-    nine, four, far = found["by_concurrency"]
-    assert (found["decision"], found["concurrency"]) == ("do_not_speculate", 9)
-    assert (nine["k"], nine["tokens_per_second_plain"]) == (0, pytest.approx(45))
-    assert four["costs"] == "interpolated between 1 and 9"
-    assert (far["decision"], far["k"], far["speedup_expected"]) == (None, None, None)
-    assert 1 < found["crossover"] < 9 or found["crossover"] == 0
-    assert (found["runner"], found["latency"]) == ("an engine 1.0", None)
 
 
 @pytest.mark.parametrize(

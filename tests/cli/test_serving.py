@@ -20,7 +20,7 @@ from sweep.engine import FakeEngine, FakeServer, fake_drive
 from draftbench.engines.every import ENGINES
 from draftbench.models.source import ModelSource
 from draftbench.planner.recommendation import NextSweep
-from draftbench.records import Candidate, RoundCounts
+from draftbench.records import Candidate
 from draftbench.report.answer import next_sweep
 from draftbench.run_folder.folder import RunFolder
 from draftbench.run_folder.run import read_run
@@ -150,9 +150,6 @@ def test_replays_alone_can_be_of_a_mode_in_which_the_engine_does_not_draft(comma
     assert command("sweep", *words, "--measure", "replay").code == 0
 
 
-NOTHING = {"method": "draft-simple", "counted": RoundCounts(rounds=0, drafted=0, accepted=0)}
-
-
 @pytest.fixture
 def running(monkeypatch):
     """running(speculative, plain): what answers at the two addresses."""
@@ -165,45 +162,6 @@ def running(monkeypatch):
         return [*SERVER, *(["--baseline-server", "http://plain"] if plain else [])]
 
     return connected
-
-
-@pytest.mark.parametrize(
-    ("spec", "plain", "complaint"),
-    [
-        (FakeServer(k=4), FakeServer(version="2.0"), "version 1.0 and 2.0"),
-        (FakeServer(k=4), FakeServer(k=2), "without speculation$"),
-        (FakeServer(), FakeServer(k=2), "or exchange the two addresses$"),
-        (FakeServer(**NOTHING), None, r"set to draft \(draft-simple\) and drafts nothing"),
-    ],
-)
-def test_servers_that_are_no_pair_or_not_what_they_say(
-    failing, running, embedded, spec, plain, complaint
-):
-    words = [*running(spec, plain), "--tokenizer", embedded / "target"]
-    assert re.search(complaint, failing(2, "sweep", *words, *TRAFFIC))
-
-
-def test_a_server_whose_model_has_another_name_is_said_to_be_taken_for_the_target(
-    command, running, embedded, tmp_path
-):
-    words = ["--target", embedded / "target", "--drafts", "ngram", *TRAFFIC, "--temperature", 0]
-    said = "the server calls its model other: it is taken to be target"
-    for model, expected in (("org/other", True), ("org/target", False)):
-        out = tmp_path / model.replace("/", "-")
-        outcome = command("sweep", *running(FakeServer(model=model)), *words, "--out", out)
-        assert outcome.code == 0, outcome.err
-        assert (said in outcome.err) is expected
-
-
-def test_a_folder_with_a_tokenizer_and_no_more_is_enough_for_prompt_lookup(
-    command, failing, running, embedded, tmp_path
-):
-    words = [*running(FakeServer(k=4)), "--tokenizer", tokenizer(tmp_path), *TRAFFIC]
-    words += ["--out", tmp_path / "run"]
-    outcome = command("sweep", *words, "--drafts", "ngram", "--temperature", 0)
-    assert outcome.code == 0, outcome.err
-    told = failing(2, "sweep", *words, "--drafts", embedded / "draft")
-    assert "cannot be replayed: the served model is not named" in told
 
 
 @pytest.fixture
@@ -455,10 +413,7 @@ def slower(server, answer, n):
     return dataclass_replace(answer, arrivals=[2 * at for at in answer.arrivals])
 
 
-@pytest.mark.parametrize(
-    "words",
-    ["", "--k 4", "--k 2 --drafts ngram", "--k 1-8 --drafts ngram"],
-)
+@pytest.mark.parametrize("words", ["--k 4", "--k 2 --drafts ngram", "--k 1-8 --drafts ngram"])
 def test_the_decision_on_a_running_server_is_on_the_k_that_it_drafts(
     command, running, embedded, tmp_path, words
 ):
@@ -484,32 +439,6 @@ def test_the_decision_on_a_running_server_is_on_the_k_that_it_drafts(
     assert json.loads(saved.read_text())["question"]["k"] == 4
     exported = command("export", out, "--engine", "vllm", "--anyway", "--draft", "org/draft").out
     assert re.search(r'"num_speculative_tokens": ?4\b', exported)
-
-
-@pytest.mark.parametrize(
-    ("spec", "k", "complaint"),
-    [
-        (FakeServer(k=4), 3, "drafts 4 tokens a round, and --k says 3"),
-        (FakeServer(k=65), 65, "--k 65"),
-        (FakeServer(k=65), None, "hint: start it with at most 64"),
-        # It does not say how many, and drafts more than that.
-        (FakeServer(k=4, says={"k": None}), 3, "drafts 4 tokens a round, and --k says 3"),
-    ],
-)
-def test_a_k_that_a_running_server_cannot_be_measured_at_is_refused(
-    failing, running, embedded, spec, k, complaint
-):
-    words = [*running(spec), "--tokenizer", embedded / "target", *(["--k", k] if k else [])]
-    assert complaint in failing(2, "sweep", *words, *TRAFFIC)
-
-
-def test_a_k_is_taken_from_the_user_where_a_server_was_only_seen_to_draft_fewer(
-    command, running, embedded, tmp_path
-):
-    words = [*running(FakeServer(k=3, says={"k": None})), "--tokenizer", embedded / "target"]
-    outcome = command("sweep", *words, "--k", 5, *TRAFFIC, "--out", tmp_path / "run")
-    assert "the server drafts 5 tokens a round (draft-model), by --k" in outcome.err
-    assert {row.k for row in read_run(RunFolder(tmp_path / "run")).served} == {5}
 
 
 def test_a_server_alone_has_acceptance_and_a_hint_how_to_measure_its_speed(command, tmp_path):
@@ -605,8 +534,12 @@ def test_prompts_that_servers_quote_are_printed_and_recorded_nowhere_but_in_the_
         server.faults = plain.faults = dict.fromkeys(range(999), "422")
         again = command(*from_outside(server, plain, embedded, log, out))
         assert again.code == 2
+    page = ("report", out, "--html", out / "page.html")
+    told = [command(*words) for words in (("recommend", out, "--all"), ("compare", out, out), page)]
+    assert {each.code for each in told} == {0}
     shared = [path for path in out.rglob("*") if path.is_file() and "private" not in path.parts]
-    seen = [swept.out, swept.err, again.out, again.err, *(path.read_text() for path in shared)]
+    seen = [text for each in (swept, again, *told) for text in (each.out, each.err)]
+    seen += [path.read_text() for path in shared]
     for text in seen:
         assert not re.search(rf"zebra|Elm Street|u007a|{ids}", joined(text))
     said = out / "private" / "servers" / "said.log"

@@ -11,33 +11,17 @@ from types import SimpleNamespace
 
 import pytest
 from msgspec.structs import replace
-from scenes import MANIFEST, manifest, with_fields
+from scenes import MANIFEST, manifest, query, with_fields
 
 from draftbench.cli.sweep import _settled, describe
+from draftbench.cli.traffic import traffic_lines
 from draftbench.planner.caveat_kinds import LOAD_AVERAGE
-from draftbench.records import Request
 from draftbench.run_folder.manifest import portable
-from draftbench.traffic.summary import BadRows, FirstRequest, TrafficSummary, request_figures
+from draftbench.traffic import load as load_traffic
 
 
 def told(load=None, until="all"):
-    traffic = TrafficSummary(
-        source="prod.csv",
-        layout=("columns separated by tabs",),
-        rows=9,
-        requests=2,
-        merged=1,
-        several=0,
-        forms={"prompt": 5, "messages": 3},
-        unread={"passage": 3, "id": 9},
-        left_out={"too long": 4},
-        bad_rows=(BadRows(reason="not JSON", first="prod.csv:7", rows=2, hint="fix it"),),
-        assumed={"0": 1},
-        constrained=1,
-        chats=1,
-        figures=request_figures([Request(id="a", source="prod.csv:1", prompt="a")]),
-        first=FirstRequest(roles=("system", "user"), end="the end\n"),
-    )
+    traffic = load_traffic(query("suite:completion", sample=2)).summary
     notes: list[str] = []
     prepared = SimpleNamespace(
         options=SimpleNamespace(until=until),
@@ -48,29 +32,16 @@ def told(load=None, until="all"):
         caveats={"mtp": ("slow",)},
     )
     describe(prepared, SimpleNamespace(note=notes.append))
-    return notes
+    return traffic_lines(traffic), notes
 
 
-def test_what_was_left_out_refused_or_doubtful_is_said():
-    assert told() == [
-        "2 requests from 9 rows; formats: messages (3), prompt (5)",
-        "1 row repeated: a request counts once per row",
-        "the file is read as columns separated by tabs",
-        "ignored fields: passage, id",
-        "4 left out: too long",
-        "bad row prod.csv:7: not JSON (2 such rows)",
-        "1 row without a temperature: 0 is assumed, greedy (--temperature sets another)",
-        "1 of 2 requests with structured output, which only an engine applies: the built-in\n"
-        "  decoder leaves them out; beside an engine draft models are replayed without it, so α\n"
-        "  holds only for the other 50%",
-        "first request: roles system, user; ends with 'the end\\n'",
-        "refused foreign: its vocabulary differs",
-        "note on mtp: slow",
-    ]
+def test_what_was_read_refused_or_doubtful_is_said():
+    traffic, notes = told()
+    assert notes == [*traffic, "refused foreign: its vocabulary differs", "note on mtp: slow"]
     for load, said in ((LOAD_AVERAGE, 0), (1.25, 1)):
-        assert sum("busy (load 1.2 per core)" in note for note in told(load)) == said
+        assert sum("busy (load 1.2 per core)" in note for note in told(load)[1]) == said
     assert "--until settled changes nothing: the answer is first looked at after 64" in "\n".join(
-        told(until="settled")
+        told(until="settled")[1]
     )
 
 
@@ -85,26 +56,6 @@ def plan(command, tmp_path):
         return outcome
 
     return planned
-
-
-@pytest.mark.parametrize(
-    ("written", "candidates"),
-    [
-        (["draft,ngram"], ["draft", "ngram"]),
-        (["draft, ngram,draft"], ["draft", "ngram"]),
-        (["draft", "ngram"], ["draft", "ngram"]),
-        (["./draft,./draft/"], ["draft"]),  # a shell completes with a slash
-        (["small,greedy", "ngram"], ["small,greedy", "ngram"]),  # a path that exists
-    ],
-)
-def test_drafts_go_behind_one_flag_with_commas_or_each_behind_its_own(
-    plan, embedded, tmp_path, monkeypatch, written, candidates
-):
-    monkeypatch.chdir(tmp_path)
-    for name, model in (("draft", "draft"), ("small,greedy", "draft"), ("target", "target")):
-        shutil.copytree(embedded / model, name)
-    words = [word for text in written for word in ("--drafts", text)]
-    assert json.loads(plan("--target", "target", *words).out)["candidates"] == candidates
 
 
 @pytest.mark.parametrize("stored", ["target", "draft"])
@@ -155,14 +106,17 @@ def test_a_draft_that_reads_as_much_as_the_target_is_noted_before_the_sweep(
     assert said.count("a draft step will hardly take less time") == noted
 
 
-def test_verbose_says_a_line_for_every_response(command, embedded, tmp_path):
-    words = ["--target", embedded / "draft", "--drafts", "ngram", "--no-controls", "--sample", 8]
-    words += ["--traffic", "suite:completion", "--max-new-tokens", 24, "--k", 2, "--threads", 1]
-    outcome = command(
-        "sweep", *words, "--measure", "none", "--verbose", "--out", tmp_path / "run", "-o", "-"
-    )
+def test_verbose_says_a_line_for_every_response_and_the_run_keeps_the_command(
+    command, embedded, tmp_path
+):
+    words = ["sweep", "--target", embedded / "draft", "--drafts", "ngram", "--no-controls"]
+    words += ["--traffic", "suite:completion", "--sample", 8, "--max-new-tokens", 24, "--k", 2]
+    words += ["--threads", 1, "--measure", "none", "--verbose", "--out", tmp_path / "run"]
+    outcome = command(*words)
     assert ": 16 of 16" in outcome.err  # each is written and then scored
     assert "τ" in outcome.err
+    kept = json.loads((tmp_path / "run" / "run.json").read_text())["command"]
+    assert kept == portable(shlex.join(["draftbench", *map(str, words)]))
 
 
 def test_quiet_still_names_the_device(command, embedded, tmp_path):
@@ -171,15 +125,6 @@ def test_quiet_still_names_the_device(command, embedded, tmp_path):
     outcome = command("sweep", *words, "--quiet", "--out", tmp_path / "run")
     (device,) = outcome.err.splitlines()
     assert device.startswith("device: cpu, 1 thread")
-
-
-def test_the_run_keeps_the_command_as_it_was_given(command, embedded, tmp_path):
-    words = ["sweep", "--target", embedded / "draft", "--drafts", "ngram", "--no-controls"]
-    words += ["--traffic", "suite:completion", "--sample", 2, "--max-new-tokens", 4, "--k", 1]
-    words = list(map(str, [*words, "--measure", "replay", "--out", tmp_path / "run"]))
-    assert command(*words).code == 0
-    kept = json.loads((tmp_path / "run" / "run.json").read_text())["command"]
-    assert kept == portable(shlex.join(["draftbench", *words]))
 
 
 def test_what_cannot_be_is_refused_before_the_seconds_of_importing_torch(embedded):

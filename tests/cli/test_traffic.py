@@ -75,25 +75,26 @@ def test_what_requests_ask_for_is_counted(command, tmp_path):
     ]
 
 
-def test_how_often_a_request_counts_is_said(command, tmp_path):
-    rows = [{"model": "m", "prompt": "a"}] * 2 + [{"model": "m", "prompt": "a", "n": 4}]
-    log = tmp_path / "log.jsonl"
-    log.write_text("".join(json.dumps(row) + "\n" for row in rows))
-    assert command("traffic", log).out.splitlines()[:3] == [
+def test_how_often_a_request_counts_and_what_was_guessed_of_a_table_is_said(command, tmp_path):
+    log = tmp_path / "log.csv"
+    log.write_text("model;prompt;n\nm;a;\nm;a;\nm;a;4\n")
+    assert command("traffic", log).out.splitlines()[:4] == [
         "1 request from 3 rows; format: prompt",
         "2 rows repeated: a request counts once per row",
         "1 row asking for several answers (n): the request counts n times",
+        "the file is read as columns separated by semicolons",
     ]
 
 
 def test_a_bad_row_is_named_with_its_reason(command, log):
-    log.write_text('{"prompt": "a"}\n{"question": "b"}\n{"prompt": \n')
+    log.write_text('{"prompt": "a"}\n{"question": "b"}\n{"prompt": \n{"question": "c"}\n')
     outcome = command("traffic", log)
     assert (outcome.code, outcome.out) == (2, "")
     assert "prod.jsonl:2: no prompt or messages found; its fields are `question`" in outcome.err
     assert "prod.jsonl:3: not JSON" in outcome.err
-    skipped = command("traffic", log, "--skip-bad").out
+    skipped = " ".join(command("traffic", log, "--skip-bad").out.split())
     assert "bad row prod.jsonl:2: no prompt or messages found" in skipped
+    assert "(2 such rows)" in skipped
 
 
 def test_only_a_sweep_samples_so_a_log_is_shown_without_a_seed(command, log):

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
-from transformers import MambaConfig, ViTConfig
+from transformers import BertConfig, MambaConfig, ViTConfig
 
 from draftbench.decoder import linear, quantized_linear
 from draftbench.drafts.check import check_models
@@ -154,6 +154,17 @@ def test_what_is_no_language_model_is_refused(workshop):
     ViTConfig().save_pretrained(source.spec)
     with pytest.raises(ModelError, match="cannot be built as a language model"):
         pair_of(ModelSource(source.spec), source)
+
+
+@pytest.mark.parametrize("role", ["target", "draft"])
+def test_an_encoder_can_neither_draft_nor_be_drafted_for(workshop, role):
+    specs = {name: workshop.source(name).spec for name in ("target", "draft")}
+    small = {"hidden_size": 32, "num_hidden_layers": 1, "num_attention_heads": 2}
+    encoder = BertConfig(vocab_size=300, architectures=["BertForMaskedLM"], **small)
+    encoder.save_pretrained(specs[role])
+    pair = pair_of(*map(ModelSource, specs.values()))
+    assert pair.obstacles[0].startswith(f"`{role}` (BertForMaskedLM) is an encoder")
+    assert pair.engines == ()
 
 
 def test_a_recurrent_draft_is_refused_and_keeps_no_cache(workshop):

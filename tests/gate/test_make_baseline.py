@@ -266,6 +266,15 @@ def test_the_engine_is_a_thing_tested_and_its_alpha_that_of_the_tokens_it_tried(
     assert tested["target ftype"] == "Q8_0"
 
 
+def test_sums_alone_tell_no_positions_and_no_alpha():
+    """As llama-server's with several requests in flight."""
+    sums = {"rounds": 2, "drafted": 4, "accepted": 4, "by_round": None}
+    found = counted(answer(0), answer(2, **sums))
+    assert (found.alpha_definition, found.alpha, found.survival) == (None, None, ())
+    assert found.requests[0].rounds == 2.0
+    assert counted(answer(0), answer(2)).survival == (1.0, 1.0)
+
+
 def test_a_baseline_of_an_engine_is_of_its_smallest_load_or_of_the_one_asked_for():
     loads = (1, 4)
     rows = [answer(k, concurrency=load) for k in (0, 2) for load in loads]

@@ -42,11 +42,14 @@ def printed(capsys, *words):
     return output.out + output.err
 
 
-@pytest.mark.parametrize("command", ["recommend", "acceptance"])
-@pytest.mark.parametrize("style", ["table", "markdown", "csv", "json"])
-def test_no_command_reaches_the_terminal(run, capsys, command, style):
-    output = printed(capsys, command, run, "--format", style)
-    assert len(output) > 200
+STYLES = ("table", "markdown", "csv", "json")
+COMMANDS = [(name, "--format", style) for name in ("recommend", "acceptance") for style in STYLES]
+
+
+@pytest.mark.parametrize("words", [*COMMANDS, ("export", "--engine", "vllm", "--anyway")])
+def test_no_command_reaches_the_terminal(run, capsys, words):
+    output = printed(capsys, *words, run)
+    assert "img src=x" in output
     assert [raw for raw in CONTROLS if raw in output] == []
 
 
@@ -74,9 +77,3 @@ def test_files_for_ci_are_well_formed(run, capsys, tmp_path):
     ElementTree.parse(tmp_path / "junit.xml")
     assert "\x1b" not in output
     assert len([line for line in output.splitlines() if line.startswith("::")]) <= 5
-
-
-def test_an_engine_is_not_given_a_command_in_a_name(run, capsys):
-    output = printed(capsys, "export", run, "--engine", "vllm", "--anyway")
-    assert "error: the model name" in output or "`" not in output.replace("`", "", 4)
-    assert "\x1b" not in output

@@ -19,7 +19,7 @@ COMMANDS = [
     ["--version"],
     ["--help"],
     ["gate", "--help"],
-    ["suites"],
+    ["traffic"],
     ["recommend", RUN],
     ["acceptance", RUN, "--format", "json"],
     ["runs", "list", str(SAMPLES)],

@@ -12,7 +12,6 @@ import zlib
 from pathlib import Path
 
 import pytest
-from engines.scripted_server import ScriptedServer
 from scenes import EMBEDDED
 
 from draftbench.cli import main
@@ -155,37 +154,6 @@ def test_nothing_that_may_be_shared_holds_the_marker(shared):
         assert [secret for secret in hidden if secret in whole] == [], name
 
 
-def test_nothing_that_may_be_shared_of_a_run_on_servers_holds_the_marker(tmp_path, shared):
-    """Nor does the sweep itself print it, though its servers quote prompts."""
-    _, folder = shared
-    log = tmp_path / "prod.jsonl"
-    prompts = [f"def f{i}():  # {MARKER}" for i in range(6)]
-    log.write_text("".join(json.dumps({"prompt": text, "id": MARKER}) + "\n" for text in prompts))
-    run, base, page = (str(tmp_path / name) for name in ("run", "base.json", "page.html"))
-    how = {"k": 4, "accepts": (2,), "faults": {9: "422", 10: "event", 11: "html"}}
-    with ScriptedServer("vllm") as plain, ScriptedServer("vllm", **how) as server:
-        words = ["--server", server.url, "--baseline-server", plain.url]
-        words += ["--traffic", str(log), "--max-new-tokens", "20"]
-        swept = printed(["sweep", *words, "--drafts", "ngram", "--out", run])  # the server's ids
-    assert b"/v1/completions answers 422: (" in swept
-    offline = [
-        ["recommend", run, "--all"],
-        ["acceptance", run, "--all"],
-        ["report", run, "--html", page],
-        ["compare", run, run],
-        ["gate", "--save", base, run, "--candidate", "draft", "--k", "4"],
-        ["gate", "--baseline", base, run],
-    ]
-    found = {" ".join(words): printed(words) for words in offline} | {"sweep": swept}
-    files = [path for path in tmp_path.rglob("*") if path.is_file() and path != log]
-    found |= {str(path): path.read_bytes() for path in files if "private" not in path.parts}
-    assert any(name.endswith("served.jsonl") for name in found)
-    hidden = [*secrets(folder), *secrets(RunFolder(tmp_path / "run"))]
-    assert any(secret in (tmp_path / "run/private/texts.jsonl").read_bytes() for secret in hidden)
-    for name, data in found.items():
-        assert [secret for secret in hidden if secret in unpacked(data)] == [], name
-
-
 @pytest.mark.parametrize("raised", [RuntimeError, KeyError, ValueError, OSError, MemoryError])
 def test_a_crash_in_the_middle_of_a_text_does_not_quote_it(tmp_path, monkeypatch, capsys, raised):
     """Libraries put what they were given into their messages."""
@@ -201,21 +169,3 @@ def test_a_crash_in_the_middle_of_a_text_does_not_quote_it(tmp_path, monkeypatch
     output = capsys.readouterr()
     assert "error: " in output.err
     assert "zebra" not in output.out + output.err
-
-
-@pytest.mark.parametrize("raised", [RuntimeError, KeyError, ValueError, OSError, MemoryError])
-def test_a_candidate_that_crashes_on_a_text_does_not_keep_it(tmp_path, monkeypatch, capsys, raised):
-    """A message of one line, which would be the first and last that is output."""
-
-    def crash(self, *_):
-        raise raised(f"cannot read {MARKER}")
-
-    monkeypatch.setattr("draftbench.sweep.worker.Worker._measure", crash)
-    (tmp_path / "log.jsonl").write_text('{"prompt": "a"}\n')
-    models = ["--target", str(EMBEDDED / "target"), "--drafts", str(EMBEDDED / "draft")]
-    effort = ["--max-new-tokens", "4", "--out", str(tmp_path / "run")]
-    main(["sweep", *models, "--traffic", str(tmp_path / "log.jsonl"), *effort])
-    output = capsys.readouterr()
-    kept = (tmp_path / "run" / "observations" / "failure.jsonl").read_text()
-    assert '"reason"' in kept
-    assert "zebra" not in kept + output.out + output.err

@@ -1,4 +1,6 @@
-"""The embedded draft rewritten as a GGUF file → the same model, tokenizer and facts."""
+"""The embedded draft rewritten as a GGUF file → the same model, tokenizer and facts; files that
+would make a reader swell or leave its folder.
+"""
 
 from pathlib import Path
 
@@ -6,13 +8,17 @@ import gguf
 import pytest
 import torch
 from gguf import GGMLQuantizationType as Kind
+from huggingface_hub.utils import filter_repo_objects
+from scenes import EMBEDDED
 
 from draftbench.decoder.linear import has_fbgemm
 from draftbench.errors import ModelError
+from draftbench.models.checkpoint import check_files
 from draftbench.models.compatibility import check_pair
 from draftbench.models.prequantized import stored_level
 from draftbench.models.quantize import Build, build_runner
 from draftbench.models.source import ModelSource, end_tokens
+from draftbench.safe_files import UnreadableError
 
 BUILD = Build(torch.float32, "none", "cpu")
 IDS = torch.arange(5, 45)
@@ -142,3 +148,115 @@ def test_a_cut_gguf_file_and_an_adapter_are_refused(gguf_file, tmp_path):
 def test_layers_that_draft_or_are_in_other_files_may_be_missing(tmp_path, embedded, more):
     source = stating(tmp_path / "draft.gguf", embedded, 3, more)
     assert source.config.num_hidden_layers == 3
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "words"),
+    [
+        ("config.json", '{"num_hidden_layers": 1000000000}', "`num_hidden_layers` is more than"),
+        ("config.json", '{"text_config": {"num_experts": 1e12}}', "`num_experts` is more than"),
+        ("config.json", '{"vocab_size": ' + "9" * 400 + "}", "`vocab_size` is more than"),
+        ("config.json", '{"rope_theta": NaN}', "`rope_theta` is more than"),
+        ("config.json", '{"max_position_embeddings": 1000000000}', "`max_position_embeddings` is"),
+        ("config.json", '{"max_position_embeddings": 0}', "is less than any model has"),
+        ("config.json", '{"text_config": {"num_hidden_layers": -2}}', "is less than any"),
+        ("config.json", "[" * 100_000, "recursion"),
+        ("tokenizer.json", '{"\xff": 1}'.encode("latin-1"), "utf-8"),
+        ("a.safetensors.index.json", '{"weight_map": {"w": "../x"}}', "not in this folder"),
+        ("a.safetensors.index.json", '{"weight_map": {"w": "/etc/passwd"}}', "not in this folder"),
+        ("a.safetensors.index.json", '{"weight_map": {"w": ""}}', "not in this folder"),
+        ("a.safetensors.index.json", "[]", "no `weight_map`"),
+    ],
+)
+def test_a_checkpoint_that_would_swell_or_lead_away_is_refused(tmp_path, name, content, words):
+    raw = content if isinstance(content, bytes) else content.encode()
+    (tmp_path / name).write_bytes(raw)
+    with pytest.raises(UnreadableError, match=words):
+        check_files(tmp_path)
+
+
+def little(*numbers, bytes_each=8):
+    return b"".join(number.to_bytes(bytes_each, "little") for number in numbers)
+
+
+def header(rest, fields=0, tensors=0):
+    return b"GGUF\3\0\0\0" + little(tensors, fields) + rest
+
+
+def tensor(*shape, kind, start):
+    sizes = little(len(shape), bytes_each=4) + little(*shape)
+    return KEY + sizes + little(kind, bytes_each=4) + little(start)
+
+
+ENDLESS, KEY, ARRAY = little(1 << 60), little(1) + b"k", little(9, bytes_each=4)
+BLOCKS = little(17) + b"llama.block_count" + little(4, bytes_each=4)
+SHORT = "it is cut off"
+
+
+@pytest.mark.parametrize(
+    ("data", "words"),
+    [
+        (header(b"", fields=1 << 60), SHORT),
+        (header(ENDLESS + b"k" * 8, fields=1), SHORT),
+        # The library would walk an array of 2^60 empty numbers.
+        (header(KEY + ARRAY + little(4, bytes_each=4) + ENDLESS, fields=1), SHORT),
+        (header(KEY + ARRAY + ARRAY + ENDLESS, fields=1), SHORT),
+        (header(KEY + ARRAY + (ARRAY + little(1)) * 5000, fields=1), "recursion"),
+        (header(KEY + little(77, bytes_each=4), fields=1), "77"),
+        # A tokenizer alone, whose model would be built of a billion layers.
+        (header(BLOCKS + little(10**9, bytes_each=4), fields=1), "`block_count` is more than"),
+        # 3 × 4 float32 from byte 8 on, of which 50 bytes are there.
+        (header(tensor(3, 4, kind=0, start=8) + b"\0" * 50, tensors=1), SHORT),
+        # Two blocks of 32 in 4 bits, each 18 bytes.
+        (header(tensor(64, kind=2, start=0) + b"\0" * 35, tensors=1), SHORT),
+        (header(tensor(1 << 62, 1 << 62, kind=0, start=1 << 63), tensors=1), "cut off|reshape"),
+    ],
+)
+def test_a_gguf_header_must_fit_into_its_file(tmp_path, data, words):
+    (tmp_path / "model.gguf").write_bytes(data)
+    with pytest.raises(UnreadableError, match=words):
+        check_files(tmp_path / "model.gguf")
+
+
+def test_what_the_hub_sent_is_looked_at_before_it_is_read(tmp_path, monkeypatch):
+    """A cache as the hub's library makes it: snapshots of links to blobs."""
+    cache = tmp_path / "hub"
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(cache))
+    repository, commit = cache / "models--org--bomb", "0" * 40
+    for part in ("blobs", "refs", f"snapshots/{commit}"):
+        (repository / part).mkdir(parents=True)
+    (repository / "refs" / "main").write_text(commit)
+    (repository / "blobs" / "a").write_text('{"model_type": "llama", "num_hidden_layers": 1e9}')
+    (repository / "snapshots" / commit / "config.json").symlink_to(repository / "blobs" / "a")
+    with pytest.raises(ModelError, match="`num_hidden_layers` is more than any model has"):
+        _ = ModelSource("org/bomb").config
+
+
+def test_a_tokenizer_of_the_hub_is_looked_at_before_it_is_read(tmp_path, monkeypatch):
+    """The first reading fetches all small files, and only those."""
+    sent = {"config.json": b"{}", "tokenizer.json": b'{"\xff": 1}', "a.safetensors": b""}
+
+    def download(repository, *, revision, allow_patterns, ignore_patterns):
+        assert (repository, revision) == ("org/bomb", "main")
+        for name in filter_repo_objects(sent, allow_patterns=allow_patterns):
+            (tmp_path / name).write_bytes(sent[name])
+        return str(tmp_path)
+
+    # Modules that are first imported now would keep the name that is replaced.
+    assert ModelSource(str(EMBEDDED / "target")).tokenizer
+    monkeypatch.setattr("transformers.utils.hub.cached_file", lambda *_, **__: None)
+    monkeypatch.setattr("huggingface_hub.snapshot_download", download)
+    with pytest.raises(ModelError, match=r"tokenizer\.json: 'utf-8' codec"):
+        _ = ModelSource("org/bomb").tokenizer
+    assert {path.name for path in tmp_path.iterdir()} == {"config.json", "tokenizer.json"}
+
+
+@pytest.mark.parametrize(
+    ("name", "most"),
+    [("chat_template.jinja", 4), ("tokenizer.model", 256), ("merges.txt", 256), ("vocab.txt", 256)],
+)
+def test_a_text_of_a_checkpoint_has_a_limit(tmp_path, name, most):
+    with (tmp_path / name).open("wb") as stream:
+        stream.truncate((most << 20) + 1)
+    with pytest.raises(UnreadableError, match=f"{name}: it is larger"):
+        check_files(tmp_path)

@@ -22,7 +22,6 @@ from scenes import (
 )
 
 from draftbench.acceptance.intervals import Estimate
-from draftbench.errors import UsageError
 from draftbench.planner.decide import DecisionAt, decide
 from draftbench.planner.evaluator import Evaluator
 from draftbench.planner.latency import tail_ratio
@@ -138,13 +137,6 @@ def test_latency_counts_what_the_drafts_prefill_takes(scene):
     assert evaluation(found, "small").reason == (
         "slower: 1.10× expected against 1.49×, both prefills included"
     )
-
-
-def test_a_cost_without_a_price_is_refused():
-    with pytest.raises(UsageError, match="price"):
-        DecisionOptions(objective="cost")
-    with pytest.raises(UsageError, match="price of -1"):
-        DecisionOptions(price_per_hour=-1.0)
 
 
 def test_a_draft_that_does_not_fit_is_not_chosen_and_says_by_how_much(scene):

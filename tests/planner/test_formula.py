@@ -89,18 +89,18 @@ def test_no_draft_length_is_best_exactly_where_acceptance_does_not_exceed_cost(a
 
 
 @pytest.mark.parametrize(
-    ("alpha", "k", "cost", "verify"),
+    ("alpha", "k", "cost", "verify", "words"),
     [
-        (1.2, 3, 0.1, 1.0),
-        (-0.1, 3, 0.1, 1.0),
-        (0.5, -1, 0.1, 1.0),
-        (0.5, 3, -0.1, 1.0),
-        (0.5, 3, 0.1, 0.0),
-        (0.5, 3, 0.1, float("nan")),
+        (75, 3, 0.1, 1.0, "not a probability"),
+        (-0.1, 3, 0.1, 1.0, "not a probability"),
+        (0.5, -1, 0.1, 1.0, "draft length"),
+        (0.5, 3, -0.1, 1.0, "draft cost ratio"),
+        (0.5, 3, 0.1, 0.0, "verify ratio"),
+        (0.5, 3, 0.1, float("nan"), "verify ratio"),
     ],
 )
-def test_impossible_numbers_are_usage_errors(alpha, k, cost, verify):
-    with pytest.raises(UsageError) as caught:
+def test_impossible_numbers_are_usage_errors(alpha, k, cost, verify, words):
+    with pytest.raises(UsageError, match=words) as caught:
         speedup(alpha, k, cost, verify=verify)
     assert caught.value.hint
 

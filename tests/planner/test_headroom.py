@@ -3,10 +3,14 @@ round of 1.2 s at k = 1 and 1.4 s at k = 2 beside steps of 1 s.
 """
 
 import pytest
+from msgspec.structs import replace
 from scenes import BIG, CHEAP, DRAFT, NGRAM, SELF_DRAFT, SMALL, TARGET
 
+from draftbench.planner.headroom import better_draft as trainable
 from draftbench.planner.recommend import recommend
+from draftbench.planner.recommendation import Headroom, Reach
 from draftbench.records import Candidate, Sampling
+from draftbench.report.answer import better_draft
 
 
 @pytest.fixture
@@ -113,3 +117,61 @@ def test_a_stack_of_the_same_draft_is_no_other_draft(scene):
     specs = {"small": "s", "ngram": "ngram", "ngram+small": "ngram+s"}
     (better,) = recommend(scene.observed(2, specs=specs)).headroom
     assert (better.draft, better.best_of_others) == ("small", 1.0)
+
+
+@pytest.fixture(scope="module")
+def log(reference):
+    """The answer of a kept run."""
+    return recommend(reference)
+
+
+def better(**changes):
+    """A draft at 1.2× with α .5, which would win from .7 beside another at 1.5×."""
+    most, to_win = Reach(4, 5.0, 1.0, 2.4), Reach(4, 2.5, 0.7, 1.5)
+    fields = {"draft": "small", "quant": "none", "alpha": 0.5, "speedup": 1.2, "most": most}
+    fields |= {"to_pay": Reach(1, 1.3, 0.3, 1.0), "to_win": to_win, "best_of_others": 1.5}
+    return Headroom(**fields | changes)
+
+
+NO_TRAINING = "a perfect draft of these costs would reach 2.40×"
+
+
+@pytest.mark.parametrize(
+    ("headroom", "changes", "says"),
+    [
+        ([better()], {}, "to win, one as cheap as small needs α 0.70 (now 0.50)"),
+        (
+            [better(speedup=0.9, best_of_others=1.0)],
+            {},
+            "to pay off, one as cheap as small needs α 0.70",
+        ),
+        (
+            [better(alpha=None, to_win=Reach(4, 2.5, None, 1.5))],
+            {},
+            "needs 2.50 tok/round at k = 4; at best it reaches 2.40×.",
+        ),
+        # The one that lacks least.
+        ([better(), better(draft="near", speedup=1.4)], {}, "one as cheap as near"),
+        ([better(to_win=None)], {}, f"No training helps: {NO_TRAINING}"),
+        # Nor is more known of a draft behind prompt lookup, the last of the evaluations.
+        (
+            [better(to_win=None)],
+            {"stack": "ngram+small"},
+            f"No training helps a draft alone: {NO_TRAINING}, behind prompt lookup perhaps more.",
+        ),
+        ([], {}, None),  # the answer is a draft that could be trained
+        ([better()], {"requests": 4}, None),
+        ([better(speedup=9.0)], {}, None),  # as fast already: something else led
+    ],
+)
+def test_what_a_trained_draft_must_reach_is_one_line_where_it_could_change_the_answer(
+    log, headroom, changes, says
+):
+    asked = dict(changes)
+    if stack := asked.pop("stack", None):
+        asked["evaluations"] = (*log.evaluations, replace(log.evaluations[0], draft=stack))
+    found = replace(log, **asked)
+    candidates = [each.candidate for each in found.evaluations]
+    better = trainable(found.choice, candidates, headroom, found.requests)
+    said = better_draft(replace(found, better_draft=better))
+    assert says in said if says else said is None

@@ -1,6 +1,8 @@
 """A server is what it should be: the one that the run was begun on, drafting as it was asked to."""
 
 import json
+import re
+import shutil
 from dataclasses import replace
 
 import pytest
@@ -193,6 +195,46 @@ def test_starts_of_one_run_do_not_differ_in_what_they_share(served, tmp_path):
     with pytest.raises(RunFolderError, match="dtype float32, and the server has float16"):
         served("ngram", on=kind, **ONE)
     assert {row.k for row in RunFolder(tmp_path / "run").records(Served)} == {0}
+
+
+NOTHING = {"method": "draft-simple", "counted": RoundCounts(rounds=0, drafted=0, accepted=0)}
+
+
+@pytest.mark.parametrize(
+    ("on", "ks", "complaint"),
+    [
+        ([FakeServer(k=4), FakeServer(version="2.0")], (4,), "version 1.0 and 2.0"),
+        ([FakeServer(k=4), FakeServer(k=2)], (4,), "without speculation$"),
+        ([FakeServer(), FakeServer(k=2)], (4,), "or exchange the two addresses$"),
+        ([FakeServer(**NOTHING)], (4,), r"set to draft \(draft-simple\) and drafts nothing"),
+        ([FakeServer(k=4)], (3,), "drafts 4 tokens a round, and --k says 3"),
+        # It does not say how many, and drafts more than that.
+        ([FakeServer(k=4, says={"k": None})], (3,), "drafts 4 tokens a round, and --k says 3"),
+        ([FakeServer(k=65)], (1, 2), "start it with at most 64"),
+    ],
+)
+def test_servers_that_are_no_pair_or_not_what_they_say_are_refused(served, on, ks, complaint):
+    with pytest.raises(EngineError) as caught:
+        served(on=on, drafts=(), ks=ks)
+    assert re.search(complaint, f"{caught.value.message}\n{caught.value.hint}", re.MULTILINE)
+
+
+@pytest.mark.parametrize(("model", "said"), [("org/other", True), ("org/target", False)])
+def test_a_server_whose_model_has_another_name_is_said_to_be_taken_for_the_target(
+    served, small, model, said
+):
+    served("ngram", on=[FakeServer(model=model)])
+    words = "the server calls its model other: it is taken to be target"
+    assert any(words in note for note in small.notes) is said
+
+
+def test_a_folder_with_a_tokenizer_and_no_more_is_enough_for_prompt_lookup(served, small, tmp_path):
+    for name in ("tokenizer.json", "tokenizer_config.json"):
+        shutil.copy(small.models / "target" / name, tmp_path / name)
+    asked = {"target": "", "serving": {"tokenizer": str(tmp_path)}, "on": [FakeServer(k=4)]}
+    assert served("ngram", **asked).run.replays
+    with pytest.raises(UsageError, match="cannot be replayed: the served model is not named"):
+        served(small.models / "draft", **asked, out="other")
 
 
 def test_two_servers_of_other_weights_are_no_speed_up(served):
@@ -425,6 +467,13 @@ def test_a_k_that_a_server_does_not_say_is_the_largest_that_it_proposed(served, 
     run = served("ngram", on=[coy], controls=False).run
     assert {row.k for row in run.served} == {4}
     assert any("does not say how many" in note for note in small.notes)
+
+
+def test_a_k_is_taken_from_the_user_where_a_server_was_only_seen_to_draft_fewer(served, small):
+    run = served(on=[FakeServer(k=3, says={"k": None})], drafts=(), ks=(5,)).run
+    assert {row.k for row in run.served} == {5}
+    said = "the server drafts 5 tokens a round (draft-model), by --k"
+    assert any(note.startswith(said) for note in small.notes)
 
 
 def test_a_k_that_neither_facts_nor_answers_show_is_an_error(served):

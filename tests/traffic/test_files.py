@@ -2,6 +2,7 @@
 
 import gzip
 import json
+import os
 from pathlib import Path
 from typing import Any
 
@@ -173,6 +174,37 @@ def test_missing_files_folders_and_unknown_kinds_have_a_hint(tmp_path):
         with pytest.raises(TrafficError) as raised:
             rows(path)
         assert hint in raised.value.hint
+
+
+@pytest.mark.parametrize("make", [os.mkfifo, lambda path: path.symlink_to("/dev/zero")])
+def test_neither_a_pipe_nor_a_device_is_waited_for(tmp_path, make):
+    make(tmp_path / "log.jsonl")
+    with pytest.raises(TrafficError, match="not a plain file"):
+        load(query(tmp_path / "log.jsonl"))
+
+
+def test_a_compressed_file_that_unpacks_without_end_is_refused(tmp_path, monkeypatch):
+    monkeypatch.setattr(files, "_ALWAYS_UNPACKED", 1000)
+    monkeypatch.setattr(files, "MAX_RATIO", 10)
+    rows = b'{"prompt": "a"}\n' * 2_000
+    (tmp_path / "log.jsonl.gz").write_bytes(gzip.compress(rows))
+    with pytest.raises(TrafficError, match="unpacks to more than 10 times its size"):
+        load(query(tmp_path / "log.jsonl.gz"))
+    monkeypatch.setattr(files, "MAX_RATIO", 1000)
+    assert load(query(tmp_path / "log.jsonl.gz")).summary.rows == 2_000
+
+
+def test_a_few_bytes_that_stand_for_rows_without_end_are_refused(tmp_path, monkeypatch):
+    monkeypatch.setattr(files, "MAX_ROWS", 1000)
+    pq.write_table(pa.table({"prompt": ["a"] * 1001}), tmp_path / "log.parquet")
+    with pytest.raises(TrafficError, match="more than 1000 rows"):
+        load(query(tmp_path / "log.parquet"))
+
+
+def test_a_header_of_more_columns_than_anybody_has_is_refused(tmp_path):
+    (tmp_path / "log.csv").write_text(",".join(f"c{i}" for i in range(1001)) + "\na\n")
+    with pytest.raises(TrafficError, match="more than 1000 columns"):
+        load(query(tmp_path / "log.csv"))
 
 
 @pytest.mark.parametrize("name", ["a.jsonl", "a.json", "a.csv"])

@@ -35,6 +35,7 @@ def test_the_segment_named_by_the_user_replaces_the_usual_places():
     assert asked({"prompt": "a", "category": "c"}).segment == "c"
     assert asked({"body": {"prompt": "a"}, "tags": {"segment": "code"}}).segment == "code"
     assert asked({"prompt": "a", "segment.version": 2, "category": "c"}).segment == "c"
+    assert asked({"prompt": "a", "segment": "\x1b[31mred"}).segment == "\ufffd[31mred"  # a label
 
 
 @pytest.mark.parametrize(
