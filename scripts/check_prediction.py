@@ -52,9 +52,9 @@ def misses(
     """The error of every decoded configuration of a run of the built-in decoder."""
     effects = Evaluator(run, DecisionOptions()).effects
     logs = {
-        (cell.configuration, cell.process): (float(cell.log[0]), cell.step)
+        (cell.configuration, cell.process): (float(cell.log_slowdown[0]), cell.step_per_round)
         for cell in effects.cells
-        if cell.promise == "passes"
+        if cell.predicted_by == "passes"
     }
     for own in dict.fromkeys(configuration for configuration, _ in logs if configuration.k):
         measured, steps = [], []

@@ -95,7 +95,7 @@ def test_a_quiet_engine_takes_the_true_seconds_for_every_round_and_step(check_in
     for cell in Evaluator(run, DecisionOptions()).effects.cells:
         k = cell.configuration.k
         expected = of.round_seconds(0, k, 1) if k else 1
-        assert np.exp(cell.log) == pytest.approx(expected)
+        assert np.exp(cell.log_slowdown) == pytest.approx(expected)
 
 
 def test_an_engine_answers_without_a_draft_first_and_last_and_at_the_ends_of_k_in_between(

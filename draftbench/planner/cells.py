@@ -1,5 +1,5 @@
-"""A run → measured speed-ups, and sums over drawn requests: the seconds that timed passes promise
-for every configuration, and how much longer than promised every timed cell took.
+"""A run → measured speed-ups, and the log slowdown of every timed cell: how much longer it took
+than its timed passes predict.
 
 A measured speed-up compares a candidate's runs at one k with the baseline runs of the same block
 and concurrency on the same requests, those of the same process if it has any: tokens per second
@@ -15,8 +15,8 @@ bootstrap (Rubin 1981), once for everything, so that what requests have in commo
 comparisons. Every array is [1 + draws, …]: row 0 is the estimate.
 
 A serving engine shows no passes: there each round counts as 1, and a cell's figure is the seconds
-of a step or a round. Where neither passes nor rounds are known, each token counts as 1: such a cell
-says how fast its own configuration was on the requests it decoded, and nothing about others.
+of a step or a round. `predicted_by="tokens"`, where neither passes nor rounds are known: only a
+measured speed; it predicts no other configuration.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ from draftbench.remembered import remembered
 from draftbench.run_folder.run import Run
 
 # What a cell's seconds are compared with: those of its passes, its rounds, or its tokens alone.
-Promise = Literal["passes", "rounds", "tokens"]
+Predictor = Literal["passes", "rounds", "tokens"]
 ROUND = Block(UNTIMED)
 SPEEDUP = Figure(
     name="speed-up", symbol="S", formula="tokens per second with speculation / without"
@@ -292,19 +292,19 @@ class Cell(NamedTuple):
     """A timed cell.
 
     `configuration` has k = 0 for decoding without a draft next to its candidate. Cells of one
-    `process` were timed in turn. `place` is its place among all, in order of time. `step` is a
-    target step over the passes of one of its rounds. `equal` is how many equally long requests
-    would carry as much information. `log` is the logarithm of its seconds over the promised ones [1
-    + draws].
+    `process` were timed in turn. `place` is its place among all, in order of time.
+    `step_per_round` is a target step over the passes of one of its rounds. `effective_requests` is
+    as how many equally long requests its own count (Kish 1965). `log_slowdown` is log(actual /
+    predicted seconds) [1 + draws].
     """
 
     configuration: Configuration
     process: str
     place: int
-    promise: Promise
-    step: float
-    equal: float
-    log: Floats = np.zeros(0)
+    predicted_by: Predictor
+    step_per_round: float
+    effective_requests: float
+    log_slowdown: Floats = np.zeros(0)
 
 
 def cells_of(
@@ -333,17 +333,17 @@ def cells_of(
         name = "running" if row.process in running else name
         groups[row.block, row.concurrency][row.k, name].append(each)
     columns, plain_known = Columns(drawn), set[tuple[int, str]]()
-    found = list[tuple[Cell, int, int]]()  # with the columns of its seconds: spent, and promised
+    found = list[tuple[Cell, int, int]]()  # with the columns of its seconds: spent, and predicted
     for candidate in candidates:
         of_draft = candidate_rounds(run, candidate)
         for (block_name, concurrency), by_cell in sorted(groups.items()):
             if block_name != str(candidate):
                 continue
             block = between(blocks.get(candidate, {}), concurrency)
-            promise: Promise = "passes" if block else "tokens"
+            by: Predictor = "passes" if block else "tokens"
             drafted = [each for (k, _), runs in by_cell.items() if k for each in runs]
             if of_engine and all(each.steady.verify_seconds for each in drafted):
-                block, promise = ROUND, "rounds"
+                block, by = ROUND, "rounds"
             for (k, name), runs in sorted(_joined(by_cell, in_turn=in_turn).items()):
                 if k == 0 and not in_turn:
                     # All candidates share one baseline, which is copied into every block.
@@ -353,7 +353,7 @@ def cells_of(
                 parts = [each.steady for each in runs]
                 weights = np.array([each.response.weight for each in runs])
                 spent = weights * [part.decode_seconds for part in parts]
-                promised = weights * [part.output_tokens - 1.0 for part in parts]
+                predicted = weights * [part.output_tokens - 1.0 for part in parts]
                 factor, step = np.ones(PASS_DRAWS + 1), 1.0
                 if block is not None:
                     contexts = np.array([context_of(each.response) for each in runs])
@@ -369,10 +369,10 @@ def cells_of(
                             reads = expected.reads[rows] * often
                             rounds = replace(rounds, by_draft=by_draft, reads=reads)
                         passes = block.rounds(rounds, contexts, concurrency, np.ones(len(parts)))
-                    promised, factor = seconds_and_factor(passes, weights)
-                    step = float(plain.seconds.sum() / (promised.sum() or 1.0))
-                    promised = weights * promised
-                if not (spent.sum() > 0 and promised.sum() > 0):
+                    predicted, factor = seconds_and_factor(passes, weights)
+                    step = float(plain.seconds.sum() / (predicted.sum() or 1.0))
+                    predicted = weights * predicted
+                if not (spent.sum() > 0 and predicted.sum() > 0):
                     continue
                 at = drawn.rows(each.row.request for each in runs)
                 by_request = drawn.column(at, spent)
@@ -380,21 +380,21 @@ def cells_of(
                     Configuration.of(candidate, k, concurrency),
                     name,
                     round(fmean(places[each.row.process] for each in runs)),
-                    promise,
+                    by,
                     step,
                     equal_requests(by_request),
                 )
-                promised_column = columns.add(drawn.column(at, promised), factor)
-                found.append((cell, columns.add(by_request), promised_column))
+                predicted_column = columns.add(drawn.column(at, predicted), factor)
+                found.append((cell, columns.add(by_request), predicted_column))
     if not found:
         return []
     logs, values = np.log(columns.sums()), columns.values
     cells = []
-    for cell, spent_at, promised_at in found:
+    for cell, spent_at, predicted_at in found:
         own, missing = cell.configuration, 0.0
         if of_engine and own.k:
             # A draft that left slow requests unanswered must not look faster for it: how much
-            # longer than promised decoding without a draft took on all requests than on those.
+            # longer than predicted decoding without a draft took on all requests than on those.
             plain_at = [
                 (spent, steps)
                 for each, spent, steps in found
@@ -406,7 +406,9 @@ def cells_of(
             spent, steps = every[:, values[spent_at] > 0].sum(axis=1)
             if spent and steps:
                 missing = math.log(every[0].sum() / every[1].sum() * steps / spent)
-        cells.append(cell._replace(log=logs[:, spent_at] - logs[:, promised_at] + missing))
+        cells.append(
+            cell._replace(log_slowdown=logs[:, spent_at] - logs[:, predicted_at] + missing)
+        )
     return cells
 
 

@@ -152,7 +152,10 @@ class DecisionAt:
         unequal ones that they count as too few.
         """
         leader, table = self.leader, self.table
-        if leader is None or round(float(table.equal[table.column[leader]])) < MIN_REQUESTS:
+        if (
+            leader is None
+            or round(float(table.effective_requests[table.column[leader]])) < MIN_REQUESTS
+        ):
             return None
         return table.estimate(leader)
 

@@ -370,18 +370,18 @@ def _of_baseline(cells: Sequence[Cell]) -> Iterator[Caveat]:
     at the load where most of that is unexplained.
     """
     # By load and draft: the logarithms of what plain decoding and rounds took over what their
-    # passes promise, what of that only one of the two has, and the error of that one.
+    # passes predict, what of that only one of the two has, and the error of that one.
     found = defaultdict[tuple[int, Candidate], list[tuple[float, float, float, float]]](list)
-    beside = {(cell.configuration, cell.process): cell.log for cell in cells}
+    beside = {(cell.configuration, cell.process): cell.log_slowdown for cell in cells}
     for cell in cells:
         own = cell.configuration
         log = beside.get((own.at(0), cell.process))
-        if cell.promise == "passes" and own.k and log is not None:
-            plain, rounds = float(log[0]), float(cell.log[0])
+        if cell.predicted_by == "passes" and own.k and log is not None:
+            plain, rounds = float(log[0]), float(cell.log_slowdown[0])
             both = min(max(rounds, min(plain, 0.0)), max(plain, 0.0))
             of_plain, of_rounds = plain - both, min(rounds - both, 0.0)
             apart = of_plain - of_rounds
-            off = log if abs(of_plain) >= abs(of_rounds) else cell.log
+            off = log if abs(of_plain) >= abs(of_rounds) else cell.log_slowdown
             error = float(off[1:].std())
             found[own.concurrency, own.candidate].append((plain, rounds, apart, error))
     means = {at: [fmean(side) for side in zip(*rows, strict=True)] for at, rows in found.items()}

@@ -1,7 +1,7 @@
-"""One linear model of all timed cells: how much longer than promised decoding takes, and how well
+"""One linear model of all timed cells: how much longer than predicted decoding takes, and how well
 that is known for configurations that were timed and for others.
 
-    log(seconds of a cell / seconds promised) = plain(block, b) + [k > 0] · δ(draft, k, b) + noise
+    log(seconds of a cell / seconds predicted) = plain(block, b) + [k > 0] · δ(draft, k, b) + noise
 
     built-in  δ = runner + runner at b + draft + draft at b + k + k at b + o at b · step / round
     engine    rounds over k: lines of one level with the same bends at b, a slope for each draft;
@@ -11,7 +11,7 @@ that is known for configurations that were timed and for others.
 All effects are normal around 0 with the standard deviations below. Given the noise of a cell and,
 for the built-in decoder, how much drafts differ, they are drawn exactly; these two are unknown and
 drawn from a grid. A draft, k or concurrency without a cell gets its effects from what the others
-make likely; between two timed concurrencies effects are linear in log b. log speed-up = promised -
+make likely; between two timed concurrencies effects are linear in log b. log speed-up = predicted -
 δ.
 """
 
@@ -35,7 +35,7 @@ from draftbench.records import Candidate
 from draftbench.remembered import remembered
 
 # Standard deviations of effects before any cell is seen. For one configuration they add up to about
-# 5%: 44 decoded ones of real runs were 4.5% (root mean square) off what passes promise.
+# 5%: 44 decoded ones of real runs were 4.5% (root mean square) off what passes predict.
 FREE, RUNNER, DRAFT, AT_CONCURRENCY, K = 2.0, 0.03, 0.03, 0.015, 0.012
 # Target steps that a round may take beyond its passes.
 CONSTANT = 0.06
@@ -94,7 +94,7 @@ class Effects:
         # By name, so that no draw depends on the order of candidates or requests.
         self._sds = dict(sorted(self._sds.items(), key=str))
         self.z = self._matrix(rows)
-        y = [cell.log - design.first_guess(cell) for cell in cells]
+        y = [cell.log_slowdown - design.first_guess(cell) for cell in cells]
         self.y = np.stack(y, axis=1) if y else np.zeros((RESAMPLES + 1, 0))
         # How likely each noise of a cell is, and each spread of drafts.
         sds, first = np.array(list(self._sds.values())), self.y[0]
@@ -112,8 +112,8 @@ class Effects:
         chances = np.exp(np.array(logs) - max(logs))
         chances[chances < _UNLIKELY * chances.sum()] = 0.0
         self.chances: Floats = chances / chances.sum()
-        # How far the cells move the effects [effects, cells] at each likely point of the grid, and
-        # the covariance that they leave [effects, effects].
+        # Posterior gain [effects, cells] and covariance [effects, effects] at each grid point that
+        # has weight.
         count, learned = len(sds), {}
         self.mean, self.noise = np.zeros((RESAMPLES + 1, count)), np.zeros((RESAMPLES, count))
         for number in np.flatnonzero(self.chances).tolist():
@@ -147,7 +147,7 @@ class Effects:
     def longer(
         self, configurations: Sequence[Configuration], steps: Floats
     ) -> tuple[Floats, Floats, Floats]:
-        """How much longer than promised plain decoding and rounds take, as logarithms [...,
+        """How much longer than predicted plain decoding and rounds take, as logarithms [...,
         configurations, 2]: the estimate, its values under drawn requests [draws, ...], and its
         values within what the cells leave open [draws, ...].
         """
@@ -217,7 +217,9 @@ class BuiltInDesign:
     def __init__(self, cells: Sequence[Cell], concurrencies: Sequence[int]) -> None:
         self.concurrencies = concurrencies
         # A cell known by tokens says how long these took: its offset is that of its baseline.
-        self.alone = {c.configuration: float(c.log[0]) for c in cells if c.promise == "tokens"}
+        self.alone = {
+            c.configuration: float(c.log_slowdown[0]) for c in cells if c.predicted_by == "tokens"
+        }
         self.processes: dict[tuple[Candidate, int], list[str]] = defaultdict(list)
         for cell in cells:
             if cell.configuration.k == 0:
@@ -237,7 +239,7 @@ class BuiltInDesign:
         own = cell.configuration
         yield Part(("plain", own.candidate, own.concurrency, cell.process), FREE, 1.0)
         if own.k:
-            yield from self._slower(own, cell.step)
+            yield from self._slower(own, cell.step_per_round)
 
     def plain(self, configuration: Configuration) -> Iterator[Part]:
         """The effects of decoding without a draft, next to a configuration."""
@@ -320,14 +322,16 @@ class EngineDesign:
             of = own.candidate if own.k else None
             if of or pace is None:  # a server beside another shows no noise: the pace takes it up
                 starts[of, own.k, own.concurrency] += 1
-            if cell.promise != "tokens" or of is None:
-                logs[own.concurrency][of][own.k].append(float(cell.log[0]) - (pace or 0.0))
+            if cell.predicted_by != "tokens" or of is None:
+                logs[own.concurrency][of][own.k].append(float(cell.log_slowdown[0]) - (pace or 0.0))
         self.turns = max((often for (of, *_), often in starts.items() if of), default=1)
         self.repeated = max(starts.values(), default=1) > 1
         most = 0.5 if self.repeated else MOST_BY_DEFAULT
         noises = np.geomspace(START_NOISE / 8, 0.5, 31)
         self.noises = noises[noises <= most]
-        self.alone = {c.configuration: float(c.log[0]) for c in cells if c.promise == "tokens"}
+        self.alone = {
+            c.configuration: float(c.log_slowdown[0]) for c in cells if c.predicted_by == "tokens"
+        }
         self.started = {c.configuration for c in cells if c.configuration.k}
         largest = max([*ks, *(c.configuration.k for c in cells), 1])
         self.steps = {n: float(np.mean(by[None][0])) for n, by in logs.items() if None in by}
@@ -422,7 +426,9 @@ def _session(cell: Cell) -> _Session:
 
 def _paces(cells: Sequence[Cell]) -> dict[_Session, float]:
     """How much slower plain decoding was in a session than in all at its load, as a logarithm."""
-    plain = {_session(cell): float(cell.log[0]) for cell in cells if not cell.configuration.k}
+    plain = {
+        _session(cell): float(cell.log_slowdown[0]) for cell in cells if not cell.configuration.k
+    }
     usual = {n: fmean(log for (_, at, _), log in plain.items() if at == n) for _, n, _ in plain}
     return {session: log - usual[session[1]] for session, log in plain.items()}
 

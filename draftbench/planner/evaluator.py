@@ -131,7 +131,7 @@ class Evaluator:
         if isinstance(design, EngineDesign):
             predictable = predictable and design.started_beside(configuration)
         if predictable:
-            without, step = configuration if cells else None, float(seconds.step[column])
+            without, step = configuration if cells else None, float(seconds.step_per_round[column])
             slowdown = self.effects.slower(configuration, step, without)
         return Evidence(
             configuration=configuration,
@@ -143,7 +143,7 @@ class Evaluator:
             note=self.source.note(candidate, concurrency),
             timed=self.table(concurrency, "expected").value(configuration) is not None,
             requests=int(seconds.requests[column]),
-            effective_requests=float(seconds.equal[column]),
+            effective_requests=float(seconds.effective_requests[column]),
             log_slowdown=slowdown,
             variance_by_cause=self._variance_by_cause(configuration),
         )
@@ -268,13 +268,13 @@ class Evaluator:
         known = np.flatnonzero(np.isfinite(rounds[0]))
         seconds = np.stack([plain[:, known], rounds[:, known]], axis=-1)
         some = [configurations[column] for column in known]
-        step = np.concatenate([each.step for each in of_loads])[known]
-        equal = np.concatenate([each.equal for each in of_loads])[known]
+        step = np.concatenate([each.step_per_round for each in of_loads])[known]
+        equal = np.concatenate([each.effective_requests for each in of_loads])[known]
         if self.on_engine:  # its rounds are known from the answered requests alone
             least = dict[int, float]()
             for cell in self.effects.cells:
                 load = cell.configuration.concurrency
-                least[load] = min(cell.equal, least.get(load, math.inf))
+                least[load] = min(cell.effective_requests, least.get(load, math.inf))
             equal = np.minimum(equal, [least.get(each.concurrency, math.inf) for each in some])
         prefills = np.concatenate([each.prefills for each in of_loads], axis=1)[:, known]
 
@@ -311,7 +311,7 @@ class Evaluator:
                 by_time=time,
                 shrunk=shrunk,
                 requests=seconds_at.requests,
-                equal=seconds_at.equal,
+                effective_requests=seconds_at.effective_requests,
                 tokens_per_round=seconds_at.tokens_per_round,
                 memory=[draft_memory(self.run, c.candidate) for c in seconds_at.configurations],
             )

@@ -134,9 +134,8 @@ def _inside(axis: Ints, wanted: npt.ArrayLike) -> npt.NDArray[np.bool_]:
 
 
 def rising(values: Floats, axis: int = -1) -> Floats:
-    """A non-decreasing sequence near each row: half-way between the lowest one above it and the
-    highest one below it. It keeps the order of two rows, so that a second axis does not undo the
-    first.
+    """Monotone fit: the mean of the running maximum and the reversed running minimum. It keeps the
+    order of two rows, so that a second axis does not undo the first.
     """
     above = np.maximum.accumulate(values, axis)
     below = np.flip(np.minimum.accumulate(np.flip(values, axis), axis), axis)

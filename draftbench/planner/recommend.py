@@ -257,7 +257,7 @@ def best_of_each(
 
 def _over_passes(cells: Sequence[Cell]) -> float | None:
     """Measured seconds over the seconds of their passes; None where either is unknown."""
-    known = [float(cell.log[0]) for cell in cells if cell.promise == "passes"]
+    known = [float(cell.log_slowdown[0]) for cell in cells if cell.predicted_by == "passes"]
     return math.exp(mean(known)) if known else None
 
 

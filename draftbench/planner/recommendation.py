@@ -78,8 +78,8 @@ class Evaluation(Configuration, frozen=True, kw_only=True):
     requests; those of expected speed-ups also include timing errors. Speed-ups count what follows
     the first token, except `…_end_to_end…`, which include both prefills.
 
-    The expected speed-up is what passes promise for all requests, corrected by how much longer or
-    shorter than promised decoding takes. That is learned from all timed cells, most of all from the
+    The expected speed-up is what passes predict for all requests, corrected by how much longer or
+    shorter decoding takes. That is learned from all timed cells, most of all from the
     configuration's own; if it has none, the others still say something, and the interval is wider.
     So the measured requests' `acceptance_luck` is not part of it. Estimates of several drafts that
     are closer than their errors are shrunk together. The predicted speed-up is the same without the

@@ -30,21 +30,22 @@ class PredictedSeconds:
     """What passes predict for some configurations, a column each [1 + draws, configurations]:
     seconds of `plain` decoding, and of `rounds` with the draft; NaN where unknown.
 
-    `prefills` [1 + draws, configurations, 2] are seconds without a draft and with it. `step` is a
-    target step over the passes of a round, `tokens` the tokens of all responses after each one's
-    first, `responses` their number; `tokens_per_round` is known without passes too. `requests` is
-    over how many a column is known, `equal` as how many equally long ones they count.
+    `prefills` [1 + draws, configurations, 2] are seconds without a draft and with it.
+    `step_per_round` is a target step over the passes of a round, `tokens` the tokens of all
+    responses after each one's first, `responses` their number; `tokens_per_round` is known without
+    passes too. `requests` is over how many a column is known, `effective_requests` as how many
+    equally long ones they count.
     """
 
     configurations: Sequence[Configuration]
     plain: Floats
     rounds: Floats
     prefills: Floats
-    step: Floats
+    step_per_round: Floats
     tokens: Floats
     tokens_per_round: Floats
     responses: Floats
-    equal: Floats
+    effective_requests: Floats
     requests: Ints
 
     @cached_property
@@ -135,11 +136,11 @@ def predicted_seconds(
         plain=sums[:, 0],
         rounds=sums[:, 1],
         prefills=np.moveaxis(sums[:, 2:], 1, -1),
-        step=step,
+        step_per_round=step,
         tokens=tokens,
         tokens_per_round=np.array([_tokens_per_round(run, each) for each in configurations]),
         responses=responses,
-        equal=equal,
+        effective_requests=equal,
         requests=requests.astype(np.int64),
     )
 

@@ -25,7 +25,8 @@ class Table:
     `logs` are draws of their log speed-ups [1 + draws, configurations]: row 0 is the estimate, NaN
     is unknown. `by_requests` and `by_time` [draws, configurations] are what drawn requests and
     drawn times add to it, `shrunk` [1 + draws, configurations] what the other drafts do. `requests`
-    [configurations] is over how many it is known, `equal` as how many equally long ones they count.
+    [configurations] is over how many it is known, `effective_requests` as how many equally long
+    ones they count.
     """
 
     concurrency: int
@@ -35,7 +36,7 @@ class Table:
     by_time: Floats
     shrunk: Floats
     requests: Ints
-    equal: Floats
+    effective_requests: Floats
     tokens_per_round: Floats  # NaN: unknown
     memory: Sequence[int | None]  # bytes of the draft
 

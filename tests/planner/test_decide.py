@@ -299,7 +299,7 @@ def table(*alike, sd=0.02, memory=None):
         by_time=np.zeros((2000, count)),
         shrunk=np.zeros((2001, count)),
         requests=np.full(count, 100),
-        equal=np.full(count, 100.0),
+        effective_requests=np.full(count, 100.0),
         tokens_per_round=np.full(count, 4.0),
         memory=memory or [None] * count,
     )
