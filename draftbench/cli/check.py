@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from functools import partial
 
 from draftbench.cli.flags import traffic_flag, traffic_query
-from draftbench.cli.output import TextOutput, note, write_result
+from draftbench.cli.output import TextOutput, note
 from draftbench.drafts.kinds import DRAFT_KINDS, parsed
 from draftbench.engines.every import ENGINES, listed
 from draftbench.engines.pair_rules import Overlap
@@ -17,7 +17,7 @@ from draftbench.flags import drafts_flag, flag, size_of, target_flag
 from draftbench.hub import Trust, refuse_missing
 from draftbench.memory import format_size
 from draftbench.models.check_result import CheckResult, ModelSheet, OwnDraft, PairSheet, Works
-from draftbench.records import SELF, draft_of_stack, to_json
+from draftbench.records import SELF, draft_of_stack
 from draftbench.report.text import Section, counted, parameters, shortened
 
 _STACKING = [engine.name for engine in ENGINES.values() if engine.stacks]
@@ -73,6 +73,15 @@ def check(
     draftbench check --device cuda
     """
     if device is not None:
+        of_models: dict[str, object] = {
+            "--target": target,
+            "--drafts": drafts,
+            "--traffic": traffic,
+        }
+        of_models |= {"--memory": memory, "--all": everything or None}
+        for name, given in of_models.items():
+            if given is not None:
+                raise UsageError(f"--device and {name} are two checks", hint="leave one out")
         return _check_device(device, output)
     if target is None or drafts is None:
         missing = "--target" if target is None else "--drafts"
@@ -129,31 +138,29 @@ def check(
 
 
 def _check_device(device: str, output: TextOutput) -> int:
-    """Try versions, CUDA graphs, quantization levels and a small sweep on a device, each reported
-    as soon as it is known.
-    """
+    """Try versions, CUDA graphs, quantization levels and a small sweep on a device."""
     from draftbench.cli.progress import TerminalWatcher
     from draftbench.decoder.device import device_of
     from draftbench.sweep.device_check import check_device
 
     chosen = device_of(device)
-    if chosen == "auto":
+    if "auto" in (device, chosen):
         raise UsageError("a check tries one device", hint="--device cpu, cuda or cuda:1")
     note(f"trying {chosen}; this takes a minute")
-    found, watcher = {}, TerminalWatcher(quiet=True)
-    for finding in check_device(chosen, traffic_query("suite:completion", 2), watcher):
+    found = {}
+    for finding in check_device(
+        chosen, traffic_query("suite:completion", 2), TerminalWatcher(quiet=True)
+    ):
         found[finding.what] = finding
-        if output.style != "json":
-            write_result(f"{_SIGNS[finding.works]:6} {finding.what}: {finding.found}")
+        note(f"tried: {finding.what}")
     failed, untried = (
         "; ".join(what for what, finding in found.items() if finding.works is works) or "nothing"
         for works in (False, None)
     )
-    if output.style == "json":
-        output.write(to_json([*found.values()]))
-    else:
-        where = f"{found['device'].found}; {found['versions'].found}"
-        write_result(f"\nFor a report: {where}; fails: {failed}; not tried: {untried}")
+    rows = [[_SIGNS[each.works], each.what, each.found] for each in found.values()]
+    where = f"{found['device'].found}; {found['versions'].found}"
+    report = f"For a report: {where}; fails: {failed}; not tried: {untried}"
+    output.show([*found.values()], [Section("", ["", "what", "found"], rows, [report])])
     return 1 if failed != "nothing" else 0
 
 

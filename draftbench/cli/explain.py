@@ -39,12 +39,13 @@ def explain(
     doubted = {
         "acceptance": "Every answer about acceptance: also those of gate, compare and train.",
         "speed": "Every answer about speed; acceptance is not affected.",
-        "": "This answer.",
+        "": "What it names.",
     }[about.doubts]
     lines = (
         about.means,
         f"Said when: {about.when}",
         f"Concerns: {doubted}",
+        f"Makes the answer provisional: {about.decisive}.",
         f"What to do: {about.advice}",
     )
     output.show({kind: about}, [Section(kind, notes=list(lines))])

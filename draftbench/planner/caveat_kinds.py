@@ -100,12 +100,13 @@ class AboutCaveat(msgspec.Struct, frozen=True):
     means: str  # what it says of a run
     when: str  # from when on it is said
     advice: str  # what to do
-    # What it makes doubtful for every answer that rests on it; nothing: it concerns this answer.
+    # What it makes doubtful for every answer that rests on it; nothing: it concerns what it names.
     doubts: Literal["acceptance", "speed", ""] = ""
+    decisive: str = "never"  # when an answer is provisional for it: always, never, or a condition
     urgent: bool = False  # whether it may stand on the first screen, in the order of this table
 
 
-_QUIET = "Close other programs, or take another machine, and sweep again."
+_QUIET = "Close other programs, or take another machine, and sweep again in another --out."
 _MEASURE_MORE = "Sweep more requests: `recommend` says how many would settle the decision."
 _SAME_SERVERS = "Start both servers with the same flags but for drafting, and sweep again."
 
@@ -115,15 +116,17 @@ CAVEATS: dict[CaveatKind, AboutCaveat] = {
         "may be the easier ones.",
         "One request or more got no answer.",
         "Look at the server's log, then repeat the command: it asks these requests again.",
+        decisive="always",
         urgent=True,
     ),
     "output-differs": AboutCaveat(
         "With speculation the model writes other texts than without it, where it should write the "
         "same ones.",
         "At temperature 0 an answer differs where no near tie explains it, or where the server "
-        "does not say whether one does. Decisive if that is more than half of the answers.",
+        "does not say whether one does.",
         "Check that both servers load the same weights at the same precision; then report it to "
         "the engine.",
+        decisive="where more than half of the answers differ so",
         urgent=True,
     ),
     "suspected-fault": AboutCaveat(
@@ -138,8 +141,10 @@ CAVEATS: dict[CaveatKind, AboutCaveat] = {
         "Measured speed-ups are not the ones that timed passes and replay predict, so one of the "
         "two was disturbed.",
         f"They differ by more than {PREDICTION_ERROR:.0%} (median), three times what is usual; for "
-        f"a single configuration, by more than {PREDICTION_ERROR_OF_ONE:.0%}.",
+        f"a single configuration, by more than {PREDICTION_ERROR_OF_ONE:.0%}. Not said where "
+        "`baseline-mismatch` explains it.",
         _QUIET,
+        decisive="for the best draft, for what ran faster than it, and where the median is off",
         urgent=True,
     ),
     "failed": AboutCaveat(
@@ -152,7 +157,7 @@ CAVEATS: dict[CaveatKind, AboutCaveat] = {
         "A draft was replayed but never timed in the engine: its acceptance is known, its speed is "
         "not.",
         "Another draft was timed there.",
-        "Repeat the sweep without --measure replay.",
+        "See why its server was not measured, then repeat the sweep without --measure replay.",
         urgent=True,
     ),
     "borrowed-costs": AboutCaveat(
@@ -166,8 +171,9 @@ CAVEATS: dict[CaveatKind, AboutCaveat] = {
     "interval": AboutCaveat(
         "Says how much of the interval comes from the requests, from timing noise, and from not "
         "having been decoded.",
-        "Always; on the first screen only if the best draft was not decoded.",
-        "The largest part says what to add: requests, --processes, or --measure best.",
+        "Where the best draft has an interval; on the first screen only if it was not decoded.",
+        "The largest part says what to add: requests, repeats (--processes, on an engine "
+        "--restarts), or --measure best.",
         urgent=True,
     ),
     "looping": AboutCaveat(
@@ -180,9 +186,10 @@ CAVEATS: dict[CaveatKind, AboutCaveat] = {
     "stalled": AboutCaveat(
         "Some runs stood still for a while, as when a process is suspended or another job starts.",
         f"A round took over {ROUND_STALL:g} times as long as usual; on an engine, an answer's "
-        f"rounds over {ANSWER_STALL:g} times. Decisive if over {STALLED:.0%} of the runs stalled.",
+        f"rounds over {ANSWER_STALL:g} times.",
         _QUIET,
         "speed",
+        decisive=f"where over {STALLED:.0%} of the runs stalled",
         urgent=True,
     ),
     "uncertain-cost": AboutCaveat(
@@ -195,8 +202,9 @@ CAVEATS: dict[CaveatKind, AboutCaveat] = {
     "slow-step": AboutCaveat(
         "A pass over one token takes longer than one over several: the library's step without a "
         "draft is slow, which makes speculation look better than it is.",
-        "As timed, beyond noise. Decisive if a fair step would change the decision.",
+        "As timed, beyond noise.",
         "Measure on the engine that you serve with.",
+        decisive="where a fair step would change the decision",
         urgent=True,
     ),
     "throttled": AboutCaveat(
@@ -213,12 +221,13 @@ CAVEATS: dict[CaveatKind, AboutCaveat] = {
         urgent=True,
     ),
     "baseline-mismatch": AboutCaveat(
-        "Decoding without a draft took longer or shorter than its own steps, while rounds did "
-        "not: every speed-up is off by as much.",
+        "Decoding without a draft is off its own steps by more than the rounds beside it, or "
+        "rounds are faster than their passes: every speed-up is off by as much.",
         f"By more than {MISMATCH:.0%}, and by more than twice its error; three times what was seen "
         "in undisturbed runs.",
         _QUIET,
         "speed",
+        decisive="always",
     ),
     "busy-machine": AboutCaveat(
         "Other programs ran meanwhile: times are noisy, acceptance is not affected.",
@@ -226,14 +235,15 @@ CAVEATS: dict[CaveatKind, AboutCaveat] = {
         f"that is unknown, the load was over {LOAD_AVERAGE:g} per core when the run began.",
         _QUIET,
         "speed",
+        decisive="always",
     ),
     "cached-prompts": AboutCaveat(
         "The server knew prompts already: first tokens came too early, and requests waited less "
         "for each other.",
-        f"Over {MOST_CACHED:.0%} of the prompt tokens were cached, with or without speculation. "
-        "Decisive where requests wait for prefills or latency is asked for.",
+        f"Over {MOST_CACHED:.0%} of the prompt tokens were cached, with or without speculation.",
         "Switch the server's prefix cache off and sweep again.",
         "speed",
+        decisive="where requests wait for prefills, or latency is asked for",
     ),
     "concurrency": AboutCaveat(
         "The built-in decoder does not mix one request's prefill into another's decoding, as "
@@ -246,46 +256,52 @@ CAVEATS: dict[CaveatKind, AboutCaveat] = {
         "The rounds, or the tokens at near ties, differ beyond chance.",
         "Sweep again with --dtype float32; if it stays, report it.",
         "acceptance",
+        decisive="always",
     ),
     "control-failed": AboutCaveat(
         "The target, as its own draft, was rejected: replay cannot be relied on for any draft.",
         "More rejections than near ties explain.",
         "Sweep again with --dtype float32; if it stays, report it.",
         "acceptance",
+        decisive="always",
     ),
     "copied-requests": AboutCaveat(
         "Requests differ only in a date or an id and get the same answer: they say less than their "
         "number, and intervals are too narrow.",
-        f"Over {COPIES:.0%} of the requests have the same answer as another, of {TELLING_TOKENS} "
-        f"tokens or more, to a prompt at most {TOKENS_APART} tokens longer or shorter. Decisive if "
-        "half are copies.",
+        f"Over {COPIES:.0%} of the requests repeat an earlier one's answer, of {TELLING_TOKENS} "
+        f"tokens or more, to a prompt at most {TOKENS_APART} tokens longer or shorter.",
         "Sample requests that differ in more than that.",
         "acceptance",
+        decisive="where half of the requests are copies",
     ),
     "drift": AboutCaveat(
         "The machine became slower or faster during the sweep, and drafts were measured one after "
         "the other.",
-        f"Plain decoding changed by more than {DRIFT:.0%}, beyond its scatter. Decisive unless "
-        "every draft had its own plain decoding beside it.",
+        f"Plain decoding changed by more than {DRIFT:.0%}, beyond its scatter.",
         "Sweep again on a machine at a steady temperature; on an engine, with --restarts 3.",
         "speed",
+        decisive="on the built-in decoder; on engines unless all servers were started several "
+        "times or took turns",
     ),
     "few-decoded": AboutCaveat(
         "Few requests were decoded, so the measured speed-up is rough.",
         f"Fewer than {FEW_REQUESTS} requests and fewer than were replayed; under {FEW_DECODED} "
         "they do not correct the prediction.",
         "Raise --measure-requests.",
+        decisive="always",
     ),
     "few-requests": AboutCaveat(
         "Intervals over few requests are rough, and long requests outweigh the others.",
         f"Fewer than {FEW_REQUESTS} requests, or so unequal in length that they count as fewer.",
         _MEASURE_MORE,
+        decisive="always",
     ),
     "impossible": AboutCaveat(
         "The speed-up is larger than the tokens per round allow: decoding without a draft was "
         "disturbed.",
         f"By more than {OVER_TOKENS - 1:.0%}.",
         _QUIET,
+        decisive="always",
     ),
     "logged-responses": AboutCaveat(
         "The responses were written by whatever wrote the log, not by this target.",
@@ -299,6 +315,7 @@ CAVEATS: dict[CaveatKind, AboutCaveat] = {
         "Equal texts have different counts.",
         "Sweep again with --tokenizer: tokens are then counted here.",
         "speed",
+        decisive="always",
     ),
     "model": AboutCaveat(
         "Something about a model that its figures depend on, such as weights made by rounding.",
@@ -321,7 +338,7 @@ CAVEATS: dict[CaveatKind, AboutCaveat] = {
         "differently. Times come from one machine.",
         "A worker's machine differs from the first.",
         "Nothing, unless acceptance is close to a limit: then use machines of one kind.",
-        "speed",
+        "acceptance",
     ),
     "other-server": AboutCaveat(
         "The servers with and without speculation differ in more than drafting, and the speed-up "
@@ -329,6 +346,7 @@ CAVEATS: dict[CaveatKind, AboutCaveat] = {
         "Both report a setting, and the values differ.",
         _SAME_SERVERS,
         "speed",
+        decisive="always",
     ),
     "outside-timed-range": AboutCaveat(
         "Some responses are longer than what was timed, or a k needs longer passes.",
@@ -341,19 +359,22 @@ CAVEATS: dict[CaveatKind, AboutCaveat] = {
         "One response or more is missing.",
         "Repeat the command: it replays what is missing.",
         "acceptance",
+        decisive="always",
     ),
     "replay-disagreement": AboutCaveat(
         "Stepping token by token, the draft chooses other tokens than in one replayed pass.",
-        f"At over {DISAGREEMENT:.0%} of the positions tried. Decisive without quantization, and "
-        f"with it from {MORE_THAN_ROUNDING:.0%} on, which rounding alone never reached.",
+        f"At over {DISAGREEMENT:.0%} of the positions tried.",
         "Sweep again with --dtype float32; a position embedding may be read wrongly.",
         "acceptance",
+        decisive=f"without quantization; with it from {MORE_THAN_ROUNDING:.0%} on, which rounding "
+        "alone never reached",
     ),
     "shared-server": AboutCaveat(
         "Somebody else used the server: its speed was shared, and its counters count both.",
         "Its counters moved by more than this sweep's requests.",
         "Sweep on servers that nobody else uses.",
         "speed",
+        decisive="always",
     ),
     "structured-output": AboutCaveat(
         "Drafts are replayed without the grammar that an engine holds answers to, so acceptance "
@@ -365,17 +386,20 @@ CAVEATS: dict[CaveatKind, AboutCaveat] = {
         "Only a part of the log was sent, at the log's times: a lighter load than yours.",
         f"Less than {WHOLE_LOAD:.0%} of the log's requests per second.",
         "Sweep again with the --time-scale that the sentence names.",
+        decisive="always",
     ),
     "too-few": AboutCaveat(
         "The best draft has too few requests for an interval, and without one nothing is decided.",
         "Fewer than five, or so unequal that they count as fewer.",
         _MEASURE_MORE,
+        decisive="where requests are enough by number but too unequal",
     ),
     "unfinished": AboutCaveat(
         "The sweep was cut off.",
         "Responses or drafts are missing, or nothing tells that the files are whole.",
         "Repeat the same command, which resumes it.",
         "acceptance",
+        decisive="always",
     ),
     "untold-rounds": AboutCaveat(
         "The server reports nothing about its drafting, so its acceptance is unknown.",

@@ -132,6 +132,7 @@ def recommend(run: Run, options: DecisionOptions | None = None) -> Recommendatio
             larger,
             concurrency=decided.concurrency,
             requests=requests,
+            distinct=run.manifest.traffic.distinct,
             engine=question.engine,
         ),
         ceiling_alpha=ceiling,

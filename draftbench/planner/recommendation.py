@@ -349,10 +349,11 @@ class LargerSweep(Record, frozen=True):
 
 
 class NextSweep(Record, frozen=True):
-    """The sweep to run next."""
+    """The sweep to run next, or the next one worth trying."""
 
-    flags: dict[str, str] | None  # where it differs; None: it needs more traffic or another server
+    flags: dict[str, str] | None  # where it differs from the last; None: it takes another server
     resumes: bool = False  # whether it resumes the last one
+    advised: bool = True  # whether it is likely to settle the decision with the traffic at hand
 
 
 class BetterDraft(Record, frozen=True):

@@ -65,9 +65,15 @@ def next_sweep(
     *,
     concurrency: int,
     requests: int,
+    distinct: int,
     engine: str | None,
 ) -> NextSweep | None:
-    """The sweep that a remedy asks for, by the flags in which it differs from the last one."""
+    """The sweep that a remedy asks for, by the flags in which it differs from the last one.
+
+    Args:
+        requests: how many were measured.
+        distinct: how many the traffic has.
+    """
     match remedy:
         case "resuming":
             return NextSweep(flags={}, resumes=True)
@@ -89,10 +95,11 @@ def next_sweep(
             flags["--measure-requests"] = str(larger.requests)
         if larger.processes > 1:
             flags[repeat_flag(engine)] = str(larger.processes)
-        return NextSweep(flags=flags)
+        return NextSweep(flags=flags, advised=larger.enough and larger.requests <= distinct)
     if remedy is None:
         return None
-    return NextSweep(flags={"--sample": str(FEW_REQUESTS)} if requests < FEW_REQUESTS else None)
+    flags = {"--sample": str(FEW_REQUESTS)} if requests < FEW_REQUESTS else {}
+    return NextSweep(flags=flags, advised=requests < FEW_REQUESTS <= distinct)
 
 
 def _can_be_timed(run: Run) -> bool:

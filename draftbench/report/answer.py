@@ -145,13 +145,13 @@ def next_sweep(answer: Recommendation, manifest: Manifest, run: str) -> str | No
     more traffic or another server, or if values of the last one's command were deleted. `run` is
     the run's folder.
     """
-    following, larger = answer.next_sweep, answer.larger_sweep
+    following = answer.next_sweep
     _, *words = SHELL_WORD.findall(command_of(manifest, Path(run)) or "hidden")
-    if following is None or following.flags is None or words[:1] != ["sweep"]:
+    if following is None or not following.advised or following.flags is None:
+        return None
+    if words[:1] != ["sweep"]:
         return None
     flags = {**({"--out": run} if following.resumes else {}), **following.flags}
-    if (larger and not larger.enough) or int(flags.get("--sample", 0)) > manifest.traffic.distinct:
-        return None
     kept: list[str] = []
     replaced = (*flags, "--out", "--output", "-o")
     for at, word in enumerate(words):

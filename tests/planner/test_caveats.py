@@ -3,7 +3,10 @@
 At k = 2 a draft that is always right takes 4.1 s by its passes, plain decoding 8.
 """
 
+import ast
+from collections import defaultdict
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 from msgspec import structs
@@ -26,6 +29,8 @@ from scenes import (
 
 from draftbench.acceptance.intervals import Estimate
 from draftbench.cli.recommend import render
+from draftbench.planner import caveats, doubts
+from draftbench.planner.caveat_kinds import CAVEATS
 from draftbench.planner.caveats import checks, predictions_off
 from draftbench.planner.cost_sources import read_engine_costs
 from draftbench.planner.doubts import unfinished
@@ -701,3 +706,27 @@ def test_a_server_that_texts_clocks_or_counters_contradict_is_told(kind, draftin
     assert found is not None
     assert found.decisive is decisive
     assert says in found.text
+
+
+def test_the_table_says_of_each_caveat_whether_it_makes_an_answer_provisional():
+    """As the code yields it: `decisive` is not given (never), True (always), or a condition."""
+    given = defaultdict(set)
+    for module in (caveats, doubts):
+        for node in ast.walk(ast.parse(Path(module.__file__).read_text())):
+            if not (isinstance(node, ast.Call) and getattr(node.func, "id", "") == "Caveat"):
+                continue
+            decisive = [each.value for each in node.keywords if each.arg == "decisive"]
+            when = "never"
+            if decisive:
+                when = "always" if getattr(decisive[0], "value", None) is True else "where"
+            if isinstance(
+                node.args[0], ast.Constant
+            ):  # otherwise the kind follows from a condition
+                given[node.args[0].value].add(when)
+    assert len(given) > 30
+    for kind, found in given.items():
+        said = CAVEATS[kind].decisive
+        condition = said not in ("always", "never")
+        assert ("where" if condition else said) == (found.pop() if len(found) == 1 else "where"), (
+            kind
+        )

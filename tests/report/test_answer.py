@@ -408,7 +408,12 @@ def test_an_open_decision_says_what_would_settle_it_and_gives_the_command(
         engine=engine,
     )
     following = sweep_after(
-        settled_by, answer.larger_sweep, concurrency=1, requests=answer.requests, engine=engine
+        settled_by,
+        answer.larger_sweep,
+        concurrency=1,
+        requests=answer.requests,
+        distinct=rows,
+        engine=engine,
     )
     answer = replace(answer, next_sweep=following)
     assert reasons(answer)[-1] == said

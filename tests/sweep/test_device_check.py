@@ -1,5 +1,7 @@
 """`draftbench check --device` on a machine without a GPU, and what it makes of a failure."""
 
+import json
+
 import pytest
 import torch
 
@@ -9,8 +11,15 @@ from draftbench.sweep import device_check
 from tests.decoder.test_cuda_graphs import Traced
 
 
-def lines(outcome):
-    return dict(line[7:].split(": ", 1) for line in outcome.out.split("\n\n")[0].splitlines())
+@pytest.fixture
+def checked(command):
+    """The exit code and what was found, by what was tried."""
+
+    def check():
+        outcome = command("check", "--device", "cpu", "--format", "json")
+        return outcome.code, {row["what"]: row["found"] for row in json.loads(outcome.out)}
+
+    return check
 
 
 @pytest.fixture
@@ -33,14 +42,21 @@ def card(monkeypatch):
     return "cpu:0"
 
 
-def test_a_cpu_says_what_it_could_not_try(command, quick):
-    outcome = command("check", "--device", "cpu")
-    assert outcome.code == 0
-    found = lines(outcome)
+def test_a_cpu_says_what_it_could_not_try(command, checked, quick, tmp_path):
+    code, found = checked()
+    assert code == 0
     assert found["recorded passes"] == "not tried: CUDA graphs need a GPU"
     assert "has no fast kernel" in found["fp8 weights"]
     assert "GB/s, a plain read" in found["unquantized weights"]
-    assert "not tried: recorded passes; fp8" in outcome.out.splitlines()[-1]
+    outcome = command("check", "--device", "cpu", "-o", tmp_path / "found.txt")
+    assert outcome.out == ""
+    shown = " ".join((tmp_path / "found.txt").read_text().split())
+    assert "not tried: recorded passes; fp8" in shown
+
+
+def test_a_device_is_not_checked_beside_models(failing):
+    words = ("check", "--device", "cpu", "--target", "t")
+    assert "--device and --target are two checks" in failing(2, *words)
 
 
 def test_several_gpus_are_not_tried_at_once(failing, monkeypatch):
@@ -63,17 +79,15 @@ def test_recorded_passes_are_held_against_the_same_launched_call_by_call(card, m
     assert found.startswith("6 of widths 1 to 2; least cosine 1.0000")
 
 
-def test_what_fails_is_a_line_and_exit_code_1(command, quick, monkeypatch):
+def test_what_fails_is_a_line_and_exit_code_1(checked, quick, monkeypatch):
     def broken(*given):
         raise torch.OutOfMemoryError("no room")
 
     monkeypatch.setattr(device_check, "_bandwidth", broken)
-    outcome = command("check", "--device", "cpu")
-    assert outcome.code == 1
-    assert lines(outcome)["int4 weights"] == "out of memory"
-    assert lines(outcome)["sweep"] == "swept"
+    code, found = checked()
+    assert (code, found["int4 weights"], found["sweep"]) == (1, "out of memory", "swept")
 
 
 @pytest.mark.slow
-def test_a_sweep_of_the_embedded_models_is_part_of_it(command, small):
-    assert "responses as written before" in lines(command("check", "--device", "cpu"))["sweep"]
+def test_a_sweep_of_the_embedded_models_is_part_of_it(checked, small):
+    assert "responses as written before" in checked()[1]["sweep"]
