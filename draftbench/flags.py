@@ -186,9 +186,9 @@ def size_of(flag: str, text: str) -> int:
         raise UsageError(f"{flag} {error}", hint=hint) from None
 
 
-def target_flag(default: Any = ...) -> Any:
-    """A flag for the target model."""
-    needed = "" if default is ... else " Required without --server."
+def target_flag(default: Any = ..., unless: str = "") -> Any:
+    """A flag for the target model, needed unless another one is given."""
+    needed = f" Required without {unless}." if unless else ""
     help = f"The target model: a folder, a .gguf file or a Hugging Face id.{needed}"
     return flag(default, help, "MODEL")
 

@@ -43,7 +43,7 @@ _MORE = "Chat templates, sizes, memory and options of engines: the same command 
 
 def check(
     *,
-    target: str | None = target_flag(None),
+    target: str | None = target_flag(None, "--device"),
     drafts: tuple[str, ...] | None = drafts_flag(default=None),
     device: str | None = flag(
         None, "Try what a sweep needs on this machine instead: cpu, cuda or cuda:1.", "DEVICE"

@@ -121,16 +121,14 @@ def changes(comparison: Comparison, *, everything: bool = False) -> list[Section
     a, b = comparison.requests_a, comparison.requests_b
     sizes = f" (A: {a}, B: {b})"
     head = ["draft", "", "k", "A", "B", "B − A", "B is"]
-    sections = [
-        *_top((comparison.a, comparison.b), comparison, sizes),
-        Section("What changed", head, rows, notes, names=3),
-    ]
+    title, caveats = _top((comparison.a, comparison.b), comparison, sizes)
+    sections = [Section("What changed", head, rows, notes, names=3)]
     if everything:
         for what, facts in differing.items():
             lines = [f"{each.fact}: {each.a or '–'} → {each.b or '–'}" for each in facts]
             sections.append(Section(f"Differences in the {what}", notes=lines))
         sections.append(Section("Differences in the environment", notes=comparison.environment))
-    return [sections[0], *filled(sections[1:])]
+    return [title, *filled([*sections, caveats])]
 
 
 def _top(runs: Sequence[str], compared: Comparison | SideBySide, sizes: str = "") -> list[Section]:

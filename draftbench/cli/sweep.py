@@ -39,7 +39,7 @@ def sweep(
     *,
     context: typer.Context,
     config: ConfigArgument = None,
-    target: str | None = target_flag(None),
+    target: str | None = target_flag(None, "--server"),
     drafts: tuple[str, ...] | None = drafts_flag(
         "The drafts, separated by commas: models, eagle3:HEAD, mtp, ngram+DRAFT. ngram (prompt "
         "lookup) is added.",

@@ -106,8 +106,12 @@ def _template() -> Template:
         "intervals": lambda cell: re.split(r"(\([\d.]+–[\d.]+\))", shown(cell)),
         "breakable": lambda words: re.split(r"(?<=[:/])(?=\w)", words),
         "grid": _grid,
-        # The words of a command and what is between them, each with whether it is short.
-        "words": lambda line: [(escape(w), len(w) <= _UNBROKEN) for w in re.split(r"(\s+)", line)],
+        # The words of a command and what is between them, each with whether it is short; a line's
+        # end would be lost in one that is kept on a line.
+        "words": lambda text: [
+            (escape(word), len(word) <= _UNBROKEN and "\n" not in word)
+            for word in re.split(r"(\s+)", text)
+        ],
     }
     return environment.get_template("page.html")
 

@@ -18,6 +18,7 @@ import msgspec
 import pytest
 from scenes import failure, trajectory
 
+from draftbench import notebook
 from draftbench.cli import main
 from draftbench.planner.options import DecisionOptions
 from draftbench.planner.recommend import recommend
@@ -356,3 +357,11 @@ def test_a_figure_is_rounded_for_the_eye_alone(whole):
         *("qwen0.5:int4", "5", "2.03 1.82–2.25", "0.87 0.83–0.90", "3.96 3.59–4.26"),
         *("0.20 0.19–0.23", "584 MB"),
     ]
+
+
+def test_the_lines_of_a_command_are_lines_on_the_page_too():
+    """What is copied would otherwise be one comment: SGLang's command has some before it."""
+    run = notebook.read("results/reference/qwen2.5-coder")
+    text = page("run", run, recommend(run))
+    assert "</span><span>\n</span>" in text
+    assert '<span class="flag">\n' not in text
