@@ -150,7 +150,7 @@ class Engine:
     # How it drafts
     methods: tuple[Method, ...]  # that it is known to have
     option: Callable[[Speculation], str]  # what to pass to it so that it drafts like this
-    needs_k: bool = False  # whether it refuses to draft unless it is told how many tokens
+    needs_k: bool = False  # whether it drafts only where a draft length is given
     stacks: bool = False  # whether it can try prompt lookup before another draft
     lookup: LookupRule = BUILT_IN_LOOKUP  # how its prompt lookup works
     # Another rule: on a CPU, or where this variable of its environment is 0.
@@ -188,7 +188,7 @@ class Engine:
     drafting_settings: tuple[str, ...] = ()  # its settings that follow from how it drafts
     number_types: tuple[str, ...] = ()  # its settings that say in which type it holds the target
     metrics_flag: str = ""  # the program, and its flag that switches counters on
-    log_p_flag: str = ""  # that makes it tell the log-probabilities of its own tokens
+    log_p_flag: str = ""  # with which it returns the log-probabilities of its tokens
 
     # What is exported for it
     form: str  # what the configuration is written for

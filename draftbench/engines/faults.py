@@ -29,7 +29,7 @@ class Fault(StrEnum):
     GARBAGE = "garbage"  # not what such a server answers
     TOO_LARGE = "too large"
     OTHER_IDS = "other ids"  # the server read a different prompt
-    FAILED = "failed"  # the server reports an error of its own
+    FAILED = "failed"  # the server reports that it failed
 
 
 class AnswerError(EngineError):

@@ -109,7 +109,7 @@ def findings(pair: PairFacts) -> dict[str, str]:
 
 
 def named(difference: TokenDifference | None) -> str:
-    """A difference in words; empty if there is none."""
+    """A sentence on a difference; empty if there is none."""
     if difference is None:
         return ""
     target, draft = (

@@ -1,4 +1,4 @@
-"""Decides from configurations whether a head, a checkpoint of its own, can draft for a target.
+"""Decides from configurations whether a head can draft for a target.
 
 A head reads the target's states, so it must match the target's width, layers and vocabulary. Its
 config.json is in the speculators format or in that of the head's authors.

@@ -28,7 +28,7 @@ class StackDraft:
         return StackDrafter(self.lookup.drafter(), self.draft.drafter())
 
     def replay(self, candidate: Candidate, group: Group, window: int) -> Replays:
-        """Nothing of its own: its replay is put together from those of its parts."""
+        """Nothing: its replay is put together from those of its parts."""
         return ()
 
     def passes(self, record: Record, grid: CostGrid) -> Iterator[TimedPass]:
