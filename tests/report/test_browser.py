@@ -53,6 +53,9 @@ def shown(request, kept):
                 "choice": msgspec.structs.replace(answer.choice, **renamed),
                 "leader": msgspec.structs.replace(answer.leader, **renamed),
                 "runner_up": None,
+                "best_of_each": tuple(
+                    msgspec.structs.replace(e, **renamed) for e in answer.best_of_each
+                ),
             }
             answer = msgspec.structs.replace(answer, **named)
         return run, answer
