@@ -16,7 +16,7 @@ from enum import StrEnum
 from hashlib import sha256
 from itertools import accumulate, pairwise
 from struct import pack
-from typing import Annotated, Any, NamedTuple
+from typing import Annotated, Any, Literal, NamedTuple
 
 import msgspec
 from msgspec import Meta
@@ -154,6 +154,22 @@ def candidate_names(candidates: Iterable[Candidate]) -> str:
     return ", ".join(names)
 
 
+# Which token ends a round's drafting; `drafts.stopping` says what each does.
+StopKind = Literal["after", "before", "product"]
+
+
+class StopRule(Record, frozen=True):
+    """Ends a round's drafting before k tokens where the draft is unsure. Its confidence in a token
+    is the probability that it gives it.
+    """
+
+    kind: StopKind
+    threshold: Probability
+
+    def __str__(self) -> str:
+        return f"stop below {self.threshold:g} ({self.kind})"
+
+
 class Observation(Record, frozen=True, tag_field="kind", tag=str.lower):
     """A raw fact that a sweep measured; in files `kind` names its type.
 
@@ -253,6 +269,23 @@ class Trajectory(OfResponse, Observation, frozen=True):
             raise ValueError("`output_tokens` is more than `limit`")
 
 
+class Confidences(Record, frozen=True):
+    """A draft's confidences in runs of tokens that it drafted, one run after the other: among all
+    tokens (`of_all`) and among its ten best (`of_ten`), cut to thousandths.
+
+    `lengths` are the tokens of each run. A run ends after its first token of which both are below
+    `drafts.stopping.LEAST`, since there every rule stops, and where a round must.
+    """
+
+    lengths: tuple[Count, ...]
+    of_all: Sequence[Probability]
+    of_ten: Sequence[Probability]
+
+    def __post_init__(self) -> None:
+        _pack(self, "d", "of_all", "of_ten")
+        _check_lengths(sum(self.lengths), of_all=self.of_all, of_ten=self.of_ten)
+
+
 class Replay(OfResponse, Observation, frozen=True):
     """What one draft would have proposed along one trajectory, at the positions 1 … L-1 (y_0 comes
     from the prefill).
@@ -263,6 +296,10 @@ class Replay(OfResponse, Observation, frozen=True):
     engine that replays reports its best token alone: `confidence`, `margin` and `rank` are then
     empty. The draft could draft only at the positions 1 … `draftable`, since its context may end
     before the response or its limit; beyond them `accept` is 0.
+
+    `confidence_of_ten` is the confidence among the ten best tokens. `off_path` are the confidences
+    in what is drafted after each wrong token, which a round drafts too if nothing stops it: a run
+    for every position up to `draftable` at which `accept` is 0, of at most k - 1 tokens.
     """
 
     candidate: Candidate
@@ -273,14 +310,21 @@ class Replay(OfResponse, Observation, frozen=True):
     margin: Sequence[Amount]
     rank: Sequence[Count]
     overlap: Sequence[Amount] | None = None
+    confidence_of_ten: Sequence[Probability] = ()
+    off_path: Confidences | None = None
 
     def __post_init__(self) -> None:
         self.check_acceptance()
-        _pack(self, "d", "confidence", "margin")
+        _pack(self, "d", "confidence", "margin", "confidence_of_ten")
         _pack(self, "q", "rank")
         lists = {"confidence": self.confidence, "margin": self.margin, "rank": self.rank}
         if any(lists.values()):
             _check_lengths(len(self.accept), **lists)
+        if self.confidence_of_ten:
+            _check_lengths(len(self.accept), confidence_of_ten=self.confidence_of_ten)
+        if self.off_path is not None:
+            wrong = sum(1 for accept in self.accept[: self.draftable] if accept == 0)
+            _check_lengths(wrong, off_path=self.off_path.lengths)
 
     def check_acceptance(self) -> None:
         """Pack and check what is known about every token's acceptance."""
@@ -302,7 +346,8 @@ class LookupReplay(OfResponse, Observation, frozen=True, omit_defaults=True):
 
     In a round that starts at position i = 1 … L-1 it proposes `proposed[i-1]` tokens, at most
     `window`, of which the first `matched[i-1]` equal the response. `margin[i-1]`, which only a
-    head has, is the least difference of its two best logits up to the first token that does not.
+    head has, is the least difference of its two best logits up to the first token that does not;
+    its `confidences` are those in what it drafts from each start.
     """
 
     candidate: Candidate
@@ -310,12 +355,15 @@ class LookupReplay(OfResponse, Observation, frozen=True, omit_defaults=True):
     proposed: tuple[Count, ...]
     matched: tuple[Count, ...]
     margin: Sequence[Amount] = ()
+    confidences: Confidences | None = None
 
     def __post_init__(self) -> None:
         _pack(self, "d", "margin")
         _check_lengths(len(self.proposed), matched=self.matched)
         if self.margin:
             _check_lengths(len(self.proposed), margin=self.margin)
+        if self.confidences is not None:
+            _check_lengths(len(self.proposed), confidences=self.confidences.lengths)
         if max(self.proposed, default=0) > self.window:
             raise ValueError("`proposed` is more than the window")
         if any(m > p for m, p in zip(self.matched, self.proposed, strict=True)):
@@ -334,7 +382,8 @@ class Decode(OfResponse, Observation, frozen=True, omit_defaults=True):
     baseline included) were interleaved. `first_difference` is the first position at which the
     output differs from the trajectory (temperature 0), `tie` whether that was a near tie. `summed`
     means that a serving engine reported only sums, which are spread over the rounds here, so that
-    what a single round accepted is unknown.
+    what a single round accepted is unknown. With a rule to `stop` by, `drafted` are the tokens that
+    each round drafted, proposed or not.
     """
 
     candidate: Candidate | None
@@ -358,6 +407,8 @@ class Decode(OfResponse, Observation, frozen=True, omit_defaults=True):
     process: str
     active: tuple[Count, ...] = ()
     summed: bool = False
+    stop: StopRule | None = None  # None: every round drafts k tokens
+    drafted: tuple[Count, ...] = ()  # tokens drafted, by round; empty: those proposed
 
     @property
     def prefills(self) -> float:
@@ -372,9 +423,14 @@ class Decode(OfResponse, Observation, frozen=True, omit_defaults=True):
             draft_seconds=self.draft_seconds,
             verify_seconds=self.verify_seconds,
             active=self.active or self.proposed,
+            drafted=self.drafted or self.proposed,
         )
-        if max(self.proposed, default=0) > self.k or max(self.active, default=0) > self.concurrency:
-            raise ValueError("`proposed` is more than k, or `active` more than `concurrency`")
+        drafted = self.drafted or self.proposed
+        if max(drafted, default=0) > self.k or max(self.active, default=0) > self.concurrency:
+            what = "drafted" if self.drafted else "proposed"
+            raise ValueError(f"`{what}` is more than k, or `active` more than `concurrency`")
+        if any(fewer < proposed for fewer, proposed in zip(drafted, self.proposed, strict=True)):
+            raise ValueError("`proposed` is more than was drafted")
         rounds = zip(self.proposed, self.accepted, self.cut, strict=True)
         if any(accepted + cut > proposed for proposed, accepted, cut in rounds):
             raise ValueError("`accepted` and `cut` are more than was proposed")
@@ -509,6 +565,7 @@ class EngineFacts(Observation, frozen=True):
     prefix_cache: bool | None  # whether prompts read before cost less
     ready_seconds: Amount | None  # from the start to the first answer
     files: dict[str, str] = {}  # a hash of the target's and of the draft's, where they are local
+    stop: StopRule | None = None  # by which it ends a round's drafting; None: at k tokens
 
 
 # The most rounds that an engine may count past the end of an answer, and the longest draft
@@ -586,6 +643,7 @@ class Served(OfResponse, Observation, frozen=True):
     error: str | None = None
     decode_seconds: Amount | None = None  # after the first token, by the server's own clock
     shared: bool | None = None  # whether the server wrote other answers meanwhile, by its counters
+    stop: StopRule | None = None  # by which the draft ends a round; None: at k tokens
 
     @property
     def asked_concurrency(self) -> int:
