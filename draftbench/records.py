@@ -298,8 +298,9 @@ class Replay(OfResponse, Observation, frozen=True):
     before the response or its limit; beyond them `accept` is 0.
 
     `confidence_of_ten` is the confidence among the ten best tokens. `off_path` are the confidences
-    in what is drafted after each wrong token, which a round drafts too if nothing stops it: a run
-    for every position up to `draftable` at which `accept` is 0, of at most k - 1 tokens.
+    in what is drafted after each wrong token and after the response's end, which a round drafts too
+    if nothing stops it: a run of at most k - 1 tokens for every position up to `draftable` at which
+    `accept` is 0, then one after the response's last token.
     """
 
     candidate: Candidate
@@ -324,7 +325,7 @@ class Replay(OfResponse, Observation, frozen=True):
             _check_lengths(len(self.accept), confidence_of_ten=self.confidence_of_ten)
         if self.off_path is not None:
             wrong = sum(1 for accept in self.accept[: self.draftable] if accept == 0)
-            _check_lengths(wrong, off_path=self.off_path.lengths)
+            _check_lengths(wrong + 1, off_path=self.off_path.lengths)
 
     def check_acceptance(self) -> None:
         """Pack and check what is known about every token's acceptance."""

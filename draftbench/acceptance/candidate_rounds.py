@@ -26,8 +26,16 @@ from draftbench.acceptance.rounds import (
     expected_rounds,
     rounds_at_each,
 )
-from draftbench.drafts.laws import HazardLaw, ResponseLaw, StartLaw, law_of
-from draftbench.records import Candidate, Decode, Key, Trajectory
+from draftbench.drafts.laws import (
+    Drafted,
+    HazardLaw,
+    ResponseLaw,
+    StartLaw,
+    drafted_from,
+    has_confidences,
+    law_of,
+)
+from draftbench.records import Candidate, Decode, Key, StopRule, Trajectory
 from draftbench.remembered import remembered
 from draftbench.run_folder.run import Run
 
@@ -143,8 +151,13 @@ class CandidateRounds:
         return {trajectory.key: row for row, trajectory in enumerate(self.trajectories)}
 
     @remembered
-    def at(self, k: int) -> Rounds:
-        """The expected rounds of every response; a ValueError if k is beyond what is known."""
+    def at(self, k: int, stop: StopRule | None = None) -> Rounds:
+        """The expected rounds of every response, which a rule may stop; a ValueError if k is beyond
+        what is known.
+        """
+        if stop is not None:
+            pairs = zip(self.replays, self.drafted, strict=True)
+            return expected_rounds([drafted.law(t, k, stop) for (t, _), drafted in pairs], k)
         if self.served:
             return self.served.rounds(k)
         if k not in self.ks or not self.reaches(k):
@@ -160,9 +173,26 @@ class CandidateRounds:
         return bool(self.laws) and k <= self.longest
 
     @remembered
-    def knows(self, k: int) -> bool:
+    def knows(self, k: int, stop: StopRule | None = None) -> bool:
         """Whether the rounds at k are known; an engine may not report them."""
+        if stop is not None:
+            return self.knows_confidences and k <= self.most_stopped
         return self.reaches(k) and bool(np.isfinite(self.at(k).target_passes).all())
+
+    @cached_property
+    def knows_confidences(self) -> bool:
+        """Whether the draft's confidences were replayed too, so that any rule can be followed."""
+        return bool(self.replays) and all(has_confidences(replay) for _, replay in self.replays)
+
+    @property
+    def most_stopped(self) -> int:
+        """The largest k for which confidences were replayed."""
+        return int(min(self.longest, max(self.ks)))
+
+    @cached_property
+    def drafted(self) -> tuple[Drafted, ...]:
+        """What is drafted from each start of every response, as far as it was replayed."""
+        return tuple(drafted_from(t, replay, self.most_stopped) for t, replay in self.replays)
 
     @cached_property
     def longest(self) -> float:

@@ -66,9 +66,10 @@ class Rounds:
     # accepted end were never tried.
     reached: Floats  # [responses, k]
     survived: Floats  # rounds that accepted their i-th draft token too [responses, k]
-    # For a stack: all rounds by the number of tokens that its draft drafts [responses, k+1].
+    # For a stack, or with a rule to stop by: all rounds by the number of tokens that the draft
+    # itself drafts [responses, k+1].
     by_draft: Floats | None = None
-    # For a stack: those of its draft, by the tokens that it reads first [responses, MOST_READ].
+    # Those in which it drafts any, by the tokens that it reads first [responses, MOST_READ].
     reads: Floats | None = None
 
     @property
@@ -276,21 +277,27 @@ def _start_chain(laws: Sequence[StartLaw], k: int) -> _Chain:
 
 
 def _of_draft(laws: Sequence[StartLaw | HazardLaw], chain: _Chain, k: int) -> dict[str, Floats]:
-    """What the draft of a stack does in its rounds; nothing of other laws.
+    """What a draft does in its rounds that does not draft what is proposed: in a stack, or with a
+    rule to stop by; nothing of other laws.
 
     Its first pass in a round reads all that the target wrote since it last read. A model has read
     what it drafted but the last token, and keeps what of that was accepted; a head keeps nothing.
     """
-    _, drafted, starts, reach = chain
-    stacks = [law for law in laws if isinstance(law, StartLaw) and law.by_draft is not None]
-    if not stacks:
+    _, _, starts, reach = chain
+    own = [
+        (law, law.by_draft)
+        for law in laws
+        if isinstance(law, StartLaw) and law.by_draft is not None
+    ]
+    if not own:
         return {}
-    by_draft = np.zeros_like(drafted)
-    for row, law, tokens in zip(by_draft, stacks, drafted, strict=True):
-        row[1 : law.length] = law.by_draft * tokens[1 : law.length]
+    by_draft = np.zeros(starts.shape, np.int64)
+    for row, (law, tokens) in zip(by_draft, own, strict=True):
+        room = law.limit - np.arange(1, law.length) - 1
+        row[1 : law.length] = np.clip(np.minimum(tokens, room), 0, k)
     rows, begun = np.nonzero((starts > 0) & (by_draft > 0))
     kept = np.minimum(by_draft, reach.sum(axis=0, dtype=np.int64))[rows, begun] - 1
-    kept[np.array([law.reads_again for law in stacks])[rows]] = 0
+    kept[np.array([law.reads_again for law, _ in own])[rows]] = 0
     read_before = np.where(np.diff(rows, prepend=-1) > 0, 0, np.roll(begun + kept, 1))
     read = np.minimum(begun - read_before, MOST_READ)
     reads = np.zeros((len(laws), MOST_READ))

@@ -1,19 +1,23 @@
-"""The law of a draft along one response: what a replay says of the tokens of any round."""
+"""The law of a draft along one response: what a replay says of the tokens of any round, and of any
+round that a rule may stop.
+"""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, fields, replace
 from functools import cached_property
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from draftbench.drafts.stack.replay import StackReplay
-from draftbench.records import LookupReplay, Replay, Trajectory
+from draftbench.drafts.stopping import STOP_RULES, stops_at
+from draftbench.records import Confidences, LookupReplay, Replay, StopRule, Trajectory
 
 Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]
-Bools = npt.NDArray[np.bool_]
 
 AnyReplay = Replay | LookupReplay | StackReplay
 
@@ -46,9 +50,10 @@ class StartLaw:
     proposed: Ints  # tokens proposed from each start i = 1 … length-1
     matched: Ints  # how many of them, from the first on, equal the response
     window: int  # most tokens that were looked up, so the largest k
-    # For a stack: the starts from which its draft drafts, and whether that draft reads accepted
-    # tokens again, as a head does.
-    by_draft: Bools | None = None
+    # Tokens that the draft itself drafts from each start, in a stack none where lookup found some,
+    # and with a rule one that is not proposed. None: those proposed.
+    by_draft: Ints | None = None
+    # Whether the draft reads accepted tokens again, as a head does.
     reads_again: bool = False
 
 
@@ -76,22 +81,125 @@ def law_of(trajectory: Trajectory, replay: AnyReplay) -> ResponseLaw:
         proposed, matched = np.array([replay.proposed, replay.matched], np.int64)
         return StartLaw(length, limit, proposed, matched, replay.window)
     # A stack: its draft drafts from the starts at which lookup finds nothing.
-    window, draft = replay.window, replay.draft
-    if isinstance(draft, Replay):
-        start, accept = np.arange(1, length), np.asarray(draft.accept)
-        rejected = np.append(np.flatnonzero(accept < 1), length - 1)
-        proposed = np.clip(draft.draftable + 1 - start, 0, window)
-        run = rejected[np.searchsorted(rejected, start - 1)] - (start - 1)
-        matched = np.minimum(run, proposed)
-    else:
-        proposed, matched = np.array([draft.proposed, draft.matched], np.int64)
-    found, copied = np.array([replay.lookup.proposed, replay.lookup.matched], np.int64)
-    return StartLaw(
-        length,
-        limit,
-        np.where(found > 0, found, proposed),
-        np.where(found > 0, copied, matched),
-        window,
-        by_draft=found == 0,
-        reads_again=isinstance(draft, LookupReplay),
+    drafted = drafted_from(trajectory, replay, replay.window)
+    return drafted.law(trajectory, replay.window)
+
+
+@dataclass(frozen=True, eq=False)
+class Drafted:
+    """What a draft drafts from each start of a response if nothing stops it, with its confidences.
+
+    `most` are the tokens that it can draft there and `matched` how many of them equal the response
+    [starts]; `of_all` and `of_ten` are its confidences, 0 after the end of a run that was recorded
+    [starts, tokens], or None. `found` are the tokens that prompt lookup proposes in a stack, and
+    `copied` how many of these equal the response [starts].
+    """
+
+    most: Ints
+    matched: Ints
+    reads_again: bool = False
+    of_all: Floats | None = None
+    of_ten: Floats | None = None
+    found: Ints | None = None
+    copied: Ints | None = None
+
+    def stops_at(self, stop: StopRule) -> Ints:
+        """The place of the token at which a rule stops each round [starts], from 0."""
+        confidences = self.of_all if STOP_RULES[stop.kind].among == "all" else self.of_ten
+        assert confidences is not None
+        return stops_at(stop, confidences)
+
+    def under(self, k: int, stop: StopRule | None) -> tuple[Ints, Ints, Ints]:
+        """The tokens that a round of up to k drafts itself, proposes, and of those matches
+        [starts].
+        """
+        drafted = proposed = np.minimum(self.most, k)
+        if stop is not None:
+            last = self.stops_at(stop)
+            drafted = np.minimum(drafted, last + 1)
+            proposed = np.minimum(proposed, last + STOP_RULES[stop.kind].proposes_last)
+        matched = self.matched
+        if self.found is not None and self.copied is not None:
+            drafted = np.where(self.found > 0, 0, drafted)
+            proposed = np.where(self.found > 0, self.found, proposed)
+            matched = np.where(self.found > 0, self.copied, matched)
+        return drafted, proposed, np.minimum(matched, proposed)
+
+    def law(self, trajectory: Trajectory, window: int, stop: StopRule | None = None) -> StartLaw:
+        """The law of its rounds of up to `window` tokens."""
+        drafted, proposed, matched = self.under(window, stop)
+        length, limit = trajectory.output_tokens, trajectory.limit
+        return StartLaw(length, limit, proposed, matched, window, drafted, self.reads_again)
+
+    @classmethod
+    def joined(cls, parts: Sequence[Drafted]) -> Drafted:
+        """The starts of several responses, one response after the other."""
+        columns = {each.name: [getattr(part, each.name) for part in parts] for each in fields(cls)}
+        reads_again = any(columns.pop("reads_again"))
+        joined: dict[str, Any] = {
+            name: None if any(value is None for value in values) else np.concatenate(values)
+            for name, values in columns.items()
+        }
+        return cls(reads_again=reads_again, **joined)
+
+
+def has_confidences(replay: AnyReplay) -> bool:
+    """Whether a replay recorded how sure the draft was of all that it may draft."""
+    if isinstance(replay, StackReplay):
+        return has_confidences(replay.draft)
+    recorded = replay.off_path if isinstance(replay, Replay) else replay.confidences
+    return recorded is not None
+
+
+def drafted_from(trajectory: Trajectory, replay: AnyReplay, window: int) -> Drafted:
+    """What a replay says of what is drafted from each start, for rounds of up to `window` tokens;
+    drafts that are not certainly accepted count as wrong.
+    """
+    if isinstance(replay, StackReplay):
+        found, copied = np.array([replay.lookup.proposed, replay.lookup.matched], np.int64)
+        return replace(drafted_from(trajectory, replay.draft, window), found=found, copied=copied)
+    if isinstance(replay, LookupReplay):
+        most, matched = np.array([replay.proposed, replay.matched], np.int64)
+        if (runs := replay.confidences) is None:
+            return Drafted(most, matched, True)
+        return Drafted(most, matched, True, *_side_by_side(runs, np.arange(len(most)), window))
+    length, accept = trajectory.output_tokens, np.asarray(replay.accept)
+    start = np.arange(1, length)
+    # The first wrong token from each start on; `length`, where the rest of the response is right.
+    wrong: Ints = np.append(np.flatnonzero(accept < 1) + 1, length)
+    next_wrong = wrong[np.searchsorted(wrong, start)]
+    most = np.clip(replay.draftable + 1 - start, 0, window)
+    matched = np.minimum(next_wrong - start, most)
+    if replay.off_path is None:
+        return Drafted(most, matched)
+    # Along the response up to the first wrong token, whose confidence is still known there; then
+    # what was drafted after it, or after the end.
+    along = next_wrong - start + (next_wrong < length)
+    place = start[:, None] - 1 + np.arange(window)
+    beyond = np.arange(window) - along[:, None]
+    before_run: Ints = np.append(wrong[wrong <= replay.draftable], length)
+    after = _side_by_side(replay.off_path, np.searchsorted(before_run, next_wrong), window)
+    of_all, of_ten = (
+        np.where(
+            beyond < 0,
+            np.asarray(along_response)[np.minimum(place, length - 2)],
+            np.take_along_axis(off_path, np.maximum(beyond, 0), axis=1),
+        )
+        for along_response, off_path in zip(
+            (replay.confidence, replay.confidence_of_ten), after, strict=True
+        )
     )
+    return Drafted(most, matched, of_all=of_all, of_ten=of_ten)
+
+
+def _side_by_side(runs: Confidences, chosen: Ints, window: int) -> tuple[Floats, Floats]:
+    """Some runs of confidences, cut or filled with zeros to `window` tokens [chosen, window]."""
+    lengths = np.array(runs.lengths, np.int64)
+    begins, place = np.cumsum(lengths) - lengths, np.arange(window)
+    inside = place < lengths[chosen, None]
+    at = np.where(inside, begins[chosen, None] + place, 0)
+    of_all, of_ten = (
+        np.where(inside, np.append(np.asarray(values), 0.0)[at], 0.0)
+        for values in (runs.of_all, runs.of_ten)
+    )
+    return of_all, of_ten

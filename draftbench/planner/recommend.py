@@ -8,6 +8,7 @@ import math
 from collections import defaultdict
 from collections.abc import Sequence
 from statistics import mean, median
+from typing import Any
 
 import msgspec
 import numpy as np
@@ -184,7 +185,7 @@ def evaluations(evaluator: Evaluator, decided: DecisionAt) -> tuple[Evaluation, 
     prefills = evaluator.by == "end_to_end"
     found = []
     for column, (each, of) in enumerate(samples.items()):
-        figures = {name: next(intervals) for name in of}
+        figures: dict[str, Any] = {name: next(intervals) for name in of}
         alone = {name: sample.value for name, sample in of.items() if sample and not figures[name]}
         evidence = evaluator.evidence(each)
         rounds, block, measured = evidence.rounds, evidence.block, evidence.measured

@@ -11,7 +11,7 @@ from typing import Literal
 
 from draftbench.acceptance.intervals import Estimate
 from draftbench.planner.caveat_kinds import FEW_DECODED, CaveatKind
-from draftbench.records import Candidate, DraftingMode, Failure, Record
+from draftbench.records import Candidate, DraftingMode, Failure, Record, StopRule
 
 Decision = Literal["speculate", "do_not_speculate", "inconclusive"]
 Objective = Literal["speedup", "latency", "throughput", "cost"]
@@ -34,19 +34,22 @@ def _candidate(draft: str, quant: str) -> Candidate:
 
 
 class Configuration(Record, frozen=True):
-    """A candidate at one draft length and one concurrency."""
+    """A candidate at one draft length, which a rule may `stop` short of, and one concurrency."""
 
     draft: str
     quant: str
     k: int
     concurrency: int = 1
+    stop: StopRule | None = None  # None: every round drafts k tokens
 
     @staticmethod
-    def of(candidate: Candidate, k: int, concurrency: int) -> Configuration:
-        return Configuration(candidate.draft, candidate.quant, k, concurrency)
+    def of(
+        candidate: Candidate, k: int, concurrency: int, stop: StopRule | None = None
+    ) -> Configuration:
+        return Configuration(candidate.draft, candidate.quant, k, concurrency, stop)
 
     def at(self, k: int) -> Configuration:
-        """The same at another k; 0 is decoding without a draft."""
+        """The same at another k, without a rule; 0 is decoding without a draft."""
         return Configuration(self.draft, self.quant, k, self.concurrency)
 
     @property
@@ -57,10 +60,15 @@ class Configuration(Record, frozen=True):
     @property
     def configuration(self) -> Configuration:
         """The configuration without figures."""
-        return self.at(self.k)
+        return Configuration(self.draft, self.quant, self.k, self.concurrency, self.stop)
+
+    @property
+    def length(self) -> str:
+        """How many tokens a round drafts, in words."""
+        return f"k = {self.k}" if self.stop is None else f"k ≤ {self.k}, {self.stop}"
 
     def __str__(self) -> str:
-        return f"{self.candidate} at k = {self.k}"
+        return f"{self.candidate} at {self.length}"
 
 
 class IntervalParts(Record, frozen=True):

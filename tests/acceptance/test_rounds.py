@@ -1,21 +1,14 @@
 """Expected rounds against every accept/reject outcome, against a running sampler, and by hand."""
 
-from dataclasses import fields
-
 import msgspec
 import numpy as np
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
+from rounds_by_hand import assert_same, tally
 from scenes import SMALL, decode, lookup, replay, trajectory
 
-from draftbench.acceptance.rounds import (
-    MOST_READ,
-    Rounds,
-    counted_rounds,
-    expected_rounds,
-    rounds_at_each,
-)
+from draftbench.acceptance.rounds import MOST_READ, counted_rounds, expected_rounds, rounds_at_each
 from draftbench.drafts.laws import HazardLaw, PositionLaw, StartLaw, law_of
 from draftbench.drafts.stack.replay import combined
 from draftbench.records import Candidate, Replay
@@ -44,36 +37,6 @@ def outcomes(law, k, start=1):
         if last:
             return
         so_far *= law.accept[position - 1]
-
-
-def tally(rounds, k, tokens):
-    """The fields of `Rounds` for one sequence of rounds, counted one by one."""
-    count = {
-        f.name: np.zeros(())
-        for f in fields(Rounds)
-        if f.name not in ("k", "tokens", "by_draft", "reads")
-    }
-    count |= {"by_draft_length": np.zeros(k + 1), "after_full": np.zeros(k + 1)}
-    count |= {"reached": np.zeros(k), "survived": np.zeros(k)}
-    before_full = False
-    for proposed, accepted, cut in rounds:
-        count["with_draft" if proposed else "without_draft"] += 1
-        count["proposed"] += proposed
-        count["accepted"] += accepted
-        count["cut"] += cut
-        count["by_draft_length"][proposed] += 1
-        count["after_full"][proposed] += before_full
-        before_full = proposed > 0 and accepted == proposed
-        count["full"] += before_full
-        for i in range(proposed - cut):
-            count["reached"][i] += i <= accepted
-            count["survived"][i] += i < accepted
-    return count | {"tokens": np.array(float(tokens))}
-
-
-def assert_same(rounds, row, wanted):
-    for name, value in wanted.items():
-        np.testing.assert_allclose(getattr(rounds, name)[row], value, atol=1e-12, err_msg=name)
 
 
 probabilities = st.sampled_from([0.0, 1.0]) | st.floats(0, 1, allow_subnormal=False)

@@ -316,7 +316,8 @@ def test_the_json_is_the_contract(scene):
     scene.timed(5)
     answer = recommend(scene.observed(2))
     document = msgspec.json.decode(msgspec.json.encode(answer))
-    assert document["choice"] == {"draft": "small", "quant": "none", "k": 2, "concurrency": 1}
+    choice = {"draft": "small", "quant": "none", "k": 2, "concurrency": 1, "stop": None}
+    assert document["choice"] == choice
     (small,) = document["evaluations"]
     assert (small["draft"], small["quant"], small["k"]) == ("small", "none", 2)
     for figure in ("alpha", "mean_accepted_length", "draft_cost_ratio", "verify_ratio"):

@@ -1,0 +1,79 @@
+"""Counts the rounds under every rule to stop by at once, to choose one.
+
+A rule's rounds follow from where it stops in a round from each start; they are walked for all
+rules and responses side by side. `rounds` gives one rule's rounds with everything that they cost;
+here they are only counted by how many tokens they propose and draft.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import product
+
+import numpy as np
+import numpy.typing as npt
+
+from draftbench.acceptance.rounds import Floats, Ints
+from draftbench.drafts.laws import Drafted
+from draftbench.drafts.stopping import THRESHOLDS
+from draftbench.records import StopKind, StopRule, Trajectory
+
+
+@dataclass(frozen=True, eq=False)
+class EveryRule:
+    """Rounds of some responses by rule, summed by group: by the tokens that they propose, and by
+    those that the draft itself drafts [rules, groups, k + 1].
+    """
+
+    rules: tuple[tuple[int, StopRule], ...]  # the largest k, and the rule
+    proposed: Floats
+    drafted: Floats
+
+
+def every_rule(
+    responses: Sequence[tuple[Trajectory, Drafted]],
+    weights: Floats,
+    groups: Ints,
+    ks: Sequence[int],
+    kinds: Sequence[StopKind],
+) -> EveryRule:
+    """Count the rounds of some responses under every rule of these kinds.
+
+    Args:
+        weights: how often each response occurs.
+        groups: of each response, from 0.
+    """
+    rules = tuple(
+        (k, StopRule(kind=kind, threshold=threshold))
+        for kind, threshold, k in product(kinds, THRESHOLDS, ks)
+    )
+    # The starts of all responses one after the other, and a last place, at which all have ended.
+    runs = Drafted.joined([drafted for _, drafted in responses])
+    length = np.array([t.output_tokens for t, _ in responses])
+    room = np.concatenate([t.limit - 1 - np.arange(1, t.output_tokens) for t, _ in responses])
+    end, begins = len(room), np.cumsum(length - 1) - (length - 1)
+    place, ends = np.arange(end), np.repeat(begins + length - 1, length - 1)
+    proposed = np.zeros((len(rules), end), np.int8)
+    drafted, following = np.zeros_like(proposed), np.full((len(rules), end + 1), end, np.int32)
+    for row, (k, rule) in enumerate(rules):
+        own, tokens, matched = runs.under(k, rule)
+        proposed[row] = np.minimum(np.minimum(tokens, k), room)
+        drafted[row] = np.minimum(own, room)
+        after = place + np.minimum(matched, proposed[row]) + 1
+        following[row, :end] = np.where(after < ends, after, end)
+    begun, at = np.zeros(following.shape, bool), np.where(length > 1, begins, end)
+    at, each = np.tile(at.astype(np.int32), (len(rules), 1)), np.arange(len(rules))[:, None]
+    while (at < end).any():
+        begun[each, at] = True
+        at = np.take_along_axis(following, at, axis=1)
+    rows, places = np.nonzero(begun[:, :end])
+    group, often = (np.repeat(values, length - 1)[places] for values in (groups, weights))
+    shape = len(rules), int(groups.max(initial=0)) + 1, max(ks) + 1
+
+    def counted(tokens: npt.NDArray[np.int8]) -> Floats:
+        cells = (rows * shape[1] + group) * shape[2] + tokens[rows, places]
+        found = np.bincount(cells, often, shape[0] * shape[1] * shape[2])
+        return found.astype(np.float64).reshape(shape)
+
+    return EveryRule(rules, counted(proposed), counted(drafted))
