@@ -343,6 +343,30 @@ def test_vllm_gets_the_lengths_by_batch_size(plan):
         assert steps == [[1, 7, 6], [8, 31, 3], [32, 32, 0]]
 
 
+@pytest.mark.parametrize("draft", ["eagle3:org/head", "mtp"])
+def test_sglang_reads_the_smallest_batch_of_each_length_from_a_file(plan, draft):
+    """Known fault: it was said to take one draft length, whatever drafts."""
+    found = configure(plan(draft, vocabularies=None, schedule=SCHEDULE), "sglang")
+    steps = {"1": 6, "8": 3, "32": 0}
+    assert json.loads(found.text) == {at: {"candidate_steps": [k]} for at, k in steps.items()}
+    assert found.command.endswith(
+        "--speculative-num-steps 6 --speculative-eagle-topk 1 --speculative-num-draft-tokens 7 "
+        "--speculative-adaptive --speculative-adaptive-config FILE"
+    )
+    assert found.pasted is None
+    (note,) = (step for step in found.to_do if "at every load" in step)
+    assert ("one such layer" in note) is (draft == "mtp")
+    assert "two-batch overlap" in note
+
+
+@pytest.mark.parametrize("draft", ["d", "ngram", "dflash:h"])
+def test_sglang_drafts_one_length_of_any_other_draft(plan, draft):
+    found = configure(plan(draft, schedule=SCHEDULE, engine="sglang"), "sglang")
+    assert found.command is None
+    assert "adaptive" not in found.text
+    assert any(ONE in step for step in found.to_do)
+
+
 @pytest.mark.parametrize(
     ("schedule", "most", "steps"),
     [
@@ -365,7 +389,7 @@ OWN, HEAD, DFLASH = (
 )
 # Only with a draft model does its default runner draft more, and the older one not.
 GRAPHS, LENGTHS = "without CUDA graphs", "set VLLM_USE_V2_MODEL_RUNNER=0: vLLM's default runner"
-ONE = "takes one draft length, here k = 4; the best by concurrent requests: 6 at 1–7, 3 at 8–31, "
+ONE = "takes one length of such a draft, here k = 4; the best by concurrent requests: 6 at 1–7, 3 at 8–31, "
 ONE += "0 at 32. --concurrency N"
 OTHERWISE = "acceptance will differ"
 
