@@ -163,11 +163,30 @@ class StopRule(Record, frozen=True):
     is the probability that it gives it.
     """
 
-    kind: StopKind
-    threshold: Probability
+    kind: StopKind  # after an unsure token, before it, or by the product of a round's confidences
+    threshold: Probability  # below which the draft is unsure
 
     def __str__(self) -> str:
         return f"stop below {self.threshold:g} ({self.kind})"
+
+
+class DraftLength(NamedTuple):
+    """How many tokens a round drafts: k, or fewer where a rule stops it."""
+
+    k: int
+    stop: StopRule | None = None
+
+    def __str__(self) -> str:
+        return f"k = {self.k}" if self.stop is None else f"k at most {self.k}, {self.stop}"
+
+    @property
+    def short(self) -> str:
+        """As in a table's column of k's."""
+        return (
+            f"{self.k}"
+            if (stop := self.stop) is None
+            else f"≤{self.k} {stop.kind} {stop.threshold:g}"
+        )
 
 
 class Observation(Record, frozen=True, tag_field="kind", tag=str.lower):
@@ -410,6 +429,10 @@ class Decode(OfResponse, Observation, frozen=True, omit_defaults=True):
     summed: bool = False
     stop: StopRule | None = None  # None: every round drafts k tokens
     drafted: tuple[Count, ...] = ()  # tokens drafted, by round; empty: those proposed
+
+    @property
+    def length(self) -> DraftLength:
+        return DraftLength(self.k, self.stop)
 
     @property
     def prefills(self) -> float:

@@ -210,7 +210,8 @@ def own_draft_section(target: str, carried: OwnDraft | None) -> list[Section]:
     note = (
         f"It needs no draft model ({carried.why}): try its own layers first, if the engine "
         "supports them. `draftbench sweep --drafts mtp` measures them if transformers loads them, "
-        "with `--engine vllm` on vLLM."
+        "with `--engine vllm` on vLLM. The options draft one token a round, where recipes mostly "
+        "draft two or three: the sweep finds how many pay."
     )
     if carried.unused:
         note += f" Unused by {', '.join(carried.unused)} in such a model."

@@ -51,6 +51,8 @@ _QUANTIZES = {"fp8": "fp8"}
 # What SGLang calls the kinds of constraints.
 _CONSTRAINTS = {"json": "json_schema", "json_object": "json_schema"}
 _CONSTRAINTS |= {"regex": "regex", "grammar": "ebnf"}
+# The methods that may draft other lengths at other loads (EAGLE and EAGLE3 to SGLang).
+_ADAPTIVE = ("eagle3", "mtp")
 # [log-probability, id, text]
 LogProb = tuple[float | None, Id, str | None]
 
@@ -239,8 +241,11 @@ class SglangServer(TokenServer):
 
 
 def _write(plan: ServePlan, version: Version) -> Written:
-    """The launch command, the same for every version; k is its `num_steps`."""
-    how = plan.speculation
+    """The launch command, the same for every version; k is its `num_steps`. Draft lengths by load
+    stand in a file, with the smallest batch of each; one candidate is never adapted.
+    """
+    scheduled = bool(plan.schedule) and plan.speculation.method in _ADAPTIVE
+    how = plan.speculation_at(plan.longest) if scheduled else plan.speculation
     words = ["python", "-m", "sglang.launch_server", "--model-path", plan.target]
     if plan.survival:  # the length includes the target's token
         words.insert(0, f"SGLANG_SIMULATE_ACC_LEN={1 + sum(plan.survival):.4g}")
@@ -252,7 +257,16 @@ def _write(plan: ServePlan, version: Version) -> Written:
     to_do, mode = [], DraftingMode.GREEDY if how.method == "draft-model" else None
     if how.method == "ngram":
         to_do = SGLANG.other_lookup(plan, "looks up n-grams in the texts of all requests")
-    return Written(shlex.join(words), mode, to_do=to_do)
+    if not scheduled:
+        return Written(shlex.join(words), mode, to_do=to_do)
+    several = ", and only if the target has one such layer" * (how.method == "mtp")
+    to_do.append(
+        f"serve without attention data parallelism and two-batch overlap{several}: else SGLang "
+        f"drafts {plan.longest} tokens at every load"
+    )
+    steps = {str(first): {"candidate_steps": [k]} for first, _, k in plan.schedule}
+    words += ["--speculative-adaptive", "--speculative-adaptive-config", "FILE"]
+    return Written(json.dumps(steps), mode, scheduled, shlex.join(words), to_do)
 
 
 SGLANG = Engine(
@@ -299,6 +313,7 @@ SGLANG = Engine(
         Source("no rejection sampling", "0.5.23 arg_groups/speculative_hook.py", ""),
         Source("the draft's context", "0.5.23 speculative/standalone_worker_v2.py", ""),
         Source("mean of synthetic acceptance", "0.5.23 speculative/spec_utils.py", ""),
+        Source("draft lengths by load", "0.5.23 speculative/adaptive_spec_params.py", "0.5.23"),
         Source("NEXTN", "0.5.23 arg_groups/speculative_hook.py", "0.5.23"),
     ),
 )

@@ -268,11 +268,7 @@ def _write(plan: ServePlan, version: Version) -> Written:
     fields = speculative_config(plan.speculation_at(plan.longest))
     if plan.schedule:
         fields["num_speculative_tokens_per_batch_size"] = [list(step) for step in plan.schedule]
-        if plan.draft and not plan.translated and version >= _DRAFT_RUNNER:
-            to_do.append(
-                "set VLLM_USE_V2_MODEL_RUNNER=0: vLLM's default runner (0.31 to 0.33) drafts "
-                f"{plan.longest} tokens at every load and verifies only the schedule's"
-            )
+        to_do += _unscheduled(plan, version)
     if plan.survival:
         fields["rejection_sample_method"] = "synthetic"
         fields["synthetic_acceptance_rates"] = list(plan.survival)
@@ -295,6 +291,33 @@ def _write(plan: ServePlan, version: Version) -> Written:
         fields.setdefault("draft_sample_method", "greedy")
     command = f'{shlex.join(words)} --speculative-config "$(cat FILE)"'
     return Written(json.dumps(fields), mode, bool(plan.schedule), command, to_do)
+
+
+def _unscheduled(plan: ServePlan, version: Version) -> list[str]:
+    """Where it drafts more than the schedule says, and what to do about it. EAGLE-3 heads and a
+    single layer of the target's own follow it on both of its runners.
+    """
+    method, every = plan.speculation.method, f"{plan.longest} tokens at every load"
+    notes = []
+    if method == "draft-model" and not plan.translated and version >= _DRAFT_RUNNER:
+        notes.append(
+            f"set {MODEL_RUNNER}=0: vLLM's default runner (0.31 to 0.33) drafts {every} and "
+            "verifies only the schedule's"
+        )
+    elif method == "mtp" and plan.longest > 1:
+        notes.append(
+            f"if the target has several such layers, export for one load with --concurrency: vLLM "
+            f"0.33 drafts {every} by them and verifies only the schedule's"
+        )
+    elif method == "dflash":
+        notes.append(
+            "measure the speed there at each load: vLLM's pass of DFlash is as wide at every load, "
+            "and left out only where the schedule says 0"
+        )
+    return [
+        *notes,
+        f"serve without data parallelism: with it vLLM drops the schedule and drafts {every}",
+    ]
 
 
 VLLM = Engine(
@@ -348,6 +371,8 @@ VLLM = Engine(
         Source("vocab_size must be equal", "0.33.0 config/speculative.py", "0.32.0"),
         Source("fp8_per_channel", "0.33.0 config/quantization.py; not in 0.23", "0.32.0"),
         Source("a draft's schedule ignored, no CUDA graphs", "0.33.0, 0.31.0; not 0.30", ""),
+        Source("a schedule of several own layers, of DFlash", "0.33.0 gpu/spec_decode", ""),
+        Source("no schedule with data parallelism", "0.33.0 config/vllm.py", ""),
         Source("n-grams from the last match", "0.33.0 gpu/spec_decode/ngram; not in 0.31", ""),
         Source("use_heterogeneous_vocab", "0.25.0 config/speculative.py", "0.32.0"),
         Source("draft_sample_method of draft models", "0.23.0 v1/spec_decode", "0.32.0"),

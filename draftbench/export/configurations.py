@@ -103,8 +103,8 @@ def configure(plan: ServePlan, name: str, version: str | None = None) -> EngineC
             for first, last, k in plan.schedule
         )
         to_do.append(
-            f"{name} takes one draft length, here k = {how.k}; the best by concurrent "
-            f"requests: {steps}. --concurrency N exports the best for N"
+            f"{name} takes one length of such a draft, here k = {how.k}; the best by "
+            f"concurrent requests: {steps}. --concurrency N exports the best for N"
         )
     if engine.sampling is not None:
         to_do.append(f"{_to_send(plan)}; otherwise {engine.sampling}")

@@ -255,10 +255,12 @@ class BuiltInDesign:
         yield from self._slower(configuration, step)
 
     def _slower(self, configuration: Configuration, step: float) -> Iterator[Part]:
-        candidate, k = configuration.candidate, configuration.k
+        candidate, stop = configuration.candidate, configuration.stop
         if configuration in self.alone:
             yield Part(("alone", configuration), FREE, 1.0)
             return
+        # All rules of a kind do the same beside their passes, whatever their k and threshold.
+        k = stop.kind if stop else configuration.k
         yield Part(("runner",), RUNNER, 1.0)
         yield Part(("draft", candidate), DRAFT, 1.0)
         yield Part(("k", k), K, 1.0)

@@ -28,7 +28,7 @@ SCHEMA_VERSION = 6
 PACKAGES = ("torch", "transformers", "tokenizers", "torchao", "numpy", "safetensors", "gguf")
 
 # Types of the fields below, with limits far beyond what anyone would measure.
-DraftLength = Annotated[int, Meta(ge=1, le=LARGEST_K)]
+Tokens = Annotated[int, Meta(ge=1, le=LARGEST_K)]
 Rows = Annotated[int, Meta(ge=1, le=LARGEST_CONCURRENCY)]
 Few = Annotated[int, Meta(ge=1, le=10**6)]
 Many = Annotated[int, Meta(ge=1, le=10**9)]
@@ -76,7 +76,7 @@ class Question(Record, frozen=True):
     drafts: tuple[str, ...]  # the drafts asked for
     quants: tuple[str, ...]  # the quantization levels asked for
     simulate_quant: bool  # whether levels without a kernel here were measured for acceptance alone
-    ks: Annotated[tuple[DraftLength, ...], Meta(min_length=1)]
+    ks: Annotated[tuple[Tokens, ...], Meta(min_length=1)]
     mode: DraftingMode
     lookup_longest: Few  # longest n-gram that prompt lookup tries
     lookup_shortest: Few  # shortest n-gram that prompt lookup tries

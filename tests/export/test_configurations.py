@@ -343,6 +343,30 @@ def test_vllm_gets_the_lengths_by_batch_size(plan):
         assert steps == [[1, 7, 6], [8, 31, 3], [32, 32, 0]]
 
 
+@pytest.mark.parametrize("draft", ["eagle3:org/head", "mtp"])
+def test_sglang_reads_the_smallest_batch_of_each_length_from_a_file(plan, draft):
+    """Known fault: it was said to take one draft length, whatever drafts."""
+    found = configure(plan(draft, vocabularies=None, schedule=SCHEDULE), "sglang")
+    steps = {"1": 6, "8": 3, "32": 0}
+    assert json.loads(found.text) == {at: {"candidate_steps": [k]} for at, k in steps.items()}
+    assert found.command.endswith(
+        "--speculative-num-steps 6 --speculative-eagle-topk 1 --speculative-num-draft-tokens 7 "
+        "--speculative-adaptive --speculative-adaptive-config FILE"
+    )
+    assert found.pasted is None
+    (note,) = (step for step in found.to_do if "at every load" in step)
+    assert ("one such layer" in note) is (draft == "mtp")
+    assert "two-batch overlap" in note
+
+
+@pytest.mark.parametrize("draft", ["d", "ngram", "dflash:h"])
+def test_sglang_drafts_one_length_of_any_other_draft(plan, draft):
+    found = configure(plan(draft, schedule=SCHEDULE, engine="sglang"), "sglang")
+    assert found.command is None
+    assert "adaptive" not in found.text
+    assert any(ONE in step for step in found.to_do)
+
+
 @pytest.mark.parametrize(
     ("schedule", "most", "steps"),
     [
@@ -359,8 +383,13 @@ def test_tensorrt_llm_names_the_largest_batch_of_each_length(plan, schedule, mos
 
 SHORT = {"contexts": (131072, 2048)}
 LOADS, LOOKUP = {"schedule": SCHEDULE}, {"draft": None}
-GRAPHS, LENGTHS = "without CUDA graphs", "drafts 6 tokens at every load"
-ONE = "takes one draft length, here k = 4; the best by concurrent requests: 6 at 1–7, 3 at 8–31, "
+OWN, HEAD, DFLASH = (
+    {"draft": draft, "vocabularies": None, "engine": "vllm"}
+    for draft in ("mtp", "eagle3:h", "dflash:h")
+)
+# Only with a draft model does its default runner draft more, and the older one not.
+GRAPHS, LENGTHS = "without CUDA graphs", "set VLLM_USE_V2_MODEL_RUNNER=0: vLLM's default runner"
+ONE = "takes one length of such a draft, here k = 4; the best by concurrent requests: 6 at 1–7, 3 at 8–31, "
 ONE += "0 at 32. --concurrency N"
 OTHERWISE = "acceptance will differ"
 
@@ -400,6 +429,13 @@ OTHERWISE = "acceptance will differ"
         # vLLM's second runner serves draft models from 0.31 on, but maps no vocabularies.
         *(("vllm", version, LOADS, GRAPHS) for version in (None, "0.31")),
         *(("vllm", version, LOADS, LENGTHS) for version in (None, "0.31")),
+        # What else drafts more than its schedule says.
+        ("vllm", None, LOADS | OWN, "if the target has several such layers"),
+        ("vllm", None, LOADS | DFLASH, "is as wide at every load, and left out only where"),
+        *(
+            ("vllm", None, LOADS | draft, "drops the schedule and drafts 6 tokens at every load")
+            for draft in ({}, OWN, HEAD, LOOKUP)
+        ),
     ],
 )
 def test_what_an_engine_does_in_its_own_way_is_said(plan, engine, version, changes, words):
@@ -427,6 +463,10 @@ def test_what_happens_to_requests_beyond_the_drafts_context_comes_first(plan):
         ("vllm", "0.30", LOADS, [GRAPHS, LENGTHS]),
         ("vllm", None, LOADS | SIZES, [GRAPHS, LENGTHS]),
         ("vllm", None, LOADS | LOOKUP, [GRAPHS, LENGTHS]),
+        # Known fault: whoever served a head was sent to the older runner for nothing.
+        *(("vllm", None, LOADS | draft, [GRAPHS, LENGTHS]) for draft in (OWN, HEAD, DFLASH)),
+        ("vllm", None, {"schedule": ((1, 3, 1), (4, 4, 0)), **OWN}, ["several such layers"]),
+        ("vllm", None, OWN, ["data parallelism", "several such layers"]),
         ("sglang", None, {}, [ONE]),
         ("llamacpp", None, {}, ["the revision that was measured"]),
         # At temperature 0 all modes are the same.

@@ -33,6 +33,15 @@ ServerArgs.add_cli_args(parser)
 found = vars(parser.parse_args(sys.argv[1:]))
 print(found["speculative_num_draft_tokens"])
 """
+LENGTHS = """
+import sys
+from sglang.srt.speculative.adaptive_spec_params import AdaptiveSpeculativeParams
+read, sizes = AdaptiveSpeculativeParams(int(sys.argv[1]), sys.argv[2]), (1, 7, 8, 31, 32, 40)
+for accepted in [None, *[0, 6] * 50]:  # however much was accepted
+    if accepted is not None:
+        [read.on_verify_complete([accepted] * size, size) for size in sizes]
+    print([read.get_steps_for_batch(size) for size in sizes])
+"""
 OWN = speculation_of("mtp", 1)
 SETTINGS = [
     {},
@@ -82,6 +91,17 @@ def test_sglang_reads_its_flags(plan, changes):
     flags = words[words.index("sglang.launch_server") + 1 :]
     assert ran(SGLANG, "-c", PARSE, *flags).stdout.splitlines()[-1] == "5"
     assert ran(SGLANG, "-c", PARSE, *flags, "--no-such-flag").returncode == 2
+
+
+@pytest.mark.skipif(SGLANG is None, reason="DRAFTBENCH_SGLANG_PYTHON names no SGLang")
+def test_sglang_drafts_the_length_of_every_batch_that_the_exported_file_says(plan, tmp_path):
+    head = plan("eagle3:org/e", vocabularies=None, schedule=SCHEDULE)
+    found, file = configure(head, "sglang"), tmp_path / "lengths.json"
+    file.write_text(found.text)
+    command = shlex.split(found.command.replace("FILE", str(file)))
+    assert ran(SGLANG, "-c", PARSE, *command[3:]).stdout.splitlines()[-1] == "7"
+    lengths = set(ran(SGLANG, "-c", LENGTHS, "6", str(file)).stdout.splitlines())
+    assert lengths == {"[6, 6, 3, 3, 0, 0]"}
 
 
 @pytest.mark.skipif(LLAMA is None, reason="DRAFTBENCH_LLAMA_SERVER names no llama-server")
