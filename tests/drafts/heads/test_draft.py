@@ -181,11 +181,11 @@ def wrong_ids(monkeypatch):
     """`d2t` is read as if it held ids, which GGUF files hold, and not offsets."""
     propose = HeadDrafter.propose
 
-    def absolute(self, asks):
+    def absolute(self, *asked):
         ids = self.head.target_ids
         self.head.target_ids = ids - torch.arange(len(ids))
         try:
-            return propose(self, asks)
+            return propose(self, *asked)
         finally:
             self.head.target_ids = ids
 
