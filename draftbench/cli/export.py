@@ -86,6 +86,7 @@ def export(
     plan = serve_plan(
         answer,
         observed,
+        known,
         candidate=wanted,
         target=target,
         draft=draft,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +11,7 @@ import msgspec
 from draftbench.drafts.kind import Method
 from draftbench.drafts.kinds import parsed
 from draftbench.errors import UsageError
-from draftbench.records import NGRAMS, DraftingMode, NGramSizes, draft_of_stack
+from draftbench.records import NGRAMS, DraftingMode, NGramSizes, StopRule, draft_of_stack
 from draftbench.safe_files import UnreadableError, read_limited
 
 _MOST_RAW_BYTES = 64 << 10
@@ -35,6 +35,7 @@ class Speculation:
     # Whether a draft model has another vocabulary, so that the engine has to translate tokens.
     translated: bool = False
     stacked: bool = False  # whether it drafts only where prompt lookup finds nothing
+    stop: StopRule | None = None  # ends a round's drafting early; None: every round drafts k tokens
 
 
 def speculation_of(
@@ -44,6 +45,7 @@ def speculation_of(
     lookup: NGramSizes = NGRAMS,
     quant: str = "none",
     mode: DraftingMode = DraftingMode.GREEDY,
+    stop: StopRule | None = None,
     held: str | None = None,
 ) -> Speculation:
     """How an entry of `--drafts` drafts; `held` is the content of its `spec:FILE.json` when it was
@@ -61,8 +63,10 @@ def speculation_of(
             raise UsageError(f"cannot read `{rest}`: {error}", hint=_RAW_HINT) from error
         except (msgspec.DecodeError, RecursionError) as error:
             raise UsageError(f"`{rest}` is no JSON object", hint=_RAW_HINT) from error
-        return Speculation("raw", None, k, raw=raw)
+        return Speculation("raw", None, k, raw=raw, stop=stop)
     stacked = draft_of_stack(draft) is not None
     if method == "draft-model":
-        return Speculation(method, rest, k, lookup, quant=quant, mode=mode, stacked=stacked)
-    return Speculation(method, rest or None, k, lookup, stacked=stacked)
+        model = Speculation(method, rest, k, lookup, quant=quant, mode=mode)
+    else:
+        model = Speculation(method, rest or None, k, lookup)
+    return replace(model, stacked=stacked, stop=stop)

@@ -39,6 +39,10 @@ class Stopping:
     multiplies: bool  # whether it compares the product of a round's confidences
     engine: str | None  # the engine that follows it, as `--engine` names it
 
+    def at(self, threshold: float) -> str:
+        """When a rule of this kind stops."""
+        return self.words.format(f"{threshold:g}")
+
 
 # Simple ones first.
 STOP_RULES: dict[StopKind, Stopping] = {

@@ -11,11 +11,19 @@ from typing import Any, Literal
 
 from draftbench.drafts.kind import Method
 from draftbench.drafts.speculation import Speculation
+from draftbench.drafts.stopping import STOP_RULES
 from draftbench.engines.pair_rules import EngineAnswer, PairFacts, PairRule, findings, size_findings
 from draftbench.engines.server import Server
 from draftbench.errors import UsageError
 from draftbench.hub import split_revision
-from draftbench.records import BUILT_IN_LOOKUP, Candidate, DraftingMode, LookupRule, Sampling
+from draftbench.records import (
+    BUILT_IN_LOOKUP,
+    Candidate,
+    DraftingMode,
+    LookupRule,
+    Sampling,
+    StopKind,
+)
 
 Version = tuple[int, int]  # its first two numbers; of llama.cpp the build, and 0
 # First and last number of concurrent requests, and the draft length between; 0: no speculation.
@@ -152,6 +160,8 @@ class Engine:
     option: Callable[[Speculation], str]  # what to pass to it so that it drafts like this
     needs_k: bool = False  # whether it drafts only where a draft length is given
     stacks: bool = False  # whether it can try prompt lookup before another draft
+    # The methods whose draft it stops where it is unsure, by the rules of `stop_kinds`.
+    stops: tuple[Method, ...] = ()
     lookup: LookupRule = BUILT_IN_LOOKUP  # how its prompt lookup works
     # Another rule: on a CPU, or where this variable of its environment is 0.
     older_lookup: tuple[str, LookupRule] | None = None
@@ -198,6 +208,16 @@ class Engine:
     synthetic: Literal["", "by position", "at their mean"] = ""
     # How it samples if a request does not say; None: the configuration says, or it is unknown.
     sampling: str | None = None
+
+    @property
+    def stop_kinds(self) -> tuple[StopKind, ...]:
+        """The kinds of rules by which it stops a draft, as `drafts.stopping` says."""
+        return tuple(kind for kind, rule in STOP_RULES.items() if rule.engine == self.key)
+
+    def follows(self, speculation: Speculation) -> bool:
+        """Whether it stops such a draft as planned."""
+        stop = speculation.stop
+        return stop is None or (stop.kind in self.stop_kinds and speculation.method in self.stops)
 
     def answer(self, pair: PairFacts) -> EngineAnswer:
         """Whether it takes a pair."""

@@ -6,6 +6,7 @@ import re
 from collections.abc import Collection
 
 from draftbench.drafts.speculation import Speculation
+from draftbench.drafts.stopping import STOP_RULES
 from draftbench.engines.llama_cpp import LLAMA_CPP
 from draftbench.engines.openai import OpenAiServer
 from draftbench.engines.server import Server
@@ -50,7 +51,7 @@ def engine_called(name: str) -> str:
 
 
 def check_method(key: str, speculation: Speculation) -> None:
-    """Raise an EngineError if an engine lacks this method of drafting."""
+    """Raise an EngineError if an engine lacks this method of drafting, or stops no draft so."""
     engine, method = ENGINES[key], speculation.method
     if speculation.stacked and not engine.stacks:
         able = " and ".join(other for other, each in ENGINES.items() if each.stacks)
@@ -62,4 +63,12 @@ def check_method(key: str, speculation: Speculation) -> None:
         raise EngineError(
             f"{key} is not known to draft by `{method}`",
             hint=f"it drafts by {', '.join(engine.methods).replace('raw', 'spec:FILE.json')}",
+        )
+    if (stop := speculation.stop) is not None and not engine.follows(speculation):
+        others = [other.name for other in ENGINES.values() if other.follows(speculation)]
+        instead = "stop by another rule, or draft k tokens in every round"
+        raise EngineError(
+            f"{engine.name} does not stop such a draft by this rule: "
+            f"{STOP_RULES[stop.kind].at(stop.threshold)}",
+            hint=f"{listed(others, 'and')} does; or {instead}" if others else instead,
         )

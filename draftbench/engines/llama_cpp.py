@@ -74,8 +74,8 @@ _ROUNDED = re.compile(r"^\w+:tokens_predicted_total(?:\{[^\n]*\})? [\d.]+e", re.
 
 
 def drafting_flags(speculation: Speculation) -> list[str]:
-    """llama-server's flags for drafting since they were renamed in April 2026: k tokens in every
-    round, however sure the draft is; prompt lookup uses n-grams of one size.
+    """llama-server's flags for drafting since they were renamed in April 2026. Without a rule every
+    round drafts k tokens, however sure the draft is; prompt lookup uses n-grams of one size.
     """
     if speculation.method == "raw":
         return passed_flags(speculation)
@@ -91,7 +91,8 @@ def drafting_flags(speculation: Speculation) -> list[str]:
     if speculation.mode is not DraftingMode.GREEDY:
         words += ["--spec-draft-sampling", "probabilistic"]
     words += ["--spec-draft-n-max", str(speculation.k), "--spec-draft-n-min", "0"]
-    return [*words, "--spec-draft-p-min", "0"]
+    threshold = 0 if speculation.stop is None else speculation.stop.threshold
+    return [*words, "--spec-draft-p-min", f"{threshold:g}"]
 
 
 def _own_findings(pair: PairFacts) -> dict[str, str]:
@@ -426,6 +427,8 @@ LLAMA_CPP = Engine(
     option=lambda how: shlex.join(drafting_flags(how)),
     # Prompt lookup first, whatever order --spec-type names (common/speculative.cpp).
     stacks=True,
+    # By the draft's ten best tokens. A DFlash block is drafted at once, and cut.
+    stops=("draft-model", "eagle3", "mtp"),
     # The newest token is not looked at (common/ngram-map.cpp).
     lookup=LookupRule(unseen=1, begin=1, one_size=True),
     rounds_activations=True,
@@ -451,7 +454,8 @@ LLAMA_CPP = Engine(
         reserved_flags=(
             *("-m", "--model", "--port", "-np", "--parallel"),
             *("-md", "--model-draft", "--spec-draft-model", "--draft", "--draft-n", "--draft-max"),
-            *("--spec-type", "--spec-draft-n-max"),
+            *("--spec-type", "--spec-draft-n-max", "--spec-draft-n-min"),
+            *("--spec-draft-p-min", "--draft-p-min"),
         ),
         seconds=2.0,
         # --spec-draft-sampling takes only the draft's ten best tokens, unlike replay.
@@ -475,5 +479,6 @@ LLAMA_CPP = Engine(
         Source("--spec-synth-rates", "pull request 27711; b10649, not in b10644", "b11669"),
         Source("sampling of a request", "0c1e57098 common/common.h", "b11669"),
         Source("--spec-type draft-mtp", "pull request 22673", "b11669"),
+        Source("--spec-draft-p-min", "0c1e57098 common/speculative.cpp", "b11669"),
     ),
 )

@@ -23,7 +23,7 @@ def generate_arguments(speculation: Speculation) -> str:
 
 def _write(plan: ServePlan, version: Version) -> Written:
     """A Python snippet, the same for every version. k is the draft's `num_assistant_tokens`, kept
-    constant; by default it would change from round to round.
+    constant; by default it would change from round to round. So would a rule's threshold.
     """
     how = speculation = plan.speculation
     to_do = ["set each request's sampling: the most frequent is written"] if plan.mixed else []
@@ -48,12 +48,25 @@ def _write(plan: ServePlan, version: Version) -> Written:
     else:
         mode = DraftingMode.SAMPLED
         draft = _from_pretrained(plan.draft, plan.draft_revision)
+        threshold = 0.0 if how.stop is None else how.stop.threshold
+        if how.stop is not None:
+            lines.insert(1, "from transformers.generation import candidate_generator")
         lines += [
             f"draft = AutoModelForCausalLM.from_pretrained({draft}, {loading})",
             f"draft.generation_config.num_assistant_tokens = {how.k}",
             'draft.generation_config.num_assistant_tokens_schedule = "constant"',
-            "draft.generation_config.assistant_confidence_threshold = 0.0",
+            f"draft.generation_config.assistant_confidence_threshold = {threshold}",
         ]
+        if how.stop is not None:
+            lines += [
+                "# With scikit-learn the threshold would change from round to round.",
+                "candidate_generator.is_sklearn_available = lambda: False",
+            ]
+            if plan.sampled:
+                to_do.append(
+                    "measure acceptance there: above temperature 0 transformers stops by the "
+                    "probability of the token that was drawn, after temperature, top-k and top-p"
+                )
         sizes = set(plan.vocabularies or ())
         speculation = replace(plan.speculation, translated=len(sizes) == 2)
         if plan.other_ids and len(sizes) == 1:
@@ -98,6 +111,7 @@ TRANSFORMERS = Engine(
     key="transformers",
     name="transformers",
     methods=("draft-model", "ngram", "mtp"),
+    stops=("draft-model",),
     option=lambda how: f"generate({generate_arguments(how)})",
     # Equal vocab_size counts as the same tokenizer, and both tokenizers are then not allowed.
     rules=(
@@ -115,5 +129,7 @@ TRANSFORMERS = Engine(
         Source("equal vocab_size, recurrent state", "5.23.0 generation/utils.py", "5.23.0"),
         Source("prompt lookup", "5.23.0 generation/candidate_generator.py", "5.23.0"),
         Source("use_mtp", "5.23.0 generation/candidate_generator.py", "5.23.0"),
+        Source("the draft's confidence", "5.24.0 generation/stopping_criteria.py", "5.24.0"),
+        Source("its threshold moved", "5.24.0 generation/candidate_generator.py", "5.24.0"),
     ),
 )

@@ -9,6 +9,7 @@ import shlex
 import textwrap
 from dataclasses import dataclass
 
+from draftbench.drafts.stopping import STOP_RULES
 from draftbench.engines.engine import Engine, ServePlan, Version
 from draftbench.engines.every import ENGINES, check_method, engine_called
 from draftbench.errors import UsageError, did_you_mean
@@ -89,6 +90,9 @@ def configure(plan: ServePlan, name: str, version: str | None = None) -> EngineC
     # The most urgent first: what breaks requests, why not to trust the answer, what is not as
     # measured, what has to be set.
     to_do = [*plan.doubts, *differences]
+    if how.stop is not None:
+        rule = STOP_RULES[how.stop.kind].at(how.stop.threshold)
+        to_do.insert(0, f"the rule of a round: {rule}; draft {how.k} tokens at most")
     if plan.contexts and (cut := engine.shorter_context(*plan.contexts)):
         to_do.insert(0, f"{engine.name}: {cut}")
     if plan.sampled and written.mode not in (None, how.mode):

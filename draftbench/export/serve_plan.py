@@ -5,7 +5,7 @@ draft lengths, sampling.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
 from itertools import groupby
@@ -16,11 +16,11 @@ from draftbench.acceptance.candidate_rounds import candidate_rounds
 from draftbench.acceptance.definitions import survival
 from draftbench.drafts.kinds import DRAFT_KINDS, parsed
 from draftbench.drafts.speculation import Speculation, speculation_of
-from draftbench.engines.engine import Schedule, ServePlan
+from draftbench.engines.engine import Engine, Schedule, ServePlan
 from draftbench.errors import DraftbenchError, UsageError
 from draftbench.hub import split_revision
 from draftbench.planner.recommendation import Configuration, Recommendation, ScheduleEntry
-from draftbench.records import LOOKUP, Candidate, NGramSizes, Sampling, draft_of_stack
+from draftbench.records import LOOKUP, Candidate, NGramSizes, Sampling, StopRule, draft_of_stack
 from draftbench.run_folder.manifest import Manifest
 from draftbench.run_folder.run import Run
 
@@ -39,6 +39,7 @@ class NotRecommendedError(DraftbenchError):
 def serve_plan(
     answer: Recommendation,
     run: Run,
+    engine: Engine,
     *,
     candidate: Candidate | None = None,
     target: str | None = None,
@@ -46,7 +47,8 @@ def serve_plan(
     anyway: bool = False,
     synthetic: bool = False,
 ) -> ServePlan:
-    """What to serve: the configuration that the run recommends, or the one named instead.
+    """What to serve on an engine: the configuration that the run recommends, or the one named
+    instead; if the engine does not stop a draft by its rule, the best that it can.
 
     Args:
         candidate: to be served at its best k.
@@ -63,6 +65,17 @@ def serve_plan(
     served = target or question.target
     served_name, served_revision = split_revision(served)
     speculation = speculation_of_pick(pick, run.manifest, draft)
+
+    def follows(stop: StopRule | None) -> bool:
+        # What is played back is accepted whatever it is, so no rule could stop it.
+        return stop is None or (not synthetic and engine.follows(replace(speculation, stop=stop)))
+
+    if not follows(asked := pick.stop):
+        why = "what is played back" if synthetic else engine.name
+        why += " follows no such rule"
+        pick = _followed(answer, pick, follows, why, anyway=anyway)
+        differences += (f"{pick.length}, not {asked} as measured: {why}",)
+        speculation = replace(speculation, k=pick.k, stop=pick.stop)
     for name in filter(None, (served, speculation.model)):
         if not name.isprintable() or name.startswith("-"):
             raise UsageError(
@@ -72,7 +85,8 @@ def serve_plan(
     schedule: Schedule = ()
     open_loads: tuple[str, ...] = ()
     # The answer's schedule is the leader's.
-    if answer.leader is not None and pick.candidate == answer.leader.candidate:
+    leader = answer.leader
+    if leader and (pick.candidate, pick.stop) == (leader.candidate, leader.stop):
         schedule, open_loads = schedule_of(answer, pick.k)
     facts, draft_facts = run.facts_of(None), run.facts_of(pick.candidate)
     both = (facts, draft_facts) if facts and draft_facts else None
@@ -132,7 +146,7 @@ def _chosen(
         pick = evaluation.configuration
         if answer.choice is not None and pick.candidate == answer.choice.candidate:
             return answer.choice, ()
-        chosen = answer.choice and f"{answer.choice.candidate} at k = {answer.choice.k}"
+        chosen = answer.choice and str(answer.choice)
         recommended = f"recommends {chosen}" if chosen else f"says `{decision}`"
         return pick, (f"not recommended: the run {recommended}; exported because of --candidate",)
     if answer.choice is not None:
@@ -153,6 +167,34 @@ def _chosen(
     )
 
 
+def _followed(
+    answer: Recommendation,
+    pick: Configuration,
+    follows: Callable[[StopRule | None], bool],
+    why: str,
+    *,
+    anyway: bool,
+) -> Configuration:
+    """The best way to draft with the candidate of a pick whose rule cannot be followed, and `why`.
+
+    Raises:
+        NotRecommendedError: none is known to pay, and it is not wanted `anyway`.
+    """
+    ranked = {
+        each.configuration: (speed_up.value, each.clearly_faster)
+        for each in answer.evaluations
+        if each.candidate == pick.candidate and follows(each.stop) and not each.not_run
+        if (speed_up := answer.ranked_by(each)) is not None
+    }
+    best = max(ranked, key=lambda each: ranked[each], default=None)
+    if best is None or not (anyway or ranked[best][1]):
+        raise NotRecommendedError(
+            f"{why}, and without it `{pick.candidate}` is not known to pay at any k",
+            hint="export for another engine; --anyway exports its best k all the same",
+        )
+    return best
+
+
 def speculation_of_pick(pick: Configuration, manifest: Manifest, given: str | None) -> Speculation:
     """How an engine can draft as the run did. `given` is the value of `--draft`: the engine's name
     for the draft's model, or the draft itself if the measured server did not reveal it.
@@ -163,7 +205,14 @@ def speculation_of_pick(pick: Configuration, manifest: Manifest, given: str | No
     """
     question = manifest.question
     sizes = NGramSizes(question.lookup_longest, question.lookup_shortest)
-    how = partial(speculation_of, k=pick.k, lookup=sizes, quant=pick.quant, mode=question.mode)
+    how = partial(
+        speculation_of,
+        k=pick.k,
+        lookup=sizes,
+        quant=pick.quant,
+        mode=question.mode,
+        stop=pick.stop,
+    )
     specs = manifest.specs | {LOOKUP: LOOKUP}
     if (spec := specs.get(pick.draft)) is None:
         if given is None:

@@ -21,7 +21,7 @@ from draftbench.planner.evaluator import Evaluator
 from draftbench.planner.options import DecisionOptions
 from draftbench.planner.passes import STALL
 from draftbench.planner.recommendation import Configuration
-from draftbench.records import SAMPLES_PER_VISIT, Candidate, CostPoint, Trajectory
+from draftbench.records import SAMPLES_PER_VISIT, Candidate, CostPoint, DraftLength, Trajectory
 from draftbench.run_folder.run import Run, part_of, waves
 
 # What timing adds to the interval (half its width, as a logarithm) need not be below `_FINEST` and
@@ -37,17 +37,23 @@ SHARE_OF_DECODING = 1 / 2
 _SETTLED = 0.95
 
 
-def ks_to_decode(run: Run, candidate: Candidate, concurrency: int = 1, most: int = 2) -> list[int]:
-    """The k's at which to decode a candidate: the best predicted one, then those worth their time.
-    Empty if its speed is unknown.
+def lengths_to_decode(
+    run: Run, candidate: Candidate, concurrency: int = 1, most: int = 2
+) -> list[DraftLength]:
+    """The draft lengths at which to decode a candidate: the best predicted one, beside a rule the
+    best fixed k, then those worth their time. Empty if its speed is unknown.
     """
     evaluator = Evaluator(run, DecisionOptions())
     own = evaluator.at(concurrency, candidate)
     found, further = list[Configuration](), own.best_of_draft
     while further and len(found) < most:
         found.append(further)
-        further = _worth_timing(evaluator, concurrency, own.competing, found)
-    return sorted(each.k for each in found)
+        fixed = own.best_of([each for each in own.competing if each.stop is None])
+        if further.stop and fixed and fixed not in found:
+            further = fixed
+        else:
+            further = _worth_timing(evaluator, concurrency, own.competing, found)
+    return sorted((each.length for each in found), key=lambda length: (length.k, str(length)))
 
 
 def _worth_timing(

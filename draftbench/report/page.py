@@ -189,7 +189,7 @@ def _engines(run: Run, answer: Recommendation) -> Iterator[dict[str, Any]]:
     for engine in (measured,) if measured in ENGINES else STARTED:
         name = ENGINES[engine].name
         try:
-            configuration = configure(serve_plan(answer, run), engine)
+            configuration = configure(serve_plan(answer, run, ENGINES[engine]), engine)
         except DraftbenchError as error:
             yield {"name": name, "refused": error.message}
         else:

@@ -36,6 +36,9 @@ Real = Annotated[float, Meta(ge=0, le=10**9)]
 Dtype = Annotated[str, Meta(pattern="^(bfloat16|float16|float32)$")]
 Responses = Annotated[str, Meta(pattern="^(target|log)$")]
 Measure = Annotated[str, Meta(pattern="^(best|all|none|replay)$")]
+# When a round may end.
+STOPS = ("none", "confidence")
+Stop = Annotated[str, Meta(pattern=f"^({'|'.join(STOPS)})$")]
 Servers = Annotated[
     str, Meta(pattern="^(started|started side by side|given|given with a baseline)$")
 ]
@@ -87,6 +90,7 @@ class Question(Record, frozen=True):
     max_new_tokens: Many | None  # cut of every response; None: the request's own limit
     temperature: Real | None  # override of every request's temperature; None: their own
     concurrency: Annotated[tuple[Rows, ...], Meta(min_length=1)] = (1,)
+    stop: tuple[Stop, ...] = STOPS[:1]  # when a round ends: at k tokens, or where drafts are unsure
     engine: str | None = None  # the serving engine that ran the target; None: built-in decoder
     engine_args: str = ""  # what the user added to its start: its form, and a keyed hash
     arrivals: str = "closed"  # closed, log, or poisson:RATE

@@ -23,7 +23,7 @@ from draftbench.measure.step_costs import grid_for
 from draftbench.measure.timed_passes import CostGrid
 from draftbench.measure.trajectories import PromptSample, ScoredResponse, plan
 from draftbench.models.compatibility import context_length_of
-from draftbench.planner.what_to_measure import ks_to_decode, next_start, settled, timed_enough
+from draftbench.planner.what_to_measure import lengths_to_decode, next_start, settled, timed_enough
 from draftbench.records import (
     LOOKUP,
     AnyObservation,
@@ -377,7 +377,7 @@ class SweepState:
             return isinstance(record, (Trajectory, ModelFacts))
 
         run = self.run(before)
-        return [*map(DraftLength, ks_to_decode(run, candidate, concurrency, options.most_ks))]
+        return lengths_to_decode(run, candidate, concurrency, options.most_ks)
 
     def _timed_enough(
         self, candidate: Candidate, concurrency: int

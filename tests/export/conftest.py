@@ -18,7 +18,7 @@ def plan():
     """
 
     def make(draft="Qwen/Qwen2.5-0.5B", **changes):
-        drafts = {name: changes.pop(name) for name in ("quant", "mode") if name in changes}
+        drafts = {name: changes.pop(name) for name in ("quant", "mode", "stop") if name in changes}
         speculation = speculation_of(
             draft or "ngram", changes.pop("k", 4), lookup=NGramSizes(5, 2), **drafts
         )

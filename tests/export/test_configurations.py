@@ -11,10 +11,12 @@ from draftbench.drafts.speculation import Speculation
 from draftbench.engines.every import ENGINES
 from draftbench.errors import EngineError, UsageError
 from draftbench.export.configurations import configure
-from draftbench.records import DraftingMode, Sampling
+from draftbench.records import DraftingMode, Sampling, StopRule
 
 SCHEDULE = ((1, 7, 6), (8, 31, 3), (32, 32, 0))
 WARM = Sampling(temperature=0.7, top_p=0.9)
+AFTER = StopRule(kind="after", threshold=0.4)
+BEFORE = StopRule(kind="before", threshold=0.75)
 SAMPLED, TEMPERATURE = DraftingMode.SAMPLED, DraftingMode.SAMPLED_TEMPERATURE_ONLY
 SURE = "--spec-draft-n-max 4 --spec-draft-n-min 0 --spec-draft-p-min 0"
 CHAIN = "--speculative-num-steps 4 --speculative-eagle-topk 1 --speculative-num-draft-tokens 5"
@@ -153,6 +155,8 @@ MEDUSA = {"speculation": FILE, "vocabularies": None, "engine": "vllm"}
             "use this head differently from the run: it sorts the layers",
         ),
         ("sglang", None, MEDUSA, "spec:FILE.json is written for vllm"),
+        *((e, None, {"stop": BEFORE}, "draft by this rule") for e in ENGINES if e != "llama.cpp"),
+        ("llama.cpp", None, {"stop": AFTER}, "does not stop such a draft by this rule"),
         ("vllm", "0.25", {}, "before 0.26"),
         ("vllm", "newest", {}, "not a version"),
         ("llamacpp", "b9625", {}, "before b9626"),
@@ -292,6 +296,34 @@ def test_transformers_keeps_k_constant_whatever_the_names_hold(plan):
     assert "prompt_lookup_num_tokens=4, max_matching_ngram_size=5" in lookup
 
 
+def test_transformers_is_given_a_rules_threshold_which_stays(plan):
+    """Scikit-learn would move it; the snippet runs."""
+    pair = {"target": str(EMBEDDED / "target"), "draft": str(EMBEDDED / "draft")}
+    found = configure(plan(**pair, stop=AFTER, limit=5), "transformers")
+    lines = found.text.splitlines()
+    assert "draft.generation_config.assistant_confidence_threshold = 0.4" in lines
+    assert "candidate_generator.is_sklearn_available = lambda: False" in lines
+    scope = {}
+    exec(found.text, scope)
+    assert 1 <= scope["output"].shape[1] - scope["inputs"]["input_ids"].shape[1] <= 5
+    assert found.to_do[0] == (
+        "the rule of a round: draft on until the draft is less than 0.4 sure of a token, and "
+        "propose that token too; draft 4 tokens at most"
+    )
+    assert "sklearn" not in configure(plan(), "transformers").text
+    drawn = configure(plan(**pair, stop=AFTER, sampled=True, mode=SAMPLED), "transformers")
+    assert any("of the token that was drawn" in step for step in drawn.to_do)
+
+
+def test_llama_server_is_given_a_rules_threshold_and_the_rule_is_said(plan):
+    found = configure(plan("d.gguf", target="t.gguf", stop=BEFORE), "llama.cpp")
+    assert " --spec-draft-n-max 4 --spec-draft-n-min 0 --spec-draft-p-min 0.75 " in found.text
+    assert found.to_do[0] == (
+        "the rule of a round: draft on until the draft is less than 0.75 sure of a token, and do "
+        "not propose that token; draft 4 tokens at most"
+    )
+
+
 def test_transformers_is_given_the_folder_and_the_name_of_a_gguf_file(plan):
     pair = plan(target="/srv/m/big.gguf", draft="small.gguf", target_revision=None)
     code = configure(pair, "transformers").text
@@ -389,8 +421,8 @@ OWN, HEAD, DFLASH = (
 )
 # Only with a draft model does its default runner draft more, and the older one not.
 GRAPHS, LENGTHS = "without CUDA graphs", "set VLLM_USE_V2_MODEL_RUNNER=0: vLLM's default runner"
-ONE = "takes one length of such a draft, here k = 4; the best by concurrent requests: 6 at 1–7, 3 at 8–31, "
-ONE += "0 at 32. --concurrency N"
+ONE = "takes one length of such a draft, here k = 4; the best by concurrent requests: "
+ONE += "6 at 1–7, 3 at 8–31, 0 at 32. --concurrency N"
 OTHERWISE = "acceptance will differ"
 
 

@@ -12,7 +12,7 @@ from draftbench.planner import effects
 from draftbench.planner.decide import DecisionAt
 from draftbench.planner.recommend import recommend
 from draftbench.planner.what_to_measure import (
-    ks_to_decode,
+    lengths_to_decode,
     next_start,
     settled,
     settled_after,
@@ -89,11 +89,15 @@ def test_what_has_no_speed_to_predict_is_timed_no_longer(scene):
 def test_the_best_predicted_k_is_decoded_at_each_load(loaded):
     loaded.times({1: 1.0, 2: 1.05, 3: 9.0}, DRAFT, concurrency=4)
     run = loaded.observed(1, 2, 4)
-    assert [ks_to_decode(run, SMALL, load) for load in (1, 4, 64)] == [[4], [1], []]
-    assert ks_to_decode(run, BIG) == []
+    assert [ks_of_lengths(run, SMALL, load) for load in (1, 4, 64)] == [[4], [1], []]
+    assert ks_of_lengths(run, BIG) == []
 
 
 @pytest.fixture
+def ks_of_lengths(*asked, **more):
+    return [length.k for length in lengths_to_decode(*asked, **more)]
+
+
 def alike(scene, monkeypatch):
     """Of eight tokens two rounds of 1.4 and 1.2 s at k = 4, and one of 1.9 + .7 s at k = 8, which
     take as long; alike(.1): decoding may show that k's differ by about 10 %.
@@ -109,9 +113,9 @@ def alike(scene, monkeypatch):
 
 
 def test_another_k_is_decoded_where_the_choice_may_be_much_faster_for_it(alike):
-    assert ks_to_decode(alike(0.001), SMALL) == [4]
-    assert ks_to_decode(alike(0.1), SMALL) == [4, 8]
-    assert ks_to_decode(alike(0.1), SMALL, most=1) == [4]
+    assert ks_of_lengths(alike(0.001), SMALL) == [4]
+    assert ks_of_lengths(alike(0.1), SMALL) == [4, 8]
+    assert ks_of_lengths(alike(0.1), SMALL, most=1) == [4]
 
 
 def test_of_a_draft_that_others_leave_far_behind_the_best_k_alone_is_decoded(scene, alike):
@@ -120,7 +124,7 @@ def test_of_a_draft_that_others_leave_far_behind_the_best_k_alone_is_decoded(sce
     for request in range(6):
         scene.decode(f"r{request}", 0, 8.0, BIG)
         scene.decode(f"r{request}", 8, 1.1, BIG)
-    assert ks_to_decode(alike(0.1), SMALL) == [4]
+    assert ks_of_lengths(alike(0.1), SMALL) == [4]
 
 
 SOME = {"accept": (1, 1, 0, 1, 1, 0, 1, 1)}
