@@ -5,13 +5,15 @@ same requests at temperature 0.
     ./qwen0.5:int4 eagle3:./head:none --traffic prod.jsonl
 
 Prints the seconds of the target's responses (both need them), of replaying all drafts (every k at
-once) and of decoding every configuration, in all and by draft; their ratio without and with the
-responses; and how often rounds, proposed and accepted tokens are the same by replay as in the
-decoder, or differ at a near tie.
+once; and without how sure they are off the path, which only rules to stop by need) and of decoding
+every configuration, in all and by draft; their ratio without and with the responses; and how often
+rounds, proposed and accepted tokens are the same by replay as in the decoder, or differ at a near
+tie.
 """
 
 import argparse
 import time
+from dataclasses import replace
 from itertools import takewhile
 
 import msgspec
@@ -99,7 +101,7 @@ def main() -> None:
         process="",
         digest=str,
     )
-    replay_seconds = decode_seconds = 0.0
+    replay_seconds = along_seconds = decode_seconds = 0.0
     cells = exact = ties = wrong = 0
     for spec in options.drafts:
         name, _, level = spec.rpartition(":")
@@ -113,7 +115,11 @@ def main() -> None:
             runner, _ = build_runner(draft, build, name)
             drafting = ModelDraft(runner, target, DraftingMode.GREEDY)
         loaded = LoadedCandidate(Candidate(draft=name, quant=level), drafting, measurement)
+        along = replace(loaded, measurement=replace(measurement, stops=False))
         loaded.replay(material[:1])
+        start = time.perf_counter()
+        along.replay(material)
+        own_along = time.perf_counter() - start
         before, start = decode_seconds, time.perf_counter()
         replays = loaded.replay(material)
         laws = [
@@ -121,7 +127,7 @@ def main() -> None:
         ]
         by_k = {k: expected_rounds(laws, k) for k in ks}
         own_seconds = time.perf_counter() - start
-        replay_seconds += own_seconds
+        replay_seconds, along_seconds = replay_seconds + own_seconds, along_seconds + own_along
         for k in ks:
             for row, scored in enumerate(material):
                 prompt, trajectory = scored.prompt, scored.trajectory
@@ -146,11 +152,15 @@ def main() -> None:
                 else:
                     wrong += 1
                     print(f"{spec} k={k} request {row}: {predicted} by replay, {counted(response)}")
-        print(f"{spec}: replay {own_seconds:.2f} s, decoding {decode_seconds - before:.1f} s")
-        del runner, loaded
+        print(
+            f"{spec}: replay {own_seconds:.2f} s ({own_along:.2f} s without what is off the path), "
+            f"decoding {decode_seconds - before:.1f} s"
+        )
+        del runner, loaded, along
     print(f"{len(prompts)} requests, {len(options.drafts)} drafts, k = 1 … {options.largest_k}")
     print(f"target's responses and their scores {responses:8.1f} s")
     print(f"replay of the grid                  {replay_seconds:8.2f} s")
+    print(f"  without what is off the path      {along_seconds:8.2f} s")
     print(f"decoding of the grid                {decode_seconds:8.1f} s")
     print(f"ratio without the responses         {decode_seconds / replay_seconds:8.1f} ×")
     both = (decode_seconds + responses) / (replay_seconds + responses)

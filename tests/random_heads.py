@@ -121,10 +121,10 @@ def drafted_from(
     text: Sequence[int],
     states: Tensor,
     newest: int,
-    along: Sequence[int],
+    depths: int,
 ) -> list[int]:
-    """What a round drafts whose newest token is text[newest], if depth m reads along[m - 1]: all
-    rows anew for every token, as one causal layer.
+    """What a round drafts whose newest token is text[newest]: all rows anew for every token, as one
+    causal layer.
     """
     given = {name: tensor.double() for name, tensor in weights.items()}
 
@@ -145,7 +145,7 @@ def drafted_from(
         aux = torch.cat([normed(x, f"fc_norm.{i}") for i, x in enumerate(aux.chunk(3, -1))], -1)
     state, read = aux @ given["fc.weight"].T, [*text[1 : newest + 1]]
     found, at = [], "layers.0."
-    for token in (*along, 0):
+    for _ in range(depths):
         before = normed(state, f"{at}hidden_norm")
         embedded = normed(given["embed_tokens.weight"][read], f"{at}input_layernorm")
         both = torch.cat([embedded, before], -1)
@@ -169,5 +169,5 @@ def drafted_from(
         best = int((last[-1] @ given["lm_head.weight"].T).argmax())
         found.append(best + int(weights["d2t"][best]))
         left = last if config.get("norm_output") else x
-        state, read = torch.cat([state, left[-1:]]), [*read, token]
+        state, read = torch.cat([state, left[-1:]]), [*read, found[-1]]
     return found

@@ -29,6 +29,7 @@ class MeasurementContext:
     clock: Clock
     process: str  # id under which this process writes its records
     digest: Callable[[tuple[int, ...]], str]  # keyed hash of an output
+    stops: bool = True  # whether rules to stop by are asked for, so that confidences are replayed
     # Called between two timed pieces of work with how many units were finished since the last call.
     # If it raises, the work ends, and what was not yielded yet is lost.
     between: Callable[[int], None] = lambda done: None
@@ -43,11 +44,14 @@ class LoadedDraft(Protocol):
         """A new drafter with empty caches."""
         ...
 
-    def replay(self, candidate: Candidate, group: Group, window: int) -> Replays:
+    def replay(
+        self, candidate: Candidate, group: Group, window: int, *, stops: bool = True
+    ) -> Replays:
         """What it would have proposed along some responses.
 
         Args:
             window: the largest k.
+            stops: whether also how sure it is of all that a round may draft.
         """
         ...
 
@@ -69,4 +73,5 @@ class LoadedCandidate:
 
     def replay(self, group: Sequence[ScoredResponse]) -> Replays:
         """Replay it along some responses."""
-        return self.draft.replay(self.candidate, group, max(self.measurement.ks))
+        window, stops = max(self.measurement.ks), self.measurement.stops
+        return self.draft.replay(self.candidate, group, window, stops=stops)

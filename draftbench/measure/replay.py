@@ -1,19 +1,21 @@
 """Replays: one pass of a draft along the target's responses shows what is accepted at every k.
 
 At position j the draft's distribution is what it would be in any round that reaches j, since a
-round reaches j only if all earlier tokens equal the response. What prompt lookup proposes also
-depends on where the round starts, and on the rule of the engine that serves it; what a head
-proposes, on where it starts. The pass itself is in each kind's folder of `drafts`.
+round reaches j only if all earlier tokens equal the response. What it drafts after a wrong token is
+never accepted; but how sure it is there says where a rule stops it, so it drafts on from there too.
+What prompt lookup proposes also depends on where the round starts, and on the rule of the engine
+that serves it; what a head proposes, on where it starts. The pass itself is in each kind's folder
+of `drafts`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from itertools import takewhile
+from itertools import chain, takewhile
 from typing import NamedTuple
 
 from draftbench.measure.trajectories import ScoredResponse
-from draftbench.records import Candidate, LookupReplay
+from draftbench.records import Candidate, Confidences, LookupReplay
 
 
 class ServedTarget(NamedTuple):
@@ -29,12 +31,24 @@ def rounded(values: list[float], missing: int) -> tuple[float, ...]:
     return tuple([round(value, 3) for value in values] + [0.0] * missing)
 
 
+def confidences_of(
+    of_all: Sequence[Sequence[float]], of_ten: Sequence[Sequence[float]]
+) -> Confidences:
+    """The record of runs of drafted tokens, by the confidences in each."""
+    return Confidences(
+        lengths=tuple(map(len, of_all)),
+        of_all=tuple(chain.from_iterable(of_all)),
+        of_ten=tuple(chain.from_iterable(of_ten)),
+    )
+
+
 def from_every_start(
     response: ScoredResponse,
     candidate: Candidate,
     window: int,
     proposals: Sequence[Sequence[int]],
     margins: Sequence[Sequence[float]] = (),
+    confidences: Confidences | None = None,
 ) -> LookupReplay:
     """The record of how long a prefix of each proposal the response has."""
     matched = []
@@ -49,4 +63,5 @@ def from_every_start(
         proposed=tuple(map(len, proposals)),
         matched=tuple(matched),
         margin=rounded([min(m[: n + 1]) for m, n in zip(margins, matched, strict=False)], 0),
+        confidences=confidences,
     )

@@ -6,8 +6,9 @@ long the responses are.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from itertools import chain
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -24,10 +25,18 @@ Tokens = Sequence[int]
 
 # What is read together: row, prompt, and response without its last token, which predicts nothing.
 _Text = tuple[int, Tokens, Tokens]
+# Takes the rows that were read, and their cache, a row of which holds prompt and response.
+OnceRead = Callable[[Sequence[int], Any], None]
 
 
 def teacher_forced(
-    runner: Runner, texts: Sequence[tuple[Tokens, Tokens]], first: int, context: int | None = None
+    runner: Runner,
+    texts: Sequence[tuple[Tokens, Tokens]],
+    first: int,
+    context: int | None = None,
+    *,
+    room: int = 0,
+    once_read: OnceRead | None = None,
 ) -> Iterator[tuple[int, int, Tensor]]:
     """Yield (row, j, logits [n, vocab]): the logits that predict the tokens j … j+n-1 of one
     response, from token `first` (0 or 1) on. The parts of a row come in order, those of several
@@ -39,6 +48,8 @@ def teacher_forced(
     Args:
         texts: prompt and response of each row.
         context: the shorter context of another model that reads the same texts.
+        room: how many tokens more than the longest text each row of the cache has room for.
+        once_read: called with rows that were read side by side, once they are read to their ends.
 
     Raises:
         ModelError: NaN logits.
@@ -52,28 +63,33 @@ def teacher_forced(
         read = response[: min(len(response) - 1, most - len(prompt))]
         longest = max(longest, len(prompt) + len(read))
         if group and (len(group) + 1) * longest > TOKENS_AT_ONCE:
-            yield from _side_by_side(runner, group, first)
+            yield from _side_by_side(runner, group, first, room, once_read)
             group, longest = [], len(prompt) + len(read)
         group.append((row, prompt, read))
     if group:
-        yield from _side_by_side(runner, group, first)
+        yield from _side_by_side(runner, group, first, room, once_read)
+
+
+def refuse_nan(values: Tensor) -> None:
+    """Raise a ModelError if logits, or what was computed from them, are NaN."""
+    if bool(torch.isnan(values).any()):
+        raise ModelError(
+            "the model's logits are NaN",
+            hint="try another dtype or quantization; the weights may be damaged",
+        )
 
 
 def _side_by_side(
-    runner: Runner, texts: Sequence[_Text], first: int
+    runner: Runner, texts: Sequence[_Text], first: int, room: int, once_read: OnceRead | None
 ) -> Iterator[tuple[int, int, Tensor]]:
     prompts, responses = [text[1] for text in texts], [text[2] for text in texts]
     longest = max(len(prompt) + len(response) for _, prompt, response in texts)
-    cache = runner.new_cache(longest, len(texts))
+    cache = runner.new_cache(longest + room, len(texts))
 
     def read(parts: Sequence[Tokens], *, every: bool) -> Tensor:
         tokens = torch.tensor(list(chain(*parts)), device=runner.device)
         logits = runner.forward(tokens, cache, every=every, counts=[len(part) for part in parts])
-        if bool(torch.isnan(logits).any()):
-            raise ModelError(
-                "the model's logits are NaN",
-                hint="try another dtype or quantization; the weights may be damaged",
-            )
+        refuse_nan(logits)
         return logits
 
     share = max(1, PIECE // len(texts))
@@ -90,3 +106,5 @@ def _side_by_side(
         for (row, _, _), logits in zip(texts, by_text, strict=True):
             if len(logits):
                 yield row, start + 1, logits
+    if once_read is not None:
+        once_read([row for row, _, _ in texts], cache)

@@ -416,7 +416,8 @@ class EngineWorker:
         if facts is not None and facts != known:
             self._keep([facts])
         for group in step.groups:
-            self._keep(draft.replay(candidate, group, max(self.options.ks)))
+            window, stops = max(self.options.ks), self.options.stops
+            self._keep(draft.replay(candidate, group, window, stops=stops))
             self.watcher.advance(len(group))
 
     def _loaded(

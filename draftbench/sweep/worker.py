@@ -92,6 +92,7 @@ class Worker:
                 text=TargetText(self.prepared.target),
                 mode=self.options.mode,
                 ks=self.options.ks,
+                stops=self.options.stops,
                 lookup=self.options.lookup,
                 dtype=self.prepared.manifest.question.dtype,
                 clock=clock_for(target.device),

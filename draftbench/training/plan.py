@@ -121,7 +121,8 @@ class Plan:
         draft, _ = WITH_WEIGHTS[kind.method].load(loading)
         begun, window, made = time.monotonic(), max(question.ks), list[AnyReplay]()
         for at in range(0, len(responses), GROUP):
-            made += draft.replay(self.candidate, responses[at : at + GROUP], window)
+            some = responses[at : at + GROUP]
+            made += draft.replay(self.candidate, some, window, stops=False)
         pairs = list(zip([each.trajectory for each in responses], made, strict=True))
         return Acceptance(pairs, time.monotonic() - begun)
 

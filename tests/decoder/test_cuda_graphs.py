@@ -11,15 +11,19 @@ from functools import partial
 import pytest
 import random_heads
 import torch
+from stopped_rounds import decoded
 from torch.fx.experimental.proxy_tensor import make_fx
 from transformers import LlamaConfig
 
 from draftbench.decoder import attention
 from draftbench.decoder.cuda_graphs import STRIDE
 from draftbench.decoder.runner import HiddenStates, HostClock
-from draftbench.decoder.speculate import decode
+from draftbench.decoder.speculate import decode, decode_all
 from draftbench.drafts.heads.head import HeadDrafter
+from draftbench.drafts.model.drafter import ModelDrafter
+from draftbench.drafts.stopping import STOP_RULES
 from draftbench.errors import ModelError
+from draftbench.records import DraftingMode, StopRule
 from tests.decoder.test_runners import (
     LLAMA,
     SIZES,
@@ -135,6 +139,29 @@ def test_a_head_drafts_along_recorded_passes_alone(recorder):
     assert found[0] == found[1]
     rounds = sum(len(accepted) for _, accepted in found[1])
     assert recorder.launched - recorder.recorded == before + rounds
+
+
+@pytest.mark.parametrize("kind", list(STOP_RULES))
+@pytest.mark.parametrize("rows", [1, 4])
+def test_rounds_that_a_rule_stops_go_through_recorded_passes(recorder, rows, kind):
+    """Rows that stop leave the others' steps, which are recordings as wide as before; so is every
+    pass of the target, whatever its rows propose.
+    """
+    rule, found = StopRule(kind=kind, threshold=0.4), []
+    other, draft = random_heads.target(40), random_heads.target(40)
+    with torch.no_grad():
+        draft.lm_head.weight.add_(0.3 * torch.randn_like(draft.lm_head.weight))
+    tasks = [task([at, 5, 1, 30, at, 2, 7]) for at in range(5)]
+    for make in (runner_of, partial(recorded_runner, recorder=recorder)):
+        drafter, target = ModelDrafter(make(draft), DraftingMode.GREEDY), make(other)
+        responses = decode_all(tasks, target, drafter, 4, HostClock(), rows, rule)
+        found.append([(each.tokens, decoded(each)) for each in responses])
+    assert found[0] == found[1]
+    drafted = [tokens for _, rounds in found[1] for tokens, *_ in rounds]
+    assert {1, 2, 4} <= {*drafted}
+    # Of one row every round and every step of the draft is a recording.
+    launched = recorder.launched - recorder.recorded
+    assert rows > 1 or launched == len(drafted) + sum(drafted)
 
 
 @pytest.mark.parametrize(

@@ -5,25 +5,32 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from scripted import TimedRunner
+from stopped_rounds import decoded, simulated
 
 from draftbench.decoder.runner import DecodeTask
 from draftbench.decoder.sampling import Uniforms
 from draftbench.decoder.scripted_model import markov
 from draftbench.decoder.speculate import Batch, decode, decode_all
-from draftbench.drafts.lookup.draft import LookupDrafter
+from draftbench.drafts.lookup.draft import LookupDraft, LookupDrafter
+from draftbench.drafts.model.draft import ModelDraft
 from draftbench.drafts.model.drafter import ModelDrafter
 from draftbench.drafts.model.self_check import distribution_fault
-from draftbench.drafts.stack.draft import StackDrafter
+from draftbench.drafts.stack.draft import StackDraft, StackDrafter
+from draftbench.drafts.stack.replay import combined
 from draftbench.drafts.stopping import STOP_RULES, THRESHOLDS
-from draftbench.records import DraftingMode, Sampling, StopRule
+from draftbench.records import LOOKUP, Candidate, DraftingMode, NGramSizes, Sampling, StopRule
 from tests.decoder.test_speculate import (
+    DRAFT,
+    GREEDY,
     SAMPLINGS,
     alone,
     draft_lengths,
     drafter,
     noises,
     pair,
+    scored,
     seeds,
+    sometimes,
     task,
 )
 
@@ -65,7 +72,7 @@ def endless(limit, prompt=(WORDS - 1,)):
 def test_a_round_ends_where_the_draft_is_unsure(kind, threshold, drafted, proposed, limit):
     """The target agrees; every drafted token takes a pass of a quarter of a second."""
     target = circle((0.99,) * WORDS)
-    model = ModelDrafter(circle(SURE, clock=target.clock, a_pass=0.25), DraftingMode.GREEDY)
+    model = ModelDrafter(circle(SURE, clock=target.clock, a_pass=0.25), GREEDY)
     rule = StopRule(kind=kind, threshold=threshold)
     found = decode(endless(limit), target, model, 4, target.clock, rule)
     assert found.tokens == [at % WORDS for at in range(limit)]
@@ -76,7 +83,7 @@ def test_a_round_ends_where_the_draft_is_unsure(kind, threshold, drafted, propos
 @pytest.mark.parametrize(("kind", "proposed"), [("after", 1), ("before", 3), ("product", 1)])
 def test_a_rule_takes_its_confidence_among_all_tokens_or_the_ten_best(kind, proposed):
     """Of 30 tokens the best has .5 and each other .5 / 29: among ten it has .763."""
-    model = ModelDrafter(circle((0.5,) * 30, 30), DraftingMode.GREEDY)
+    model = ModelDrafter(circle((0.5,) * 30, 30), GREEDY)
     target = circle((0.99,) * 30, 30)
     found = alone(endless(5, [29]), target, model, 3, StopRule(kind=kind, threshold=0.7))
     assert found.proposed[0] == proposed
@@ -85,7 +92,7 @@ def test_a_rule_takes_its_confidence_among_all_tokens_or_the_ten_best(kind, prop
 def test_rows_that_are_unsure_wait_for_the_others():
     """From 4 on one stops at its second token, from 6 on the other drafts four: four steps."""
     target = circle((0.99,) * WORDS)
-    model = ModelDrafter(circle(SURE, clock=target.clock, a_pass=0.25), DraftingMode.GREEDY)
+    model = ModelDrafter(circle(SURE, clock=target.clock, a_pass=0.25), GREEDY)
     rule = StopRule(kind="after", threshold=0.6)
     tasks = [endless(6, [3]), endless(6, [5])]
     short, long = decode_all(tasks, target, model, 4, target.clock, 2, rule)
@@ -121,8 +128,40 @@ def test_a_rule_leaves_the_output_of_a_greedy_draft_and_every_row_as_they_are_al
         expected = alone(work, target, fresh(), k, rule)
         assert found.tokens == expected.tokens
         assert (found.drafted, found.proposed) == (expected.drafted, expected.proposed)
-        if mode is DraftingMode.GREEDY or work.sampling.temperature == 0:
+        if mode is GREEDY or work.sampling.temperature == 0:
             assert found.tokens == alone(work, target).tokens
+
+
+@sometimes
+@given(
+    seed=seeds,
+    noise=noises,
+    k=draft_lengths,
+    limits=st.lists(st.integers(1, 30), min_size=1, max_size=5),
+    context=st.sampled_from([5, 12, 64]),
+    stacked=st.booleans(),
+    rule=RULES,
+)
+def test_replay_says_where_a_rule_stops_every_round(seed, noise, k, limits, context, stacked, rule):
+    """The tokens that each round drafts, proposes, accepts and cuts: of contexts that end, drawn
+    responses, accepted ends, k's smaller than the replay's, and what prompt lookup finds first.
+    """
+    target, draft = pair(seed, noise)
+    draft.context_length = context
+    tasks = [task(limit, SAMPLINGS[at % 3], sample=at) for at, limit in enumerate(limits)]
+    drafting = ModelDraft(draft, target, GREEDY)
+    lookup = LookupDraft(NGramSizes(3, 2), "cpu")
+    used = StackDraft(lookup, drafting) if stacked else drafting
+    found = decode_all(tasks, target, used.drafter(), k, target.clock, 3, rule)
+    for work, output in zip(tasks, found, strict=True):
+        if len(output.tokens) > 1:
+            response = scored(output, work)
+            (record,) = drafting.replay(DRAFT, [response], 16)
+            if stacked:
+                parts = [record, *lookup.replay(Candidate(draft=LOOKUP), [response], 16)]
+                (record,) = combined(parts, [f"ngram+{DRAFT}"])
+            length = len(output.tokens)
+            assert decoded(output) == simulated(record, length, work.limit, k, rule)
 
 
 @pytest.mark.slow
@@ -157,6 +196,6 @@ def test_a_batch_prepares_for_every_length_of_a_stopped_round():
     make = target.new_cache
     target.new_cache = lambda *size: prepared.append([*size[2]]) or make(*size)
     for stop in (None, StopRule(kind="after", threshold=0.5)):
-        drafting = ModelDrafter(model, DraftingMode.GREEDY)
+        drafting = ModelDrafter(model, GREEDY)
         Batch([endless(4)] * 2, target, drafting, 3, target.clock, 2, stop)
     assert prepared == [[1, 4], [1, 2, 3, 4]]

@@ -50,12 +50,13 @@ def _request(prompt: str | None = "import os\n\n\ndef main():\n", **fields: Any)
     return Request(**{**known, "prompt": prompt, **fields})
 
 
-def _unscored(tokens, prompt=(0,), sampling=None):
+def _unscored(tokens, prompt=(0,), sampling=None, limit=None):
     """A response whose own scores play no part."""
     asked = _request(sampling=sampling or Sampling())
-    lengths = {"prompt_tokens": len(prompt), "sampling": asked.sampling}
-    trajectory = scenes.trajectory("r", len(tokens), **lengths)
-    return ScoredResponse(Prompt(asked, prompt, len(tokens)), tokens, trajectory)
+    limit = limit or len(tokens)
+    fields = {"prompt_tokens": len(prompt), "sampling": asked.sampling, "limit": limit}
+    trajectory = scenes.trajectory("r", len(tokens), **fields)
+    return ScoredResponse(Prompt(asked, prompt, limit), tokens, trajectory)
 
 
 def _written(asked, target, text):

@@ -80,8 +80,14 @@ def test_responses_replayed_side_by_side_give_the_records_of_each_alone(
         (alone,) = make.written([one], target, text)
         assert alone.trajectory.argmax == response.trajectory.argmax
     candidate = Candidate(draft="draft")
-    replays = replay_model(draft, target, together, candidate, mode)
+    replays = replay_model(draft, target, together, candidate, mode, 4)
     for scored, replay in zip(together, replays, strict=True):
-        (own,) = replay_model(draft, target, [scored], candidate, mode)
+        (own,) = replay_model(draft, target, [scored], candidate, mode, 4)
         assert replay.accept == pytest.approx(own.accept, abs=0.002)
         assert replay.rank == own.rank
+        assert replay.confidence_of_ten == pytest.approx(own.confidence_of_ten, abs=0.002)
+        if mode is DraftingMode.SAMPLED and scored.trajectory.sampling.temperature > 0:
+            assert replay.off_path is own.off_path is None
+        else:
+            assert replay.off_path.lengths == own.off_path.lengths
+            assert replay.off_path.of_all == pytest.approx(own.off_path.of_all, abs=0.002)

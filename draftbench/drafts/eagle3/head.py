@@ -5,7 +5,7 @@ Let y be the text and h the target's states. Row t reads the embedding of y[t+1]
 depth m - 1 drafted, and the output of depth m - 1 in place of g. A round reads accepted tokens
 again with the target's states, so the keys of depth 0 depend on the text alone; keys of later
 depths are seen only within their round. So K passes over a text show what a round starting anywhere
-in it drafts at every k ≤ K, as long as its drafts follow the text.
+in it drafts at every k ≤ K.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from draftbench.decoder.linear import Product, as_function, runner_name
 from draftbench.decoder.llama import SlabCache
 from draftbench.decoder.llama_model import rotary_tables
 from draftbench.decoder.runner import last_of_each, on_device, only_row
-from draftbench.decoder.sampling import best, top_two_margin
+from draftbench.decoder.sampling import best
 from draftbench.drafts.heads.head import CHUNK, Drafted, Head
 
 
@@ -181,24 +181,29 @@ class EagleHead(Head):
 
     @torch.inference_mode()
     def along(
-        self, tokens: Sequence[int], states: Tensor, first: int, depths: int
+        self,
+        tokens: Sequence[int],
+        states: Tensor,
+        first: int,
+        depths: int,
+        *,
+        stops: bool = False,
     ) -> Iterator[Drafted]:
-        padded = torch.tensor([*tokens, *[0] * depths], device=self.device)
+        text = torch.tensor(tokens, device=self.device)
         entering, cache = self.entering(states), self.new_cache(len(tokens))
         if first:
-            self.step(padded[1 : first + 1], entering[:first], cache, [first])
+            self.step(text[1 : first + 1], entering[:first], cache, [first])
         for start in range(first, len(tokens) - 2, CHUNK):
             n = min(CHUNK, len(tokens) - 2 - start)
-            slabs, read = cache.slabs[:, :, 0], padded[start + 1 :]
+            slabs, read = cache.slabs[:, :, 0], text[start + 1 : start + 1 + n]
             rotary, group = self.rotary, self.group
             placement: Placement = OneRow(slabs, start, n, rotary, group, self._future)
             later = LaterDepths(slabs, start, n, rotary, group)
             left, parts = entering[start : start + n], list[Drafted]()
-            for depth in range(depths):
-                last, left = self._layer(read[depth : depth + n], left, placement)
-                logits = self.logits(last)
-                parts.append(Drafted(self.chosen(logits), top_two_margin(logits)))
-                placement = later
+            for _ in range(depths):
+                last, left = self._layer(read, left, placement)
+                parts.append(self.drafted(self.logits(last), stops=stops))
+                read, placement = parts[-1].tokens, later
             yield Drafted.by_depth(parts)
 
     def _layer(self, tokens: Tensor, state: Tensor, placement: Placement) -> tuple[Tensor, Tensor]:

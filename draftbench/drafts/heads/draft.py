@@ -12,7 +12,7 @@ from torch import Tensor
 from draftbench.decoder.runner import HiddenStates, Runner
 from draftbench.drafts.heads.head import Head, HeadDrafter
 from draftbench.errors import ModelError
-from draftbench.measure.replay import from_every_start
+from draftbench.measure.replay import confidences_of, from_every_start
 from draftbench.measure.timed_passes import CostGrid, Record, Sizes, TimedPass
 from draftbench.measure.trajectories import Group, ScoredResponse
 from draftbench.records import Candidate, LookupReplay
@@ -29,8 +29,11 @@ class HeadDraft:
     def drafter(self) -> HeadDrafter:
         return self.head.drafter()
 
-    def replay(self, candidate: Candidate, group: Group, window: int) -> list[LookupReplay]:
-        return [replay_head(each, candidate, self.head, self.target, window) for each in group]
+    def replay(
+        self, candidate: Candidate, group: Group, window: int, *, stops: bool = True
+    ) -> list[LookupReplay]:
+        head, target = self.head, self.target
+        return [replay_head(each, candidate, head, target, window, stops=stops) for each in group]
 
     def passes(self, record: Record, grid: CostGrid, first: Sizes = None) -> Iterator[TimedPass]:
         """Its catch-up over each number of tokens that may be left to read at each context, a step
@@ -69,11 +72,16 @@ class HeadDraft:
 
 
 def replay_head(
-    response: ScoredResponse, candidate: Candidate, head: Head, target: Runner, window: int
+    response: ScoredResponse,
+    candidate: Candidate,
+    head: Head,
+    target: Runner,
+    window: int,
+    *,
+    stops: bool = True,
 ) -> LookupReplay:
-    """What a head proposes from every position at which a round may start, by one pass of the
-    target over the response and `window` passes of the head. The head drafts along the response's
-    tokens, since a round that proposes others does not get that far.
+    """What a head drafts from every position at which a round may start, by one pass of the target
+    over the response and `window` passes of the head; where rounds may stop, with how sure it is.
 
     Raises:
         ModelError: states of the target or logits of the head that are NaN or infinite.
@@ -84,11 +92,16 @@ def replay_head(
     states, first = hidden.joined(), len(response.prompt.tokens) - 1
     _refuse_unless_finite(states, "the target's hidden states")
     proposals, margins = list[list[int]](), list[list[float]]()
-    for drafted in head.along(text, states, first, window):
+    of_all, of_ten = list[list[float]](), list[list[float]]()
+    for drafted in head.along(text, states, first, window, stops=stops):
         _refuse_unless_finite(drafted.margins, "the head's logits")
         proposals += drafted.tokens.tolist()
         margins += drafted.margins.tolist()
-    return from_every_start(response, candidate, window, proposals, margins)
+        if drafted.sure is not None:
+            of_all += drafted.sure[..., 0].tolist()
+            of_ten += drafted.sure[..., 1].tolist()
+    confidences = confidences_of(of_all, of_ten) if stops else None
+    return from_every_start(response, candidate, window, proposals, margins, confidences)
 
 
 def _refuse_unless_finite(values: Tensor, what: str) -> None:

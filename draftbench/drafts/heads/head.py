@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from draftbench.decoder.drafters import Draft, Proposal, ProposalRequest, going_on
 from draftbench.decoder.runner import DecodeTask, on_device
-from draftbench.decoder.sampling import best
+from draftbench.decoder.sampling import best, confidence, top_two_margin
 from draftbench.records import StopRule
 
 # Rows of a text that draft side by side in replay.
@@ -24,11 +24,17 @@ class Drafted(NamedTuple):
 
     tokens: Tensor
     margins: Tensor  # the best logit less the second
+    sure: Tensor | None = None  # in a last dimension, the confidences among all and among ten
 
     @classmethod
     def by_depth(cls, parts: Sequence[Drafted]) -> Drafted:
         """Depths side by side [rows, depths]."""
-        return cls(*(torch.stack(part, dim=1) for part in zip(*parts, strict=True)))
+        sure = [part.sure for part in parts if part.sure is not None]
+        return cls(
+            torch.stack([part.tokens for part in parts], dim=1),
+            torch.stack([part.margins for part in parts], dim=1),
+            torch.stack(sure, dim=1) if sure else None,
+        )
 
 
 class Head(ABC):
@@ -77,15 +83,29 @@ class Head(ABC):
         """The best tokens by its logits, as the target numbers them."""
         return best(logits)
 
+    def drafted(self, logits: Tensor, *, stops: bool) -> Drafted:
+        """What rows draft by their logits [n, vocab]."""
+        sure = [confidence(logits, "all"), confidence(logits, "ten")] if stops else None
+        both = None if sure is None else torch.stack(sure, dim=-1)
+        return Drafted(self.chosen(logits), top_two_margin(logits), both)
+
     @abstractmethod
     def along(
-        self, tokens: Sequence[int], states: Tensor, first: int, depths: int
+        self,
+        tokens: Sequence[int],
+        states: Tensor,
+        first: int,
+        depths: int,
+        *,
+        stops: bool = False,
     ) -> Iterator[Drafted]:
-        """What rows `first`, `first` + 1, … of a text draft at each depth, as long as there is a
-        next token to draft; computed some rows at a time.
+        """What rounds draft at each depth that start at the rows `first`, `first` + 1, … of a text,
+        as long as there is a next token to draft; computed some rows at a time. Each round reads
+        what it drafts itself, whether the text goes on so or not.
 
         Args:
             states: the target's at all of the text's tokens except the last.
+            stops: whether with how sure the head is.
         """
 
     def drafter(self) -> HeadDrafter:

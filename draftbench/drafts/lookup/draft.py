@@ -34,7 +34,9 @@ class LookupDraft:
     def drafter(self) -> LookupDrafter:
         return LookupDrafter(*self.sizes, self.device)
 
-    def replay(self, candidate: Candidate, group: Group, window: int) -> list[LookupReplay]:
+    def replay(
+        self, candidate: Candidate, group: Group, window: int, *, stops: bool = True
+    ) -> list[LookupReplay]:
         return [
             replay_lookup(response, candidate, LookupIndex(*self.sizes, self.rule), window)
             for response in group

@@ -21,8 +21,9 @@ from draftbench.decoder.sampling import (
 )
 from draftbench.drafts.loading import Loading, Pairing
 from draftbench.drafts.model.drafter import ModelDrafter
+from draftbench.drafts.model.off_path import Departure, drafted_off_path
 from draftbench.engines.every import ENGINES
-from draftbench.measure.replay import ServedTarget, rounded
+from draftbench.measure.replay import ServedTarget, confidences_of, rounded
 from draftbench.measure.teacher import teacher_forced
 from draftbench.measure.timed_passes import CostGrid, Record, Sizes, TimedPass, runner_passes
 from draftbench.measure.trajectories import Group, ScoredResponse
@@ -31,7 +32,14 @@ from draftbench.models.compatibility import check_pair, pair_facts
 from draftbench.models.quantize import build_runner
 from draftbench.models.source import ModelSource
 from draftbench.models.translation import keeps_ids, translated
-from draftbench.records import NEAR_TIE_MARGIN, Candidate, DraftingMode, ModelFacts, Replay
+from draftbench.records import (
+    NEAR_TIE_MARGIN,
+    Candidate,
+    Confidences,
+    DraftingMode,
+    ModelFacts,
+    Replay,
+)
 
 # Positions that are stepped through one by one to see whether stepping agrees with the single pass.
 STEPPED_POSITIONS = 48
@@ -49,8 +57,11 @@ class ModelDraft:
     def drafter(self) -> ModelDrafter:
         return ModelDrafter(self.runner, self.mode)
 
-    def replay(self, candidate: Candidate, group: Group, window: int) -> list[Replay]:
-        return replay_model(self.runner, self.target, group, candidate, self.mode)
+    def replay(
+        self, candidate: Candidate, group: Group, window: int, *, stops: bool = True
+    ) -> list[Replay]:
+        beyond = window - 1 if stops else None
+        return replay_model(self.runner, self.target, group, candidate, self.mode, beyond)
 
     def passes(self, record: Record, grid: CostGrid, first: Sizes = None) -> Iterator[TimedPass]:
         """Its passes in a round, of which the first reads one token, or two after a full round."""
@@ -132,8 +143,10 @@ def replay_model(
     group: Sequence[ScoredResponse],
     candidate: Candidate,
     mode: DraftingMode,
+    beyond: int | None = None,
 ) -> list[Replay]:
-    """Pass a draft model over some responses side by side.
+    """Pass a draft model over some responses side by side, and let it draft up to `beyond` tokens
+    more after each wrong one and after the end; None: no rule will ask how sure it is there.
 
     Where the draft samples, the target passes over them too, so that Σ min(p, q) is exact at every
     position. Of a `ServedTarget` only the log-probabilities of the tokens that came out are known,
@@ -148,12 +161,24 @@ def replay_model(
     scored: Iterable[tuple[int, int, Tensor] | None] = repeat(None)
     if samples and not isinstance(target, ServedTarget):
         scored = teacher_forced(target, texts, 1, draft.context_length)
-    drafted = teacher_forced(draft, texts, 1, target.context_length)
+    off_path: dict[int, Confidences] = {}
+
+    def draft_on(rows: Sequence[int], cache: Any) -> None:
+        leaving = [
+            _departures(columns[row], group[row], draft, beyond or 0) if greedy[row] else []
+            for row in rows
+        ]
+        off_path.update(zip(rows, drafted_off_path(draft, cache, leaving), strict=True))
+
+    greedy = [not samples or each.trajectory.sampling.temperature == 0 for each in group]
+    further = None if beyond is None else draft_on
+    context = target.context_length
+    drafted = teacher_forced(draft, texts, 1, context, room=beyond or 0, once_read=further)
     for (row, start, logits), of_target in zip(drafted, scored, strict=False):
         tokens, sampling = group[row].tokens, group[row].trajectory.sampling
         chosen = torch.tensor(tokens[start : start + len(logits)], device=logits.device)
         index = chosen[:, None]
-        if not samples or sampling.temperature == 0:
+        if greedy[row]:
             accept = overlap = (best(logits) == chosen).double()
         else:
             filtered = mode is DraftingMode.SAMPLED
@@ -175,10 +200,13 @@ def replay_model(
             "margin": top_two_margin(logits),
             "rank": (logits > logits.gather(1, index)).sum(dim=-1),
         }
+        if beyond is not None:
+            values_by_name |= {"of_ten": confidence(logits, "ten"), "drafted": best(logits)}
         for name, values in values_by_name.items():
             columns[row][name] += values.tolist()
     replays = []
-    for column, response in zip(columns, group, strict=True):
+    nowhere = confidences_of([[]], [[]])
+    for row, (column, response) in enumerate(zip(columns, group, strict=True)):
         missing = len(response.tokens) - 1 - len(column["accept"])
         whole = mode is not DraftingMode.GREEDY and len(column["overlap"]) == len(column["accept"])
         record = Replay(
@@ -192,6 +220,30 @@ def replay_model(
             margin=rounded(column["margin"], missing),
             rank=(*column["rank"], *[draft.vocab_size] * missing),
             overlap=rounded(column["overlap"], missing) if whole else None,
+            confidence_of_ten=() if beyond is None else rounded(column["of_ten"], missing),
+            off_path=off_path.get(row, nowhere) if beyond is not None and greedy[row] else None,
         )
         replays.append(record)
     return replays
+
+
+def _departures(
+    column: dict[str, list[Any]], response: ScoredResponse, draft: Runner, beyond: int
+) -> list[Departure]:
+    """Where a draft leaves a response: after each wrong token, and after the last token if that is
+    its own. It drafts on as far as a round may go.
+    """
+    prompt, end = len(response.prompt.tokens), len(response.tokens) - 1
+    # The last position that it can draft, and the last that a round may: one more token follows.
+    last = min(draft.context_length - prompt, response.trajectory.limit - 2)
+    found = [
+        Departure(prompt + at, token, max(0, min(beyond, last - at)))
+        for at, (accept, token) in enumerate(
+            zip(column["accept"], column["drafted"], strict=True), start=1
+        )
+        if accept == 0
+    ]
+    if column["accept"][end - 1 : end] == [1.0]:
+        most = max(0, min(beyond, last - end))
+        return [*found, Departure(prompt + end, column["drafted"][-1], most)]
+    return [*found, Departure(prompt + end, 0, 0)]

@@ -22,7 +22,6 @@ from draftbench.decoder.any_transformer import SlabTransformersCache, replace_li
 from draftbench.decoder.drafters import Draft, Proposal, ProposalRequest, going_on
 from draftbench.decoder.linear import runner_name
 from draftbench.decoder.runner import DecodeTask, on_device
-from draftbench.decoder.sampling import best, top_two_margin
 from draftbench.drafts.heads.head import CHUNK, Drafted, Head, HeadDrafter
 from draftbench.records import StopRule
 
@@ -84,30 +83,83 @@ class MtpHead(Head):
 
     @torch.inference_mode()
     def along(
-        self, tokens: Sequence[int], states: Tensor, first: int, depths: int
+        self,
+        tokens: Sequence[int],
+        states: Tensor,
+        first: int,
+        depths: int,
+        *,
+        stops: bool = False,
     ) -> Iterator[Drafted]:
-        padded = torch.tensor([*tokens, *[0] * depths], device=self.device)
+        if self.layers > 1:
+            depths = min(depths, self.layers)
+            yield from self._along_layers(tokens, states, first, depths, stops=stops)
+            return
+        text = torch.tensor(tokens, device=self.device)
         cache, last = self.new_cache(len(tokens) + depths * CHUNK), len(tokens) - 2
-        several = self.layers > 1
-        depths = min(depths, self.layers) if several else depths
         # Some rows at a time, since the mask's size is rows times text; those before `first` only
         # leave their keys.
         for start, end in pairwise([*range(0, first, CHUNK), *range(first, last, CHUNK), last]):
-            n, parts, left = end - start, list[Drafted](), states[start:end]
+            read, left, parts = text[start + 1 : end + 1], states[start:end], list[Drafted]()
             at = torch.arange(start, end, device=self.device)
             seen = torch.arange(end, device=self.device) <= at[:, None]
-            cache.lengths[0] = start
-            for depth in range(depths if several or start >= first else 1):
-                if depth > 0 and not several:
-                    own = torch.eye(n, dtype=torch.bool, device=self.device)
-                    cache.lengths[0], seen = seen.shape[1], torch.cat([seen, own], dim=1)
-                read = padded[start + depth + 1 : end + depth + 1]
+            own = torch.eye(end - start, dtype=torch.bool, device=self.device)
+            for depth in range(depths if start >= first else 1):
+                cache.lengths[0] = seen.shape[1] if depth else start
+                seen = torch.cat([seen, own], dim=1) if depth else seen
                 left = self.appended(read, left, cache, depth, at, seen)
                 if start >= first:
-                    logits = self.logits(left)
-                    parts.append(Drafted(best(logits), top_two_margin(logits)))
+                    parts.append(self.drafted(self.logits(left), stops=stops))
+                    read = parts[-1].tokens
             if parts:
                 yield Drafted.by_depth(parts)
+
+    def _along_layers(
+        self, tokens: Sequence[int], states: Tensor, first: int, depths: int, *, stops: bool
+    ) -> Iterator[Drafted]:
+        """With several layers. A round's last row t reads what it drafts from layer 1 on, and so do
+        the rows before it: layer j reads drafted tokens at its j last rows, t - j + 1 … t.
+        """
+        text, last = torch.tensor(tokens, device=self.device), len(tokens) - 2
+        cache, left = self.new_cache(len(tokens) + CHUNK), states[:last]
+        # What each layer leaves where it reads the text, and with it the keys that all rounds see.
+        along = list[Tensor]()
+        for depth in range(depths):
+            parts = [left[:0]]
+            for start in range(0, last - depth, CHUNK):
+                end, cache.lengths[0] = min(start + CHUNK, last - depth), start
+                read = text[start + depth + 1 : end + depth + 1]
+                parts.append(self.appended(read, left[start:end], cache, depth))
+            left = torch.cat(parts)
+            along.append(left)
+        size = max(1, CHUNK // max(1, depths - 1))
+        for start in range(first, last, size):
+            newest = torch.arange(start, min(start + size, last), device=self.device)
+            drafted = [self.drafted(self.logits(along[0][newest]), stops=stops)]
+            own = along[0].new_empty(len(newest), 0, along[0].shape[1])
+            for depth in range(1, depths):
+                order = torch.arange(depth, device=self.device)
+                rows = newest[:, None] - order.flip(0)  # [starts, rows]; below 0 there are none
+                before = along[depth - 1][rows[:, :1].clamp(min=0)]
+                entering = torch.cat([before, own], dim=1).flatten(0, 1)
+                read = torch.stack([each.tokens for each in drafted], dim=1).flatten()
+                seen = self._seen_by_rounds(rows, last - depth)
+                cache.lengths[0] = last - depth
+                own = self.appended(read, entering, cache, depth, rows.flatten(), seen)
+                own = own.unflatten(0, rows.shape)
+                drafted.append(self.drafted(self.logits(own[:, -1]), stops=stops))
+            yield Drafted.by_depth(drafted)
+
+    def _seen_by_rounds(self, rows: Tensor, text: int) -> Tensor:
+        """What the rows [starts, rows] of several rounds see of a text's rows, up to those that
+        their round reads itself, and of each other: those of their round up to themselves.
+        """
+        at, start = rows.flatten(), torch.arange(len(rows), device=rows.device)
+        start = start[:, None].expand_as(rows).flatten()
+        of_text = torch.arange(text, device=rows.device) < rows[:, :1].flatten()[start][:, None]
+        of_round = (start[:, None] == start) & (at <= at[:, None])
+        there = (at >= 0) | torch.eye(len(at), dtype=torch.bool, device=rows.device)
+        return torch.cat([of_text, of_round & there], dim=1)
 
     def appended(
         self,

@@ -27,7 +27,9 @@ class StackDraft:
     def drafter(self) -> StackDrafter:
         return StackDrafter(self.lookup.drafter(), self.draft.drafter())
 
-    def replay(self, candidate: Candidate, group: Group, window: int) -> Replays:
+    def replay(
+        self, candidate: Candidate, group: Group, window: int, *, stops: bool = True
+    ) -> Replays:
         """Nothing: its replay is put together from those of its parts."""
         return ()
 

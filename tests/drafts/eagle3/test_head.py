@@ -102,11 +102,8 @@ def along(head, target, text, first):
 
 def expected(config, weights, target, text, first):
     states = states_of(target, text)
-    padded = [*text, *[0] * DEPTHS]
     return [
-        random_heads.drafted_from(
-            config, weights, text, states, newest, padded[newest + 1 : newest + DEPTHS]
-        )
+        random_heads.drafted_from(config, weights, text, states, newest, DEPTHS)
         for newest in range(first + 1, len(text) - 1)
     ]
 

@@ -83,13 +83,14 @@ def test_every_row_drafts_what_speculators_drafts_at_every_depth(tmp_path, varia
     head, _ = build_head(
         ModelSource(str(folder)), build, "eagle3:head", target, random_heads.LAYERS
     )
-    ours = torch.cat([part.tokens for part in head.along(text.tolist(), states, 0, DEPTHS)])
     differ = compared = 0
-    for depth in range(DEPTHS):
-        # A row whose next tokens the text has.
-        rows = ROWS - 1 - depth
-        theirs = torch.tensor(said["drafted"][depth][:rows])
-        differ += int((head.target_ids[theirs] != ours[:rows, depth]).sum())
-        compared += rows
+    for row in range(ROWS - 1):
+        # As they do, later depths read the text, as far as it goes.
+        read, left = text[1 : row + 2], head.entering(states[: row + 1])
+        cache = head.new_cache(ROWS + DEPTHS)
+        for depth in range(min(DEPTHS, ROWS - 1 - row)):
+            logits, left = head.step(read, left, cache, [len(read)])
+            differ += int(head.chosen(logits) != head.target_ids[said["drafted"][depth][row]])
+            compared, read = compared + 1, text[row + 2 + depth : row + 3 + depth]
     assert (differ, compared) == (0, 339)
     assert said["missing"] == []

@@ -88,8 +88,9 @@ def test_decoding_goes_through_the_rounds_of_the_replay_and_writes_plain_text(
 
 def replay_of(drafted, response, loaded):
     """The replay of a head that drafts this along a response."""
-    head = SimpleNamespace(reads=loaded.draft.reads, along=lambda *_: [drafted])
-    return replay_head(response, HEAD, head, loaded.measurement.target, drafted.tokens.shape[1])
+    head = SimpleNamespace(reads=loaded.draft.reads, along=lambda *_, **how: [drafted])
+    target, window = loaded.measurement.target, drafted.tokens.shape[1]
+    return replay_head(response, HEAD, head, target, window, stops=False)
 
 
 def test_logits_that_are_no_numbers_are_refused(loaded, few):

@@ -8,15 +8,16 @@ import pytest
 import torch
 
 from draftbench.acceptance.rounds import expected_rounds
-from draftbench.decoder.scripted_model import ScriptedRunner
+from draftbench.decoder.scripted_model import ScriptedRunner, markov
 from draftbench.decoder.translated import TranslatedRunner
 from draftbench.drafts.laws import law_of
 from draftbench.drafts.model.draft import replay_model, stepping_disagreement
+from draftbench.errors import ModelError
 from draftbench.measure.replay import ServedTarget
 from draftbench.records import Candidate, DraftingMode, Sampling
 
 DRAFT = Candidate(draft="d")
-SAMPLED = Sampling(temperature=1.0)
+SAMPLED, GREEDY = Sampling(temperature=1.0), DraftingMode.GREEDY
 
 
 def replayed(draft, target, response, mode):
@@ -118,6 +119,96 @@ def test_a_token_that_only_the_served_target_has_is_never_accepted(make):
     q = TranslatedRunner(make.constant(0.5, 0.5), 3, {0: 0, 1: 1}, 0)
     response = replace(make.unscored((0, 2), sampling=SAMPLED), log_p=(0.0, math.log(0.5)))
     assert replayed(q, ServedTarget(64), response, DraftingMode.SAMPLED).accept == (0.0,)
+
+
+# How sure a draft is that token t + 1 of eight follows token t, and 0 the last.
+SURE = (0.9005, 0.8005, 0.5005, 0.9005, 0.9505, 0.4005, 0.9005, 0.7005)
+CUT = (0.9, 0.8, 0.5, 0.9, 0.95, 0.4, 0.9, 0.7)
+
+
+def circle(**how):
+    others = (1 - torch.tensor(SURE)) / 7
+    table = others[:, None].repeat(1, 8)
+    table[range(8), [*range(1, 8), 0]] = torch.tensor(SURE)
+    return ScriptedRunner(markov(table.log()), 8, **how)
+
+
+@pytest.mark.parametrize(
+    ("limit", "context", "lengths"),
+    [
+        # After 0 1 2 it drafts 3, where the response has 6; after 6 it drafts 7, which is the end.
+        (20, 64, (3, 3)),
+        # A round drafts up to position limit - 2, since one more token follows: 4 after the 3.
+        (6, 64, (1, 0)),
+        (7, 64, (2, 1)),
+        # A context of 1 + 5 tokens: it drafts up to position 5.
+        (20, 6, (2, 1)),
+        (20, 5, (1, 0)),
+        # Position 4 is out of its reach, and so is what follows the end.
+        (20, 4, (0, 0)),
+    ],
+)
+def test_a_draft_goes_on_after_its_wrong_tokens_and_after_the_end(make, limit, context, lengths):
+    draft = circle(context_length=context)
+    response = make.unscored((0, 1, 2, 6, 7), prompt=(7,), limit=limit)
+    (record,) = replay_model(draft, ServedTarget(64), [response], DRAFT, GREEDY, 3)
+    assert record.accept == (1.0, 1.0, 0.0, 1.0 if context > 4 else 0.0)
+    along = (0.9, 0.8, 0.5, 0.9 if context > 4 else 0.0)
+    assert record.confidence == record.confidence_of_ten == along
+    after_wrong, after_end = CUT[3:6], (CUT[7], *CUT[:2])
+    assert record.off_path.lengths == lengths
+    wanted = (*after_wrong[: lengths[0]], *after_end[: lengths[1]])
+    assert record.off_path.of_all == record.off_path.of_ten == wanted
+
+
+def test_a_response_whose_last_token_is_wrong_has_nothing_after_its_end(make):
+    (record,) = replay_model(
+        circle(), ServedTarget(64), [make.unscored((0, 1, 5), limit=9)], DRAFT, GREEDY, 2
+    )
+    assert (record.accept, record.off_path.lengths) == ((1.0, 0.0), (2, 0))
+    assert record.off_path.of_all == CUT[2:4]
+
+
+def test_responses_side_by_side_are_left_one_by_one(make):
+    """Of other lengths, with other places to leave them, and one that the draft cannot read."""
+    texts = [
+        ((0, 1, 2, 6, 7), (7,)),
+        ((3,), (1, 2)),
+        ((0, 4, 1, 5, 2, 2), (7, 7)),
+        ((1, 2), (0,) * 9),
+    ]
+    group = [make.unscored(tokens, prompt=prompt, limit=9) for tokens, prompt in texts]
+    draft = circle(context_length=8)
+    together = replay_model(draft, ServedTarget(64), group, DRAFT, GREEDY, 3)
+    assert together == [
+        replay_model(draft, ServedTarget(64), [each], DRAFT, GREEDY, 3)[0] for each in group
+    ]
+    assert [record.off_path.lengths for record in together] == [
+        (3, 3),
+        (0,),
+        (3, 3, 3, 2, 1, 0),
+        (0,),
+    ]
+
+
+def test_only_greedy_drafting_is_followed_off_the_path_and_only_if_that_is_asked(make):
+    q = make.constant(0.2, 0.5, 0.3)
+    greedy, drawn = (make.unscored((0, 0, 1), sampling=how) for how in (Sampling(), SAMPLED))
+    sampled = DraftingMode.SAMPLED
+    one, other = replay_model(q, q, [greedy, drawn], DRAFT, sampled, 2)
+    assert (one.off_path.lengths, other.off_path) == ((0, 0), None)
+    assert one.confidence_of_ten == other.confidence_of_ten == (0.5, 0.5)
+    (unasked,) = replay_model(q, q, [greedy], DRAFT, GREEDY)
+    assert (unasked.off_path, unasked.confidence_of_ten) == (None, ())
+
+
+def test_logits_off_the_path_that_are_no_numbers_stop_the_measurement(make):
+    """After token 3, which no response has, the model is broken."""
+    sound = circle().script
+    broken = ScriptedRunner(lambda read: sound(read) * (float("nan") if read[-1] == 3 else 1), 8)
+    response = make.unscored((0, 1, 2, 6, 7), limit=9)
+    with pytest.raises(ModelError, match="NaN"):
+        replay_model(broken, ServedTarget(64), [response], DRAFT, GREEDY, 2)
 
 
 def test_real_models_step_as_they_pass_and_the_target_accepts_itself(target, draft, text, make):

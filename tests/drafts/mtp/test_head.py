@@ -180,10 +180,11 @@ def test_a_pass_turns_later_depths_as_far_as_stepping_does():
     along = torch.cat([part.margins for part in head.along(text, states, first, depths)])
     for row in range(first, len(text) - depths - 1):
         cache, left, stepped = head.new_cache(len(text)), states[: row + 1], []
-        read = torch.tensor(text[1 : row + 1 + depths])
-        for tokens in (read[: row + 1], *read[row + 1 :].split(1)):
-            _, left = head.step(tokens, left, cache, [len(tokens)])
-            stepped.append(top_two_margin(head.logits(left)))
+        tokens = torch.tensor(text[1 : row + 2])
+        for _ in range(depths):
+            logits, left = head.step(tokens, left, cache, [len(tokens)])
+            tokens = head.chosen(logits)
+            stepped.append(top_two_margin(logits))
         torch.testing.assert_close(along[row - first], torch.cat(stepped), atol=1e-4, rtol=1e-4)
 
 
