@@ -8,7 +8,7 @@ best on all the others (cross-fitting), and the rule that is named is the best o
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -37,35 +37,50 @@ class ChosenRule:
     stop: StopRule
     elsewhere: tuple[tuple[int, StopRule], ...]  # by fold
 
-    def seconds(self, rounds: CandidateRounds, block: Block, concurrency: int) -> Floats:
-        """Predicted seconds of every response by the rule that the other folds chose
-        [responses].
+    def seconds(
+        self,
+        rounds: CandidateRounds,
+        block: Block,
+        concurrency: int,
+        of_a_round: Floats | None = None,
+    ) -> Floats:
+        """Predicted seconds of every response by the rule that the other folds chose [responses].
+        Where an engine shows no passes they are rounds of the rule itself: those of another one
+        count as much more as a round takes longer.
+
+        Args:
+            of_a_round: its seconds there by the tokens that it drafts.
         """
         found, folds = np.zeros(len(rounds.trajectories)), _folds(rounds)
+
+        def longer(k: int, stop: StopRule) -> float:
+            if of_a_round is None:
+                return 1.0
+            drafted = rounds.at(k, stop).drafted_per_round
+            return float(np.interp(drafted, np.arange(len(of_a_round)), of_a_round))
+
         for fold, (k, stop) in enumerate(self.elsewhere):
             seconds, _ = in_seconds(rounds, block, concurrency, k, stop)
-            found[folds == fold] = seconds[folds == fold]
+            scaled = seconds * longer(k, stop) / longer(self.k, self.stop)
+            found[folds == fold] = scaled[folds == fold]
         return found
 
 
+# Rounds by the tokens that they propose, and by those that the draft itself drafts
+# [rules, k + 1] → their seconds [rules].
+Cost = Callable[[Floats, Floats], Floats]
+
+
 def chosen_rules(
-    rounds: CandidateRounds, block: Block, concurrency: int, kinds: Sequence[StopKind]
+    rounds: CandidateRounds, cost: Cost, kinds: Sequence[StopKind]
 ) -> list[ChosenRule]:
-    """The best rule of each of these kinds at one load, for rounds with known confidences."""
+    """The best rule of each of these kinds, for rounds with known confidences."""
     every, found = _every_rule(rounds), []
-    whole = np.sum(every.proposed, axis=1), np.sum(every.drafted, axis=1)
-    folds = every.proposed.shape[1]
-    of_all = _seconds(block, rounds.context, concurrency, *whole)
-    without = [
-        _seconds(
-            block,
-            rounds.context,
-            concurrency,
-            whole[0] - every.proposed[:, fold],
-            whole[1] - every.drafted[:, fold],
-        )
-        for fold in range(folds)
-    ]
+    proposed, drafted = every.proposed.sum(axis=1), every.drafted.sum(axis=1)
+    of_all, without = cost(proposed, drafted), list[Floats]()
+    for fold in range(every.proposed.shape[1]):
+        elsewhere = proposed - every.proposed[:, fold], drafted - every.drafted[:, fold]
+        without.append(cost(*elsewhere))
     for kind in kinds:
         of_kind = np.array([at for at, (_, rule) in enumerate(every.rules) if rule.kind == kind])
         if not of_kind.size:
@@ -141,11 +156,11 @@ def _folds(rounds: CandidateRounds) -> Ints:
     return np.array([fold[t.request] for t in rounds.trajectories], np.int64)
 
 
-def _seconds(
+def by_passes(
     block: Block, context: float, concurrency: int, proposed: Floats, drafted: Floats
 ) -> Floats:
-    """Seconds of all rounds [rules] by what they propose and draft [rules, k + 1], at one context:
-    the formulas of `passes`, with first passes that read a single token.
+    """The `Cost` of rounds at one context: the formulas of `passes`, with first passes that read a
+    single token.
     """
     widths, rounds = np.arange(proposed.shape[1]), proposed.sum(axis=1)
     target = block.target.at(1 + widths, context)[0]

@@ -295,7 +295,7 @@ class SweepState:
             wanted = (
                 next_start(run, candidate, concurrency, ks) for concurrency in options.concurrency
             )
-            k = next((k for k in wanted if k is not None and k not in started), None)
+            k = next((each.k for each in wanted if each and each.k not in started), None)
             if k is None:
                 return
             started.add(k)

@@ -1,5 +1,7 @@
 """Which rule to stop by is chosen, and on which requests it is judged."""
 
+from functools import partial
+
 import msgspec
 import numpy as np
 import pytest
@@ -11,7 +13,7 @@ from draftbench.planner.options import DecisionOptions
 from draftbench.planner.passes import Block, exactly
 from draftbench.planner.recommend import recommend
 from draftbench.planner.seconds import in_seconds
-from draftbench.planner.stop_choice import chosen_rules, foresight
+from draftbench.planner.stop_choice import by_passes, chosen_rules, foresight
 from draftbench.records import Confidences
 
 KS = (1, 2, 3, 4, 6, 8)
@@ -53,6 +55,10 @@ BLOCK = Block(exactly(TARGET), exactly(DRAFT))
 def speed(rounds, k, stop=None):
     plain, drafted = (in_seconds(rounds, BLOCK, 1, *at)[0].sum() for at in ((None,), (k, stop)))
     return plain / drafted
+
+
+def cost_of(rounds):
+    return partial(by_passes, BLOCK, rounds.context, 1)
 
 
 def observed(count, tells):
@@ -97,7 +103,7 @@ def test_a_rule_is_judged_on_requests_that_did_not_choose_it():
     every = CandidateRounds.of(population, KS)
     for seed in range(40):
         rounds = CandidateRounds.of(pairs(12, tells=False, seed=seed), KS)
-        (rule,) = chosen_rules(rounds, BLOCK, 1, ("product",))
+        (rule,) = chosen_rules(rounds, cost_of(rounds), ("product",))
         plain = in_seconds(rounds, BLOCK, 1, None)[0].sum()
         own.append(speed(rounds, rule.k, rule.stop))
         judged.append(plain / rule.seconds(rounds, BLOCK, 1).sum())
