@@ -342,9 +342,13 @@ class Replay(OfResponse, Observation, frozen=True):
             _check_lengths(len(self.accept), **lists)
         if self.confidence_of_ten:
             _check_lengths(len(self.accept), confidence_of_ten=self.confidence_of_ten)
-        if self.off_path is not None:
+        self.check_runs(self.off_path)
+
+    def check_runs(self, off_path: Confidences | None) -> None:
+        """Check that these are as many runs as begin off the path."""
+        if off_path is not None:
             wrong = sum(1 for accept in self.accept[: self.draftable] if accept == 0)
-            _check_lengths(wrong + 1, off_path=self.off_path.lengths)
+            _check_lengths(wrong + 1, off_path=off_path.lengths)
 
     def check_acceptance(self) -> None:
         """Pack and check what is known about every token's acceptance."""
