@@ -335,7 +335,7 @@ class Replay(OfResponse, Observation, frozen=True):
 
     def __post_init__(self) -> None:
         self.check_acceptance()
-        _pack(self, "d", "confidence", "margin")
+        _pack(self, "d", "confidence", "margin", "confidence_of_ten")
         _pack(self, "q", "rank")
         lists = {"confidence": self.confidence, "margin": self.margin, "rank": self.rank}
         if any(lists.values()):
@@ -352,7 +352,7 @@ class Replay(OfResponse, Observation, frozen=True):
 
     def check_acceptance(self) -> None:
         """Pack and check what is known about every token's acceptance."""
-        _pack(self, "d", "accept", "overlap", "confidence_of_ten")
+        _pack(self, "d", "accept", "overlap")
         overlap = self.accept if self.overlap is None else self.overlap
         _check_lengths(len(self.accept), overlap=overlap)
         if self.mode is DraftingMode.GREEDY and not self.accepts_outright:

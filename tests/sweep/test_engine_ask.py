@@ -14,7 +14,7 @@ from draftbench.engines.faults import Fault
 from draftbench.errors import EngineError, RunFolderError
 from draftbench.planner.doubts import unfinished
 from draftbench.planner.recommend import recommend
-from draftbench.records import Candidate, DraftingMode, Failure, MachineState, Served
+from draftbench.records import Candidate, DraftingMode, DraftLength, Failure, MachineState, Served
 from draftbench.run_folder.folder import PrivateStart, PrivateText, RunFolder
 from draftbench.run_folder.run import read_run
 from draftbench.sweep import engine_ask, resume
@@ -124,7 +124,7 @@ def test_a_sweep_that_was_killed_in_its_second_repeat_goes_on_there(served, smal
 def test_a_repeat_that_the_plain_server_closed_gets_no_other_k(served, monkeypatch):
     """What is worth one more start after a break is started in the repeat that goes on."""
     wanted = [2]
-    monkeypatch.setattr(resume, "next_start", lambda *_: wanted[-1])
+    monkeypatch.setattr(resume, "next_start", lambda *_: DraftLength(wanted[-1]))
     sweep = {"ks": (2, 4), "serving": {"restarts": 2}, "controls": False}
     with pytest.raises(Killed):
         served("ngram", on=killed_at(4), **sweep)
