@@ -163,11 +163,30 @@ class StopRule(Record, frozen=True):
     is the probability that it gives it.
     """
 
-    kind: StopKind
-    threshold: Probability
+    kind: StopKind  # after an unsure token, before it, or by the product of a round's confidences
+    threshold: Probability  # below which the draft is unsure
 
     def __str__(self) -> str:
         return f"stop below {self.threshold:g} ({self.kind})"
+
+
+class DraftLength(NamedTuple):
+    """How many tokens a round drafts: k, or fewer where a rule stops it."""
+
+    k: int
+    stop: StopRule | None = None
+
+    def __str__(self) -> str:
+        return f"k = {self.k}" if self.stop is None else f"k at most {self.k}, {self.stop}"
+
+    @property
+    def short(self) -> str:
+        """As in a table's column of k's."""
+        return (
+            f"{self.k}"
+            if (stop := self.stop) is None
+            else f"≤{self.k} {stop.kind} {stop.threshold:g}"
+        )
 
 
 class Observation(Record, frozen=True, tag_field="kind", tag=str.lower):
@@ -316,20 +335,24 @@ class Replay(OfResponse, Observation, frozen=True):
 
     def __post_init__(self) -> None:
         self.check_acceptance()
-        _pack(self, "d", "confidence", "margin", "confidence_of_ten")
+        _pack(self, "d", "confidence", "margin")
         _pack(self, "q", "rank")
         lists = {"confidence": self.confidence, "margin": self.margin, "rank": self.rank}
         if any(lists.values()):
             _check_lengths(len(self.accept), **lists)
         if self.confidence_of_ten:
             _check_lengths(len(self.accept), confidence_of_ten=self.confidence_of_ten)
-        if self.off_path is not None:
+        self.check_runs(self.off_path)
+
+    def check_runs(self, off_path: Confidences | None) -> None:
+        """Check that these are as many runs as begin off the path."""
+        if off_path is not None:
             wrong = sum(1 for accept in self.accept[: self.draftable] if accept == 0)
-            _check_lengths(wrong + 1, off_path=self.off_path.lengths)
+            _check_lengths(wrong + 1, off_path=off_path.lengths)
 
     def check_acceptance(self) -> None:
         """Pack and check what is known about every token's acceptance."""
-        _pack(self, "d", "accept", "overlap")
+        _pack(self, "d", "accept", "overlap", "confidence_of_ten")
         overlap = self.accept if self.overlap is None else self.overlap
         _check_lengths(len(self.accept), overlap=overlap)
         if self.mode is DraftingMode.GREEDY and not self.accepts_outright:
@@ -410,6 +433,10 @@ class Decode(OfResponse, Observation, frozen=True, omit_defaults=True):
     summed: bool = False
     stop: StopRule | None = None  # None: every round drafts k tokens
     drafted: tuple[Count, ...] = ()  # tokens drafted, by round; empty: those proposed
+
+    @property
+    def length(self) -> DraftLength:
+        return DraftLength(self.k, self.stop)
 
     @property
     def prefills(self) -> float:

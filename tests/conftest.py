@@ -4,13 +4,17 @@ import gc
 import os
 import signal
 
+# Read when numpy and PyTorch are imported. xdist's workers fill the cores already: with a thread
+# per core in each, small models wait for each other six times as long as they compute.
+os.environ["OMP_NUM_THREADS"] = "1"
+os.environ["COLUMNS"] = "100"
+os.environ["HF_HUB_OFFLINE"] = "1"
+os.environ["TRANSFORMERS_VERBOSITY"] = "error"
+
 import pytest
 from hypothesis import settings
 from scenes import EMBEDDED, REFERENCE, Outcome, Scene
 
-os.environ["COLUMNS"] = "100"
-os.environ["HF_HUB_OFFLINE"] = "1"
-os.environ["TRANSFORMERS_VERBOSITY"] = "error"
 # A job in the background of a shell ignores Control-C, and so would every command that it starts.
 signal.signal(signal.SIGINT, signal.default_int_handler)
 # How long an example takes says how busy the machine is.

@@ -22,6 +22,7 @@ from draftbench.records import (
     CostPoint,
     Decode,
     DraftingMode,
+    DraftLength,
     EngineFacts,
     Environment,
     Failure,
@@ -192,6 +193,11 @@ def decode(candidate: Candidate, k: int, seconds: float, **changes: Any) -> Deco
         "process": "p1",
     }
     return Decode(k=k, decode_seconds=seconds, **fields | changes)
+
+
+def lengths(*ks: int) -> tuple[DraftLength, ...]:
+    """Draft lengths without a rule to stop by."""
+    return tuple(map(DraftLength, ks))
 
 
 def served(candidate: Candidate | None, k: int, *arrivals: float, **changes: Any) -> Served:

@@ -35,7 +35,7 @@ from draftbench.drafts.laws import (
     has_confidences,
     law_of,
 )
-from draftbench.records import Candidate, Decode, Key, StopRule, Trajectory
+from draftbench.records import Candidate, Decode, DraftLength, Key, StopRule, Trajectory
 from draftbench.remembered import remembered
 from draftbench.run_folder.run import Run
 
@@ -92,7 +92,7 @@ def served_rounds(run: Run, candidate: Candidate) -> ServedRounds | None:
     """What decoding or an engine showed of a candidate at the largest k; None if it was neither
     decoded nor served.
     """
-    rows = [row for row in run.decodes if row.candidate == candidate]
+    rows = [row for row in run.decodes if row.candidate == candidate and row.stop is None]
     largest = max((row.k for row in rows), default=0)
     if not largest:
         return None
@@ -276,11 +276,11 @@ def candidate_rounds(run: Run, candidate: Candidate, ks: tuple[int, ...] = ()) -
 
 
 def runs_at(
-    run: Run, candidate: Candidate, k: int, concurrency: int
+    run: Run, candidate: Candidate, length: DraftLength, concurrency: int
 ) -> list[tuple[Trajectory, Decode]]:
-    """A candidate's decoding runs at one k and load, each with its response."""
-    configuration = candidate, k, concurrency
-    rows = (row for row in run.decodes if (row.candidate, row.k, row.concurrency) == configuration)
+    """A candidate's decoding runs at one draft length and load, each with its response."""
+    wanted = candidate, length, concurrency
+    rows = (row for row in run.decodes if (row.candidate, row.length, row.concurrency) == wanted)
     return [(run.responses[row.key], row) for row in rows]
 
 

@@ -24,7 +24,7 @@ import numpy as np
 
 from draftbench.acceptance.intervals import MIN_REQUESTS, student_quantile
 from draftbench.acceptance.rounds import Pairs, Rounds, counted_rounds, expected_rounds, model_pairs
-from draftbench.drafts.laws import AnyReplay, law_of
+from draftbench.drafts.laws import AnyReplay, has_confidences, law_of
 from draftbench.drafts.stack.replay import StackReplay
 from draftbench.records import (
     NEAR_TIE_MARGIN,
@@ -32,6 +32,7 @@ from draftbench.records import (
     Candidate,
     Decode,
     DraftingMode,
+    DraftLength,
     LookupReplay,
     Record,
     Replay,
@@ -233,7 +234,7 @@ def _compared(
         drafting = replay.drafting_at(at) if isinstance(replay, StackReplay) else replay
         if isinstance(drafting, LookupReplay):
             if after <= end:
-                room = min(row.k, response.limit - at - 1)
+                room = proposed if row.stop else min(row.k, response.limit - at - 1)
                 more = accepted - min(drafting.matched[at - 1], room)
                 tied = bool(drafting.margin) and drafting.margin[at - 1] <= near_tie
                 yield at, (more > 0) - (more < 0), tied
@@ -252,23 +253,25 @@ def _more_tokens_per_round(
     """The share by which decoding runs exceed the tokens per round that replay expects for their
     requests; 0 if chance may explain it.
     """
-    by_k = defaultdict[int, list[Decode]](list)
+    by_length = defaultdict[DraftLength, list[Decode]](list)
     for row in rows:
         replay = replays[row.key][1]
         # A server may draft further than was looked up, and some do not report their rounds.
-        if row.proposed and (isinstance(replay, Replay) or replay.window >= row.k):
-            by_k[row.k].append(row)
+        reaches = isinstance(replay, Replay) or replay.window >= row.k
+        if row.proposed and reaches and (row.stop is None or has_confidences(replay)):
+            by_length[row.length].append(row)
     passes = 0.0
     excess = defaultdict[str, float](float)  # passes of each request beyond the expected ones
-    for k, of_k in by_k.items():
-        counted = counted_rounds(of_k)
-        expected = expected_rounds([law_of(*replays[row.key]) for row in of_k], k)
+    for length, alike in by_length.items():
+        counted = counted_rounds(alike)
+        laws = [law_of(*replays[row.key], length) for row in alike]
+        expected = expected_rounds(laws, length.k)
         passes += counted.target_passes.sum()
         # Sampled texts differ in length. The difference is antisymmetric in the two, so its mean is
         # 0 over sound runs.
         crossed = counted.target_passes * expected.tokens - expected.target_passes * counted.tokens
-        length = np.maximum((counted.tokens + expected.tokens) / 2, 1)
-        for row, passes_more in zip(of_k, crossed / length, strict=True):
+        tokens = np.maximum((counted.tokens + expected.tokens) / 2, 1)
+        for row, passes_more in zip(alike, crossed / tokens, strict=True):
             excess[row.request] += float(passes_more)
     if len(excess) < MIN_REQUESTS:
         return 0.0

@@ -26,7 +26,7 @@ from draftbench.acceptance.faults import (
 from draftbench.acceptance.intervals import Estimate, estimates, paired_difference, requests_needed
 from draftbench.acceptance.rounds import Rounds, model_pairs
 from draftbench.acceptance.trees import TreeFigures, best_trees
-from draftbench.records import Candidate, DraftingMode, Trajectory
+from draftbench.records import Candidate, DraftingMode, DraftLength, Trajectory
 from draftbench.run_folder.run import Run
 
 # The figures that are computed at every k.
@@ -192,9 +192,12 @@ def _figures(
     rounds = {k: (own.trajectories, own.at(k)) for k in known}
     predicted: dict[int, ResponseRounds] = {}
     if own.served:  # counted at its smallest load with a k
-        loads = {(row.k, row.concurrency) for row in run.decodes if row.candidate == candidate}
-        smallest = dict(sorted(loads, reverse=True))
-        counted = {k: counted_in(runs_at(run, candidate, k, smallest[k])) for k in smallest}
+        fixed = (row for row in run.decodes if row.candidate == candidate and row.stop is None)
+        smallest = dict(sorted({(row.k, row.concurrency) for row in fixed}, reverse=True))
+        counted = {
+            k: counted_in(runs_at(run, candidate, DraftLength(k), load))
+            for k, load in smallest.items()
+        }
         predicted = {k: at_k for k, at_k in rounds.items() if k not in counted}
         rounds = dict(sorted(counted.items()))
         rate: Sample | None = definitions.alpha_of_rounds(*rounds[max(rounds)])

@@ -26,6 +26,7 @@ from draftbench.report.answer import (
     next_sweep,
     reasons,
     schedule,
+    stopping,
     unmeasured,
 )
 from draftbench.report.text import (
@@ -117,12 +118,12 @@ def render(
         return to_json(answer)
     if style == "csv":
         spread = [f"{name}{end}" for name in CSV_FIGURES for end in ("", "_low", "_high")]
-        head = ["draft", "quant", "k", "best", *spread, "prediction_error", "memory_bytes"]
+        head = ["draft", "quant", "k", "best", *spread, "prediction_error", "memory_bytes", "stop"]
         rows = [
             [
                 *(each.draft, each.quant, each.k, int(each.best)),
                 *(value for name in CSV_FIGURES for value in ends(getattr(each, name))),
-                *(each.prediction_error, each.memory_bytes),
+                *(each.prediction_error, each.memory_bytes, each.stop),
             ]
             for each in answer.evaluations
         ]
@@ -209,7 +210,7 @@ def _below(answer: Recommendation) -> list[str]:
             lines.append(f"Runner-up: {named(answer.runner_up)}, {second.reason}.")
     if answer.schedule and answer.crossover_between:
         lines.append(crossover(answer))
-    known = (schedule(answer), better_draft(answer), unmeasured(answer))
+    known = (stopping(answer), schedule(answer), better_draft(answer), unmeasured(answer))
     return [*lines, *filter(None, known), *limits_kept(answer)]
 
 

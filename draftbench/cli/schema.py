@@ -9,6 +9,7 @@ from __future__ import annotations
 import inspect
 import re
 from dataclasses import is_dataclass
+from functools import cache
 from importlib import import_module
 from typing import Annotated, Any, get_args, get_type_hints
 
@@ -150,8 +151,7 @@ def meaning_of(record: type, field: str) -> str | None:
         return "which record this is"
     if own := MEANINGS.get(f"{record.__name__}.{field}"):
         return own
-    kinds = [kind for kind in record.__mro__ if kind.__module__.startswith("draftbench.")]
-    source = "\n".join(map(inspect.getsource, kinds))
+    source = _source(record)
     if beside := re.search(rf"^    {field}: .*?  # (.+)$", source, re.MULTILINE):
         return _null(beside[1])
     text = " ".join(inspect.cleandoc(record.__doc__ or "").split())
@@ -164,6 +164,13 @@ def meaning_of(record: type, field: str) -> str | None:
         return shared
     above = re.search(rf"((?:^    # .+\n)+)    {field}: ", source, re.MULTILINE)
     return _null(" ".join(above[1].replace("# ", " ").split())) if above else None
+
+
+@cache
+def _source(record: type) -> str:
+    """The source of a record and of those that it extends; Python parses a whole file for each."""
+    kinds = [kind for kind in record.__mro__ if kind.__module__.startswith("draftbench.")]
+    return "\n".join(map(inspect.getsource, kinds))
 
 
 def _type(name: str) -> Any:

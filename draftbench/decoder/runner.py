@@ -150,8 +150,8 @@ class DecodeTask:
 
 @dataclass
 class Response:
-    """Output ids and, for each round, the numbers of proposed, accepted and cut tokens, the seconds
-    of drafting and of the rest of the round, and how many rows took part.
+    """Output ids and, for each round, the numbers of drafted, proposed, accepted and cut tokens,
+    the seconds of drafting and of the rest of the round, and how many rows took part.
 
     `decode_seconds` is the sum of the rounds' seconds, without other rows' prompts that are read
     between two rounds.
@@ -159,6 +159,7 @@ class Response:
 
     tokens: list[int] = field(default_factory=list)
     finish: str = "length"
+    drafted: list[int] = field(default_factory=list)
     proposed: list[int] = field(default_factory=list)
     accepted: list[int] = field(default_factory=list)
     cut: list[int] = field(default_factory=list)

@@ -13,7 +13,7 @@ import hashlib
 from collections import defaultdict
 from collections.abc import Hashable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import TypeVar
+from typing import Literal, TypeVar
 
 import numpy as np
 import torch
@@ -25,6 +25,8 @@ from draftbench.records import Sampling
 # Top-p looks at this many of the largest probabilities first; sorting a vocabulary of 150,000 costs
 # ten times as much.
 TOP_P_CANDIDATES = 256
+# The tokens among which llama.cpp's draft takes its confidence.
+MOST_LIKELY = 10
 
 _Key = TypeVar("_Key", bound=Hashable)
 
@@ -102,6 +104,16 @@ def top_two_margin(logits: Tensor) -> Tensor:
     """Difference of the best and the second-best logit [n], in float32."""
     top = torch.topk(logits, 2, dim=-1).values.float()
     return top[:, 0] - top[:, 1]
+
+
+def confidence(logits: Tensor, among: Literal["all", "ten"]) -> Tensor:
+    """The probability of the best token [n] by logits [n, vocab], among all tokens or the ten best,
+    computed in float32 and cut to thousandths (float64).
+    """
+    if among == "ten":
+        logits = torch.topk(logits, min(MOST_LIKELY, logits.shape[-1]), dim=-1).values
+    of_best = torch.softmax(logits.float(), dim=-1).amax(dim=-1)
+    return (of_best.double() * 1000).floor() / 1000
 
 
 def temperature_only(sampling: Sampling) -> Sampling:

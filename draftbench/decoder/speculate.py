@@ -27,13 +27,19 @@ from draftbench.decoder.sampling import (
     filters_of,
     target_tokens,
 )
+from draftbench.records import StopRule
 
 
 def decode(
-    task: DecodeTask, target: Runner, drafter: Drafter | None, k: int, clock: Clock
+    task: DecodeTask,
+    target: Runner,
+    drafter: Drafter | None,
+    k: int,
+    clock: Clock,
+    stop: StopRule | None = None,
 ) -> Response:
     """Produce the response to one task; see `decode_all`."""
-    return decode_all([task], target, drafter, k, clock)[0]
+    return decode_all([task], target, drafter, k, clock, stop=stop)[0]
 
 
 def decode_all(
@@ -43,14 +49,16 @@ def decode_all(
     k: int,
     clock: Clock,
     rows: int = 1,
+    stop: StopRule | None = None,
 ) -> list[Response]:
-    """Produce the response to each task with draft length `k`, up to `rows` of them at a time.
+    """Produce the response to each task with draft length `k`, or less where a rule stops a round's
+    drafting, up to `rows` of them at a time.
 
     With k = 0 the drafter is not used: every round is one target step. At temperature 0, and with
     greedy drafting at any temperature, the output is that of the target alone up to near ties of
     logits.
     """
-    batch = Batch(tasks, target, drafter, k, clock, rows)
+    batch = Batch(tasks, target, drafter, k, clock, rows, stop)
     while batch.advance():
         pass
     return batch.responses
@@ -103,16 +111,18 @@ class Batch:
         k: int,
         clock: Clock,
         rows: int,
+        stop: StopRule | None = None,
     ) -> None:
-        self.target, self.k, self.clock = target, k, clock
+        self.target, self.k, self.clock, self.stop = target, k, clock, stop
         self.drafter = drafter if k > 0 else None
         self.responses = [Response() for _ in tasks]
         self.waiting = deque(zip(tasks, self.responses, strict=True))
         self.rows: list[_Row | None] = [None] * min(rows, len(tasks))
         capacity = max((task.capacity for task in tasks), default=0)
-        # Widths between 1 and k + 1 occur only in the last rounds of a response, which are too rare
-        # in a batch to prepare for.
-        widths = range(1, self.k + 2) if len(self.rows) == 1 else (1, self.k + 1)
+        # Without a rule, widths between 1 and k + 1 occur only in the last rounds of a response,
+        # which are too rare in a batch to prepare for.
+        every = len(self.rows) == 1 or stop is not None
+        widths = range(1, self.k + 2) if every else (1, self.k + 1)
         reads = self.drafter.reads if self.drafter is not None else ()
         self.hidden = HiddenStates(reads) if reads else None
         self.cache = target.new_cache(capacity, len(self.rows), widths, reads)
@@ -175,7 +185,7 @@ class Batch:
         if self.drafter is not None:
             ks = [min(self.k, row.left - 1) for row in active]  # none beyond the length limit
             asks = [ProposalRequest(r.slot, r.context, k) for r, k in zip(active, ks, strict=True)]
-            proposals = self.drafter.propose(asks)
+            proposals = self.drafter.propose(asks, self.stop)
         between = self.clock.mark()
         lasts = on_device([row.context[-1] for row in active], self.target.device)
         drafted = [proposal.tokens if proposal else () for proposal in proposals]
@@ -190,11 +200,14 @@ class Batch:
         # The host waits for the device here, once a round for any number of rows.
         tokens, answered = torch.stack([read, answers]).tolist()
         states = self.hidden.joined() if self.hidden else None
-        for row, end, size in zip(active, accumulate(sizes), sizes, strict=True):
+        for row, proposal, end, size in zip(
+            active, proposals, accumulate(sizes), sizes, strict=True
+        ):
             of_row, response = slice(end - size, end), row.response
             proposed, answer = tokens[of_row][1:], answered[of_row]
             accepted = accepted_of(answer, proposed)
             emitted = row.emit([*proposed[:accepted], answer[accepted]])
+            response.drafted.append(proposal.drafted if proposal else 0)
             response.proposed.append(len(proposed))
             response.accepted.append(min(emitted, accepted))
             # If the target's token was not emitted, the response ended inside the proposal, the

@@ -14,7 +14,7 @@ import numpy.typing as npt
 
 from draftbench.drafts.stack.replay import StackReplay
 from draftbench.drafts.stopping import STOP_RULES, stops_at
-from draftbench.records import Confidences, LookupReplay, Replay, StopRule, Trajectory
+from draftbench.records import Confidences, DraftLength, LookupReplay, Replay, StopRule, Trajectory
 
 Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]
@@ -72,17 +72,22 @@ class HazardLaw:
 ResponseLaw = PositionLaw | StartLaw | HazardLaw
 
 
-def law_of(trajectory: Trajectory, replay: AnyReplay) -> ResponseLaw:
-    """What a replay says of the rounds along its response."""
+def law_of(
+    trajectory: Trajectory, replay: AnyReplay, drafted: DraftLength | None = None
+) -> ResponseLaw:
+    """What a replay says of the rounds along its response; of those that draft as long as given, if
+    a rule may stop them.
+    """
     length, limit = trajectory.output_tokens, trajectory.limit
+    if drafted is not None and drafted.stop is not None:
+        return drafted_from(trajectory, replay, drafted.k).law(trajectory, *drafted)
     if isinstance(replay, Replay):
         return PositionLaw(length, limit, np.asarray(replay.accept), replay.draftable)
     if isinstance(replay, LookupReplay):
         proposed, matched = np.array([replay.proposed, replay.matched], np.int64)
         return StartLaw(length, limit, proposed, matched, replay.window)
     # A stack: its draft drafts from the starts at which lookup finds nothing.
-    drafted = drafted_from(trajectory, replay, replay.window)
-    return drafted.law(trajectory, replay.window)
+    return drafted_from(trajectory, replay, replay.window).law(trajectory, replay.window)
 
 
 @dataclass(frozen=True, eq=False)

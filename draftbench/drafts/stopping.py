@@ -87,8 +87,9 @@ class Watch:
     def __init__(self, rule: StopRule) -> None:
         self.rule, self.kind, self._product = rule, STOP_RULES[rule.kind], 1.0
 
-    def stops(self, of_all: float, of_ten: float) -> bool:
-        """Whether the token that was drafted with these confidences is the round's last."""
-        confidence = of_all if self.kind.among == "all" else of_ten
+    def stops(self, confidence: float) -> bool:
+        """Whether the token that was drafted with this confidence, `among` the tokens that the rule
+        says, is the round's last.
+        """
         self._product *= confidence
         return (self._product if self.kind.multiplies else confidence) < self.rule.threshold

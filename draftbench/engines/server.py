@@ -102,7 +102,7 @@ class Answer:
         request, sample = self.ask.key
         told |= {"request": request, "sample": sample, "output_tokens": self.output_tokens}
         told |= {"load": "closed" if concurrency else "open"}
-        told |= {"concurrency": concurrency or max(1, self.in_flight), **of}
+        told |= {"concurrency": concurrency or max(1, self.in_flight), "stop": None, **of}
         return Served(**{name: told[name] for name in RECORDED})
 
 

@@ -19,7 +19,7 @@ from draftbench.errors import RunFolderError
 from draftbench.planner.output_check import Match
 from draftbench.planner.recommendation import Caveat
 from draftbench.records import DraftingMode, Record
-from draftbench.run_folder.manifest import DraftLength, refuse_other_schema
+from draftbench.run_folder.manifest import Tokens, refuse_other_schema
 from draftbench.safe_files import UnreadableError, json_without_controls, read_limited, write_whole
 
 # The layout of baselines; a file with another layout is not read.
@@ -47,7 +47,7 @@ class BaselineQuestion(Record, frozen=True, omit_defaults=True):
     key_id: str
     metric_version: int  # of the figures' definitions
     mode: DraftingMode
-    k: DraftLength
+    k: Tokens
     responses: Literal["target", "log"]
     samples: _Number
     max_new_tokens: Annotated[int, msgspec.Meta(ge=1, le=_MOST_TOKENS)] | None

@@ -24,7 +24,7 @@ from draftbench.planner.cost_sources import engine_name
 from draftbench.planner.options import DecisionOptions
 from draftbench.planner.passes import MIN_PROCESSES, blocks_of
 from draftbench.planner.recommend import recommend
-from draftbench.planner.recommendation import Decision, Recommendation
+from draftbench.planner.recommendation import Configuration, Decision, Recommendation
 from draftbench.records import Candidate, CostPoint, Decode, Key, Record, Replay
 from draftbench.run_folder.manifest import (
     Differences,
@@ -195,7 +195,7 @@ def _figures(
     runs: tuple[Run, Run],
     candidate: Candidate,
     bests: Sequence[Mapping[Candidate, int]],
-    measured: Sequence[Mapping[tuple[Candidate, int], Measurement]],
+    measured: Sequence[Mapping[Configuration, Measurement]],
 ) -> Iterator[FigureChange]:
     """α, tokens per round, c and measured speed-ups, as far as the runs have them."""
     a, b = (candidate_rounds(run, candidate) for run in runs)
@@ -298,8 +298,9 @@ def _figures(
             timed_apart
             or f"not comparable: {other} of {len(keys)} were sampled with other settings"
         )
-    for k in sorted({k for side in measured for c, k in side if c == candidate}):
-        found = [side.get((candidate, k)) for side in measured]
+    decoded = {own.k for side in measured for own in side if own.candidate == candidate}
+    for k in sorted(decoded):
+        found = [side.get(Configuration.of(candidate, k, 1)) for side in measured]
         speeds = [each.speedup if each else None for each in found]
         timed = [[timing.row for timing in each.runs] if each else [] for each in found]
         change = _paired("S measured", (k, k), speeds, timed_apart)

@@ -54,7 +54,14 @@ from draftbench.planner.output_check import (
 )
 from draftbench.planner.recommend import recommend
 from draftbench.planner.recommendation import Configuration
-from draftbench.records import SAMPLES_PER_VISIT, Candidate, Decode, Sampling, Trajectory
+from draftbench.records import (
+    SAMPLES_PER_VISIT,
+    Candidate,
+    Decode,
+    DraftLength,
+    Sampling,
+    Trajectory,
+)
 from draftbench.run_folder.folder import PrivateText, RunFolder
 from draftbench.run_folder.run import Run
 
@@ -77,7 +84,8 @@ def choose(
         UsageError: the run recommends nothing, or its engine was not asked at the one concurrency
             that the options name.
     """
-    options, remarks = options or DecisionOptions(), list[str]()
+    # Acceptance is judged at a k, whatever rule may stop a round before.
+    options, remarks = replace(options or DecisionOptions(), stops=()), list[str]()
     if len(options.concurrency) > 1:
         raise UsageError(
             "a baseline is of one concurrency, and --concurrency names several",
@@ -261,7 +269,8 @@ def make_baseline(
 
 def _loads(run: Run, candidate: Candidate, k: int) -> set[int]:
     """The loads at which a candidate was decoded or asked for at one k."""
-    decoded = {row.concurrency for row in run.decodes if (row.candidate, row.k) == (candidate, k)}
+    wanted = candidate, DraftLength(k)
+    decoded = {row.concurrency for row in run.decodes if (row.candidate, row.length) == wanted}
     return decoded | {
         row.asked_concurrency for row in run.unanswered if (row.candidate, row.k) == (candidate, k)
     }
@@ -273,7 +282,7 @@ def _counted_by_engine(
     """Responses, the rounds that the server counted for each, and α of the tokens that it tried,
     None if it does not report positions.
     """
-    answered = runs_at(run, candidate, k, concurrency)
+    answered = runs_at(run, candidate, DraftLength(k), concurrency)
     if not answered:
         reasons = dict.fromkeys(str(row.error) for row in run.unanswered if row.k == k)
         raise UsageError(
@@ -388,7 +397,7 @@ def _with_texts_and_times(
     """
     # Tokens and seconds at k, then those without speculation, summed over repeats.
     sums: defaultdict[str, list[float]] = defaultdict(lambda: [0.0] * 4)
-    if measured := measurements(run, concurrency).get((candidate, k)):
+    if measured := measurements(run, concurrency).get(Configuration.of(candidate, k, concurrency)):
         for at, runs in ((0, measured.runs), (2, measured.baseline)):
             for decode in (each.row for each in runs):
                 sums[decode.request][at] += decode.output_tokens - 1
@@ -496,7 +505,8 @@ def _timed(
     speeds = {}
     for name, rows in decoded.items():
         alone = replace(run, decodes=tuple(rows))
-        measured = measurements(alone, concurrency).get((candidate, k))
+        configuration = Configuration.of(candidate, k, concurrency)
+        measured = measurements(alone, concurrency).get(configuration)
         if measured is not None and measured.speedup.value:
             speeds[name] = round(measured.speedup.value, 5)
     processes = tuple(

@@ -1,7 +1,7 @@
-"""Times decoding with a candidate at some k's, interleaved with the baseline.
+"""Times decoding with a candidate at some draft lengths, interleaved with the baseline.
 
-The baseline is the same code with k = 0. With one row the k's take turns by request, with several
-rows every `SECONDS_A_TURN`. Each shape runs once before anything is timed.
+The baseline is the same code with k = 0. With one row the lengths take turns by request, with
+several rows every `SECONDS_A_TURN`. Each shape runs once before anything is timed.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from draftbench.decoder.runner import DecodeTask, Response
 from draftbench.decoder.speculate import Batch, decode, decode_all
 from draftbench.measure.candidate import LoadedCandidate
 from draftbench.measure.trajectories import ScoredResponse, task_of
-from draftbench.records import NEAR_TIE_MARGIN, Decode, Key
+from draftbench.records import NEAR_TIE_MARGIN, Decode, DraftLength, Key
 
 # Tokens, besides k, that each shape decodes before it is timed.
 WARM_TOKENS = 12
@@ -28,26 +28,27 @@ FILLS = 3
 def decode_requests(
     loaded: LoadedCandidate,
     responses: Sequence[ScoredResponse],
-    ks: Sequence[int],
+    lengths: Sequence[DraftLength],
     concurrency: int,
     done: Collection[Key] = (),
 ) -> Iterator[list[Decode]]:
-    """Decode some requests without a draft and at each k.
+    """Decode some requests without a draft and at each draft length.
 
-    Yields the runs that must be kept together, since they are only useful if every k is there: with
-    one row the runs of one request, for each request that is not done; with several rows all runs.
+    Yields the runs that must be kept together, since they are only useful if every length is there:
+    with one row the runs of one request, for each request that is not done; with several rows all
+    runs.
     """
-    ks = (0, *ks)
+    lengths = (DraftLength(0), *lengths)
     if concurrency == 1:
-        yield from _one_by_one(loaded, responses, ks, done)
+        yield from _one_by_one(loaded, responses, lengths, done)
     elif any(response.key not in done for response in responses):
-        yield from _side_by_side(loaded, responses, ks, concurrency)
+        yield from _side_by_side(loaded, responses, lengths, concurrency)
 
 
 def _one_by_one(
     loaded: LoadedCandidate,
     responses: Sequence[ScoredResponse],
-    ks: Sequence[int],
+    lengths: Sequence[DraftLength],
     done: Collection[Key],
 ) -> Iterator[list[Decode]]:
     measurement, warm = loaded.measurement, False
@@ -56,13 +57,15 @@ def _one_by_one(
             continue
         task = task_of(response.prompt, response.trajectory.sample, measurement.text)
         if not warm:
-            _warm(loaded, [task], ks, rows=1)
+            _warm(loaded, [task], lengths, rows=1)
             warm = True
-        at, rows = turn % len(ks), []
-        for k in (*ks[at:], *ks[:at]):  # another k comes first with every request
+        at, rows = turn % len(lengths), []
+        # Another length comes first with every request.
+        for length in (*lengths[at:], *lengths[:at]):
             measurement.between(0)
-            output = decode(task, measurement.target, loaded.draft.drafter(), k, measurement.clock)
-            rows.append(_record(loaded, k, response, output, concurrency=1, repeat=0))
+            target, drafter, clock = measurement.target, loaded.draft.drafter(), measurement.clock
+            output = decode(task, target, drafter, length.k, clock, length.stop)
+            rows.append(_record(loaded, length, response, output, concurrency=1, repeat=0))
         yield rows
         measurement.between(1)
 
@@ -70,19 +73,20 @@ def _one_by_one(
 def _side_by_side(
     loaded: LoadedCandidate,
     responses: Sequence[ScoredResponse],
-    ks: Sequence[int],
+    lengths: Sequence[DraftLength],
     concurrency: int,
 ) -> Iterator[list[Decode]]:
     measurement, clock = loaded.measurement, loaded.measurement.clock
     repeats = range(repeats_of(len(responses), concurrency))
     runs = [(repeat, response) for repeat in repeats for response in responses]
     tasks = [task_of(r.prompt, r.trajectory.sample, measurement.text) for _, r in runs]
-    _warm(loaded, tasks[:concurrency], ks, concurrency)
+    _warm(loaded, tasks[:concurrency], lengths, concurrency)
     batches = [
-        Batch(tasks, measurement.target, loaded.draft.drafter(), k, clock, concurrency) for k in ks
+        Batch(tasks, measurement.target, loaded.draft.drafter(), k, clock, concurrency, stop)
+        for k, stop in lengths
     ]
-    # A unit of work is one response at one k.
-    left, told, every = list(batches), 0, len(ks) * len(runs)
+    # A unit of work is one response at one length.
+    left, told, every = list(batches), 0, len(lengths) * len(runs)
     while left:
         # The one with the most left to do, so that all end together.
         batch = min(left, key=lambda batch: batch.done_tokens)
@@ -99,8 +103,8 @@ def _side_by_side(
             measurement.between(finished - told)
             told = finished
     yield [
-        _record(loaded, k, response, output, concurrency, repeat)
-        for k, batch in zip(ks, batches, strict=True)
+        _record(loaded, length, response, output, concurrency, repeat)
+        for length, batch in zip(lengths, batches, strict=True)
         for (repeat, response), output in zip(runs, batch.responses, strict=True)
     ]
     measurement.between(every - told)
@@ -114,18 +118,19 @@ def repeats_of(requests: int, concurrency: int) -> int:
 
 
 def _warm(
-    loaded: LoadedCandidate, tasks: Sequence[DecodeTask], ks: Sequence[int], rows: int
+    loaded: LoadedCandidate, tasks: Sequence[DecodeTask], lengths: Sequence[DraftLength], rows: int
 ) -> None:
     """Run every shape once, untimed."""
-    for k in ks:
+    measurement = loaded.measurement
+    for k, stop in lengths:
         short = [replace(task, limit=min(task.limit, WARM_TOKENS + k)) for task in tasks]
-        measurement = loaded.measurement
-        decode_all(short, measurement.target, loaded.draft.drafter(), k, measurement.clock, rows)
+        drafter = loaded.draft.drafter()
+        decode_all(short, measurement.target, drafter, k, measurement.clock, rows, stop)
 
 
 def _record(
     loaded: LoadedCandidate,
-    k: int,
+    length: DraftLength,
     response: ScoredResponse,
     output: Response,
     concurrency: int,
@@ -139,8 +144,8 @@ def _record(
     return Decode(
         request=trajectory.request,
         sample=trajectory.sample,
-        candidate=loaded.candidate if k > 0 else None,
-        k=k,
+        candidate=loaded.candidate if length.k > 0 else None,
+        k=length.k,
         mode=measurement.mode,
         repeat=repeat,
         proposed=tuple(output.proposed),
@@ -160,4 +165,6 @@ def _record(
         concurrency=concurrency,
         process=measurement.process,
         active=() if concurrency == 1 else tuple(output.active),
+        stop=length.stop,
+        drafted=() if output.drafted == output.proposed else tuple(output.drafted),
     )

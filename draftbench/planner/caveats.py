@@ -399,6 +399,13 @@ def checks(answer: Recommendation) -> tuple[str, ...]:
             "Upper bound: even a perfect greedy draft reaches only α = "
             f"{answer.ceiling_alpha:.2f} here, because some requests sample."
         )
+    if (stopping := answer.stopping) and stopping.speedup_foresight:
+        found.append(
+            f"A rule that knew what will be accepted would reach {stopping.speedup_foresight:.2f}× "
+            f"with {stopping.fixed.candidate}; the best fixed k reaches "
+            f"{stopping.speedup_fixed:.2f}×, the best rule {stopping.speedup_rule:.2f}× "
+            f"({stopping.rule.length})."
+        )
     timed = "costs of" if answer.costs_from else "timed with"
     found.append(
         f"{answer.requests} request{'s' * (answer.requests > 1)}, {answer.output_tokens} output "

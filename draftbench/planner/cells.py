@@ -45,7 +45,7 @@ from draftbench.acceptance.rounds import Floats, Ints, counted_rounds
 from draftbench.planner.caveat_kinds import FEW_DECODED
 from draftbench.planner.passes import PASS_DRAWS, UNTIMED, Block, Spent, between
 from draftbench.planner.recommendation import Configuration
-from draftbench.records import Candidate, Decode, Key, Trajectory
+from draftbench.records import Candidate, Decode, DraftLength, Key, Trajectory
 from draftbench.remembered import remembered
 from draftbench.run_folder.run import Run
 
@@ -119,16 +119,16 @@ class Measurement:
         return counted_in([(each.response, each.row) for each in self.runs])
 
 
-def measurements(run: Run, concurrency: int = 1) -> dict[tuple[Candidate, int], Measurement]:
-    """Every candidate and k decoded at one concurrency, on requests that also have a baseline."""
-    groups: dict[tuple[str, int], dict[Key, list[TimedRun]]] = {}
+def measurements(run: Run, concurrency: int = 1) -> dict[Configuration, Measurement]:
+    """Every configuration decoded at one concurrency, on requests that also have a baseline."""
+    groups: dict[tuple[str, DraftLength], dict[Key, list[TimedRun]]] = {}
     for each in timed_runs(run):
         if each.row.concurrency == concurrency:
-            of_group = groups.setdefault((each.row.block, each.row.k), {})
+            of_group = groups.setdefault((each.row.block, each.row.length), {})
             of_group.setdefault(each.row.key, []).append(each)
     measured = {}
-    for (block, k), by_key in groups.items():
-        baseline = groups.get((block, 0), {})
+    for (block, (k, stop)), by_key in groups.items():
+        baseline = groups.get((block, DraftLength(0)), {})
         both = [key for key in by_key if key in baseline]
         candidate = next(iter(by_key.values()))[0].row.candidate
         if k == 0 or candidate is None or not both:
@@ -155,7 +155,8 @@ def measurements(run: Run, concurrency: int = 1) -> dict[tuple[Candidate, int], 
         speculative, plain = (
             tuple(each for key in both for each in runs[key]) for runs in (by_key, beside)
         )
-        measured[candidate, k] = Measurement(
+        configuration = Configuration.of(candidate, k, concurrency, stop)
+        measured[configuration] = Measurement(
             speedup, speculative, frozenset(both), end_to_end, plain
         )
     return measured
@@ -295,7 +296,8 @@ class Cell(NamedTuple):
     `process` were timed in turn. `place` is its place among all, in order of time.
     `step_per_round` is a target step over the passes of one of its rounds. `effective_requests` is
     as how many equally long requests its own count (Kish 1965). `log_slowdown` is log(actual /
-    predicted seconds) [1 + draws].
+    predicted seconds) [1 + draws]. `drafted` are the tokens that the draft itself drafts in a
+    round, on average.
     """
 
     configuration: Configuration
@@ -305,6 +307,7 @@ class Cell(NamedTuple):
     step_per_round: float
     effective_requests: float
     log_slowdown: Floats = np.zeros(0)
+    drafted: float = 0.0
 
 
 def cells_of(
@@ -321,7 +324,7 @@ def cells_of(
     in_turn = not of_engine or run.manifest.question.in_turn
     in_order = dict.fromkeys(row.process for row in (run.served if of_engine else run.decodes))
     places = {name: at for at, name in enumerate(in_order)}
-    groups: dict[tuple[str, int], dict[tuple[int, str], list[TimedRun]]]
+    groups: dict[tuple[str, int], dict[tuple[DraftLength, str], list[TimedRun]]]
     groups = defaultdict(lambda: defaultdict(list))
     for each in timed_runs(run):
         if (row := each.row).output_tokens < 2:
@@ -331,7 +334,7 @@ def cells_of(
         # repeat is a start.
         name = row.process if in_turn else f"{row.process} {row.repeat}"
         name = "running" if row.process in running else name
-        groups[row.block, row.concurrency][row.k, name].append(each)
+        groups[row.block, row.concurrency][row.length, name].append(each)
     columns, plain_known = Columns(drawn), set[tuple[int, str]]()
     found = list[tuple[Cell, int, int]]()  # with the columns of its seconds: spent, and predicted
     for candidate in candidates:
@@ -341,10 +344,11 @@ def cells_of(
                 continue
             block = between(blocks.get(candidate, {}), concurrency)
             by: Predictor = "passes" if block else "tokens"
-            drafted = [each for (k, _), runs in by_cell.items() if k for each in runs]
+            drafted = [each for (length, _), runs in by_cell.items() if length.k for each in runs]
             if of_engine and all(each.steady.verify_seconds for each in drafted):
                 block, by = ROUND, "rounds"
-            for (k, name), runs in sorted(_joined(by_cell, in_turn=in_turn).items()):
+            joined = _joined(by_cell, in_turn=in_turn)
+            for ((k, stop), name), runs in sorted(joined.items(), key=_in_order):
                 if k == 0 and not in_turn:
                     # All candidates share one baseline, which is copied into every block.
                     if (concurrency, name) in plain_known:
@@ -354,20 +358,22 @@ def cells_of(
                 weights = np.array([each.response.weight for each in runs])
                 spent = weights * [part.decode_seconds for part in parts]
                 predicted = weights * [part.output_tokens - 1.0 for part in parts]
-                factor, step = np.ones(PASS_DRAWS + 1), 1.0
+                factor, step, drafts = np.ones(PASS_DRAWS + 1), 1.0, 0.0
                 if block is not None:
                     contexts = np.array([context_of(each.response) for each in runs])
                     steps = np.array([float(len(part.verify_seconds)) for part in parts])
                     passes = plain = block.steps(steps, contexts)
                     if k:
                         rounds = counted_rounds(parts)
-                        if of_draft.knows(k) and (expected := of_draft.at(k)).reads is not None:
-                            # A stack's: shared between lookup and draft as replay expects.
+                        known = of_draft.knows(k, stop)
+                        if known and (expected := of_draft.at(k, stop)).reads is not None:
+                            # What the draft itself drafts and reads, as replay expects.
                             rows = [of_draft.row_of[each.row.key] for each in runs]
                             often = (rounds.target_passes / expected.target_passes[rows])[:, None]
                             by_draft = cast(Floats, expected.by_draft)[rows] * often
                             reads = expected.reads[rows] * often
                             rounds = replace(rounds, by_draft=by_draft, reads=reads)
+                        drafts = rounds.drafted_per_round
                         passes = block.rounds(rounds, contexts, concurrency, np.ones(len(parts)))
                     predicted, factor = seconds_and_factor(passes, weights)
                     step = float(plain.seconds.sum() / (predicted.sum() or 1.0))
@@ -377,12 +383,13 @@ def cells_of(
                 at = drawn.rows(each.row.request for each in runs)
                 by_request = drawn.column(at, spent)
                 cell = Cell(
-                    Configuration.of(candidate, k, concurrency),
+                    Configuration.of(candidate, k, concurrency, stop),
                     name,
                     round(fmean(places[each.row.process] for each in runs)),
                     by,
                     step,
                     equal_requests(by_request),
+                    drafted=drafts,
                 )
                 predicted_column = columns.add(drawn.column(at, predicted), factor)
                 found.append((cell, columns.add(by_request), predicted_column))
@@ -412,9 +419,14 @@ def cells_of(
     return cells
 
 
+def _in_order(cell: tuple[tuple[DraftLength, str], object]) -> tuple[int, str, str]:
+    ((k, stop), name), _ = cell
+    return k, str(stop or ""), name
+
+
 def _joined(
-    by_cell: Mapping[tuple[int, str], list[TimedRun]], *, in_turn: bool
-) -> dict[tuple[int, str], list[TimedRun]]:
+    by_cell: Mapping[tuple[DraftLength, str], list[TimedRun]], *, in_turn: bool
+) -> dict[tuple[DraftLength, str], list[TimedRun]]:
     """The cells with enough requests. Where those with and without a draft were timed in turn,
     processes with fewer count as one, next to their own baseline.
     """
@@ -425,12 +437,13 @@ def _joined(
     whole = {at: runs for at, runs in by_cell.items() if enough(runs)}
     if not in_turn:
         return whole
-    few = {name for (k, name), runs in by_cell.items() if not enough(runs)}
-    joined: dict[tuple[int, str], list[TimedRun]] = defaultdict(list)
-    for (k, name), runs in by_cell.items():
-        joined[k, "few" if name in few else name] += runs
+    few = {name for (_, name), runs in by_cell.items() if not enough(runs)}
+    joined: dict[tuple[DraftLength, str], list[TimedRun]] = defaultdict(list)
+    for (length, name), runs in by_cell.items():
+        joined[length, "few" if name in few else name] += runs
     found = {at: runs for at, runs in joined.items() if enough(runs)}
-    return {(k, name): runs for (k, name), runs in found.items() if (0, name) in found}
+    plain = {name for (length, name) in found if length.k == 0}
+    return {at: runs for at, runs in found.items() if at[1] in plain}
 
 
 def ks_of(run: Run) -> tuple[int, ...]:

@@ -190,13 +190,16 @@ def schedule(
     entries: list[ScheduleEntry] = []
     for concurrency in sorted({*_known_concurrencies(evaluator, candidate), *concurrencies}):
         answer = _answer_with(evaluator, candidate, concurrency)
-        k, shown = answer.k, concurrency in timed or concurrency in concurrencies
+        k, stop = answer.k, answer.choice.stop if answer.choice else None
+        shown = concurrency in timed or concurrency in concurrencies
         if k and entries and not shown:
             near = answer.as_good(answer.competing)
-            as_good = {each.k for each in near if each.candidate == candidate}
-            k = entries[-1].k if entries[-1].k in as_good else k
-        if shown or k != entries[-1].k:
-            entries.append(ScheduleEntry(concurrency=concurrency, k=k, timed=concurrency in timed))
+            as_good = {(each.k, each.stop) for each in near if each.candidate == candidate}
+            before = entries[-1].k, entries[-1].stop
+            k, stop = before if before in as_good else (k, stop)
+        if shown or (k, stop) != (entries[-1].k, entries[-1].stop):
+            timed_here = concurrency in timed
+            entries.append(ScheduleEntry(concurrency=concurrency, k=k, timed=timed_here, stop=stop))
     return tuple(entries)
 
 

@@ -17,6 +17,7 @@ import numpy as np
 
 from draftbench.acceptance.intervals import MIN_REQUESTS, Estimate, quantiles
 from draftbench.acceptance.rounds import Floats
+from draftbench.drafts.stopping import STOP_RULES
 from draftbench.planner.caveat_kinds import OVER_TOKENS
 from draftbench.planner.recommendation import Configuration, Decision
 from draftbench.planner.table import Table
@@ -27,6 +28,8 @@ TIMING_NOISE = 0.02
 # A smaller draft or k leads if it is expected to lose at most this much more of the best speed: on
 # few requests a larger k is often just lucky.
 HARDLY_MORE_LOSS = TIMING_NOISE / 2
+# Of equally good rules the simplest leads.
+_COMPLEXITY = {kind: place for place, kind in enumerate((None, *STOP_RULES))}
 
 
 @dataclass(frozen=True, eq=False)
@@ -110,15 +113,18 @@ class DecisionAt:
         return [each for each in near if self._pays(each)] if self._pays(best) else near
 
     def best_of(self, some: Sequence[Configuration]) -> Configuration | None:
-        """Of those as good as the best: the draft of least memory, then its smallest k."""
+        """Of those as good as the best: the draft of least memory, then the simplest rule, a fixed
+        k if there is one, then the smallest k.
+        """
         near, table = self.as_good(some), self.table
         least: dict[Candidate, float] = {}
         for each in near:
             least[each.candidate] = min(self.loss(each), least.get(each.candidate, 1.0))
 
-        def size(each: Configuration) -> tuple[float, float, int]:
+        def size(each: Configuration) -> tuple[float, float, int, int]:
             memory = table.memory[table.column[each]]
-            return math.inf if memory is None else memory, least[each.candidate], each.k
+            smallest = math.inf if memory is None else memory, least[each.candidate]
+            return *smallest, _COMPLEXITY[each.stop.kind if each.stop else None], each.k
 
         return min(near, key=size, default=None)
 

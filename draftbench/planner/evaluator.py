@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import chain
 from typing import Literal
 
@@ -12,7 +12,9 @@ import numpy as np
 from draftbench.acceptance.candidate_rounds import candidate_rounds
 from draftbench.acceptance.intervals import MIN_REQUESTS, RESAMPLES, Estimate, generator_of
 from draftbench.acceptance.rounds import Floats
+from draftbench.drafts.stopping import LEAST, STOP_RULES
 from draftbench.planner.cells import (
+    ROUND,
     Cell,
     DrawnRequests,
     Measurement,
@@ -31,8 +33,9 @@ from draftbench.planner.passes import PASS_DRAWS, Block, between
 from draftbench.planner.recommendation import Configuration
 from draftbench.planner.seconds import PredictedSeconds, predicted_seconds
 from draftbench.planner.shrinkage import shrinkage
+from draftbench.planner.stop_choice import by_passes, chosen_rules
 from draftbench.planner.table import Table, estimate_of
-from draftbench.records import Candidate, Key
+from draftbench.records import SELF, Candidate, DraftLength, Key, StopRule
 from draftbench.remembered import remembered
 from draftbench.run_folder.run import Run
 
@@ -63,6 +66,10 @@ class Evaluator:
         )
         self.by: Kind = "end_to_end" if with_prefills else "expected"
         self.ks = ks_of(run)
+        # The kinds of rules that may be chosen: those that what ran the target follows.
+        runner = run.manifest.question.engine
+        followed = (kind for kind, rule in STOP_RULES.items() if runner in (None, rule.engine))
+        self.stops = tuple(followed) if options.stops is None else options.stops
         timed, blocks, engine = self.source.run, self.source.blocks, self.on_engine
         # With the costs of another run, its requests are resampled too.
         runs = filter(None, (run, timed))
@@ -75,10 +82,10 @@ class Evaluator:
         if engine:
             design = EngineDesign(cells, self.ks, in_turn=in_turn)
         known = [
-            Configuration.of(candidate, k, concurrency)
+            Configuration.of(candidate, length.k, concurrency, length.stop)
             for candidate in run.candidates
             for concurrency in every
-            for k in self.ks
+            for length in (*map(DraftLength, self.ks), *self._one_of_each_kind(candidate))
             if not engine or concurrency in self.source.concurrencies(candidate)
         ]
         self.effects = Effects(cells, design, known)
@@ -137,7 +144,7 @@ class Evaluator:
             configuration=configuration,
             rounds=candidate_rounds(self.run, candidate),
             block=self._block(candidate, concurrency),
-            measured=self.measured(concurrency).get((candidate, configuration.k)),
+            measured=self.measured(concurrency).get(configuration),
             decoded=self._decoded(candidate),
             cells=cells,
             note=self.source.note(candidate, concurrency),
@@ -201,9 +208,42 @@ class Evaluator:
         return np.stack(found, axis=1)
 
     @remembered
-    def measured(self, concurrency: int) -> dict[tuple[Candidate, int], Measurement]:
+    def measured(self, concurrency: int) -> dict[Configuration, Measurement]:
         """The run's measured speed-ups; none with costs from elsewhere."""
         return {} if self.foreign else measurements(self.run, concurrency)
+
+    def _one_of_each_kind(self, candidate: Candidate) -> Iterator[DraftLength]:
+        """A rule of each kind that the candidate may stop by; none for the control."""
+        if candidate.draft != SELF and candidate_rounds(self.run, candidate).knows_confidences:
+            for kind in self.stops:
+                yield DraftLength(self.ks[-1], StopRule(kind=kind, threshold=LEAST))
+
+    @remembered
+    def _judged(self, candidate: Candidate, concurrency: int) -> dict[Configuration, Floats]:
+        """A candidate's best rule of each kind, with the seconds of every response by the rule that
+        other requests chose.
+        """
+        rounds, block = candidate_rounds(self.run, candidate), self._block(candidate, concurrency)
+        kinds = [stop.kind for _, stop in self._one_of_each_kind(candidate) if stop]
+        design, of_a_round, found = self.effects.design, None, dict[Configuration, Floats]()
+        if isinstance(design, EngineDesign):
+            of_a_round = design.seconds(candidate, concurrency)
+        if not kinds or (block is None and of_a_round is None):
+            return {}
+
+        def cost(proposed: Floats, drafted: Floats) -> Floats:
+            if block is not None:
+                return by_passes(block, rounds.context, concurrency, proposed, drafted)
+            assert of_a_round is not None
+            seconds: Floats = drafted @ of_a_round[: drafted.shape[1]]
+            return seconds
+
+        for rule in chosen_rules(rounds, cost, kinds):
+            own = Configuration.of(candidate, rule.k, concurrency, rule.stop)
+            found[own] = rule.seconds(rounds, block or ROUND, concurrency, of_a_round)
+            if isinstance(design, EngineDesign):
+                design.drafted.setdefault(own, rounds.at(*own.length).drafted_per_round)
+        return found
 
     @remembered
     def _block(self, candidate: Candidate, concurrency: int) -> Block | None:
@@ -226,23 +266,25 @@ class Evaluator:
     def _predict(self, loads: Sequence[int]) -> None:
         """Predict the seconds at these loads."""
         alone, blocks = self.effects.design.alone, dict[tuple[Candidate, int], Block | None]()
-        decoded, at_load = dict[Configuration, Sequence[TimedRun]](), list[list[Configuration]]()
+        decoded, judged = dict[Configuration, Sequence[TimedRun]](), dict[Configuration, Floats]()
+        at_load = list[list[Configuration]]()
         for concurrency in loads:
             measured, by_tokens = self.measured(concurrency), set[Candidate]()
-            at_load.append(
-                [
-                    Configuration.of(candidate, k, concurrency)
-                    for candidate in self.run.candidates
-                    for k in self.ks
-                    if candidate_rounds(self.run, candidate).reaches(k)
-                    or (candidate, k) in measured
-                ]
-            )
-            for (of, k), measurement in measured.items():
-                configuration = Configuration.of(of, k, concurrency)
+            here = list[Configuration]()
+            for candidate in self.run.candidates:
+                rounds = candidate_rounds(self.run, candidate)
+                fixed = (Configuration.of(candidate, k, concurrency) for k in self.ks)
+                here += [each for each in fixed if rounds.reaches(each.k) or each in measured]
+                of_rules = self._judged(candidate, concurrency)
+                decoded_too = (each for each in measured if each.candidate == candidate)
+                rules = (each for each in decoded_too if each.stop and each.stop.kind in self.stops)
+                here += dict.fromkeys((*of_rules, *rules))
+                judged |= of_rules
+            at_load.append(here)
+            for configuration, measurement in measured.items():
                 if configuration in self.cells and configuration in alone:
                     decoded[configuration] = measurement.runs
-                    by_tokens.add(of)
+                    by_tokens.add(configuration.candidate)
             for candidate in self.run.candidates:
                 block = self._block(candidate, concurrency)
                 served = concurrency in self.source.served.get(candidate, ())
@@ -250,7 +292,7 @@ class Evaluator:
                     blocks[candidate, concurrency] = block
         every = list(chain(*at_load))
         found = predicted_seconds(
-            self.run, every, blocks, decoded, self.drawn, foreign=self.foreign
+            self.run, every, blocks, decoded, judged, self.drawn, foreign=self.foreign
         )
         end = 0
         for concurrency, configurations in zip(loads, at_load, strict=True):

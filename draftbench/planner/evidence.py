@@ -69,18 +69,18 @@ class Evidence:
         """The seconds of each response without the draft and with it, as passes predict them; None
         where rounds or costs are unknown.
         """
-        k, concurrency = self.configuration.k, self.configuration.concurrency
-        if not (self.timed and self.rounds.knows(k)):
+        length, concurrency = self.configuration.length, self.configuration.concurrency
+        if not (self.timed and self.rounds.knows(*length)):
             return None
         at = self.rounds, self.block or ROUND, concurrency
-        return in_seconds(*at, None)[0], in_seconds(*at, k)[0]
+        return in_seconds(*at, None)[0], in_seconds(*at, *length)[0]
 
     @property
     def by_drawn_passes(self) -> Floats:
         """The log speed-up that resampled passes predict [draws]."""
         assert self.block is not None
         at = self.rounds, self.block, self.configuration.concurrency
-        return np.log(in_seconds(*at, None)[1] / in_seconds(*at, self.configuration.k)[1])[1:]
+        return np.log(in_seconds(*at, None)[1] / in_seconds(*at, *self.configuration.length)[1])[1:]
 
     @property
     def prediction_error(self) -> float | None:
@@ -106,7 +106,7 @@ class Evidence:
         """
         if self.measured is None or not self.rounds.replays:
             return None
-        (_, decoded), replayed = self.measured.counted, self.rounds.at(self.configuration.k)
+        (_, decoded), replayed = self.measured.counted, self.rounds.at(*self.configuration.length)
         rows, passes = self.measured_rows, decoded.target_passes.sum()
         expected = replayed.target_passes[rows].sum()
         if not (passes > 0 and expected > 0):

@@ -19,6 +19,7 @@ from draftbench.flags import LARGEST_CONCURRENCY, in_decision, numbers, size_of
 if TYPE_CHECKING:
     from draftbench.planner.cost_sources import CostSource
     from draftbench.planner.recommendation import Objective, Slo
+    from draftbench.records import StopKind
 
 RANKS_BY: dict[Objective, str] = {
     "speedup": "tokens per second after the first token, with speculation over without",
@@ -96,6 +97,8 @@ class DecisionOptions:
         parse=_slo,
     )
     costs: CostSource | None = None  # where costs come from instead of this run, by --costs
+    # Kinds of rules to stop by that may be chosen; None: those that the run's runner follows.
+    stops: tuple[StopKind, ...] | None = None
 
     def __post_init__(self) -> None:
         if self.objective == "cost" and self.price_per_hour is None:

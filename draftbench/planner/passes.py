@@ -287,11 +287,17 @@ class Block:
             first, later = every[:, None] * some[0], every * some[1:].sum()
         if self.proposal is not None:
             spent.add(self.proposal, 1, every)
-        if first_pass := self.catch_up or self.draft:
+        first_pass, later_pass = self.draft_passes
+        if first_pass is not None:
             spent.add(first_pass, read, first)
-        if self.draft is not None:
-            spent.add(self.draft, 1, later)
+        if later_pass is not None:
+            spent.add(later_pass, 1, later)
         return spent
+
+    @property
+    def draft_passes(self) -> tuple[Passes | None, Passes | None]:
+        """The draft's first pass in a round, and its later ones."""
+        return self.catch_up or self.draft, self.draft
 
     def prefills(self, prompts: Floats) -> Floats | None:
         """Seconds of prefill without speculation, and with it, where both models read the prompt

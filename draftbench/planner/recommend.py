@@ -42,8 +42,10 @@ from draftbench.planner.recommendation import (
     Evaluation,
     PredictionError,
     Recommendation,
+    Stopping,
 )
 from draftbench.planner.settle import larger_sweep, next_sweep, settled_by
+from draftbench.planner.stop_choice import foresight
 from draftbench.records import SELF, Candidate, DraftingMode
 from draftbench.run_folder.run import Run
 
@@ -140,6 +142,7 @@ def recommend(run: Run, options: DecisionOptions | None = None) -> Recommendatio
         headroom=(better := headroom(evaluator, decided, evaluated, ceiling)),
         better_draft=better_draft(headline.choice, run.candidates, better, requests),
         best_of_each=best_of_each(evaluated, headline.leader, evaluator.by),
+        stopping=stopping(evaluator, decided),
         runner_up_faster=decided.chance(decided.runner_up, leader)
         if leader and decided.runner_up and decided.deciding
         else None,
@@ -162,13 +165,13 @@ def evaluations(evaluator: Evaluator, decided: DecisionAt) -> tuple[Evaluation, 
             led = decided.leader is not None and decided.leader.candidate == candidate
             bests.add(decided.leader if led else decided.alone(candidate).best_of_draft)
         # A serving engine's answers, whether there is a baseline or not.
-        answers = runs_at(run, candidate, each.k, concurrency) if run.served else []
+        answers = runs_at(run, candidate, each.length, concurrency) if run.served else []
         answered[each] = len({row.request for _, row in answers})
         counted = counted_in(answers) if answers else None
         counted = measured.counted if measured else counted
         # A draft that cannot be replayed has the engine's τ at k's that were started, and at
         # others the τ that follows from the positions that the engine counted.
-        computed = rounds.trajectories, rounds.at(each.k)
+        computed = rounds.trajectories, rounds.at(*each.length)
         replayed = computed if rounds.replays else counted or computed
         samples[each] = {
             "alpha": rates[candidate],
@@ -203,6 +206,7 @@ def evaluations(evaluator: Evaluator, decided: DecisionAt) -> tuple[Evaluation, 
                 draft=each.draft,
                 quant=each.quant,
                 k=each.k,
+                stop=each.stop,
                 draft_cost_ratio=block.draft_cost_ratio(rounds.context) if block else None,
                 verify_ratio=block.verify_ratio(each.k + 1, rounds.context) if block else None,
                 speedup_predicted=predicted[0],
@@ -235,6 +239,29 @@ def evaluations(evaluator: Evaluator, decided: DecisionAt) -> tuple[Evaluation, 
             )
         )
     return tuple(found)
+
+
+def stopping(evaluator: Evaluator, decided: DecisionAt) -> Stopping | None:
+    """What the best rule brings the leader's draft; None if no rule can be followed."""
+    if decided.leader is None:
+        return None
+    table, own = decided.table, decided.alone(decided.leader.candidate)
+    fixed, rule = (
+        own.best_of([each for each in own.competing if (each.stop is None) == without])
+        for without in (True, False)
+    )
+    if fixed is None or rule is None:
+        return None
+    speed, evidence, most = table.value(fixed) or 0.0, evaluator.evidence(fixed), None
+    if evidence.block is not None:
+        most = speed * foresight(evidence.rounds, evidence.block, fixed.k)
+    return Stopping(
+        fixed=fixed,
+        rule=rule,
+        speedup_fixed=speed,
+        speedup_rule=table.value(rule) or 0.0,
+        speedup_foresight=most,
+    )
 
 
 def best_of_each(
@@ -322,7 +349,7 @@ def why_not(evaluator: Evaluator, evidence: Evidence, decided: DecisionAt) -> st
     if abs(lost - of_leader) <= HARDLY_MORE_LOSS:
         same = f"{speed:.2f}" == f"{best:.2f}"
         both = f"{speed:.2f}×" if same else f"{speed:.2f}× against {best:.2f}×"
-        name = f"k = {leader.k}" if own.candidate == leader.candidate else str(leader)
+        name = str(leader.length) if own.candidate == leader.candidate else str(leader)
         memory, its_memory = (table.memory[table.column[each]] for each in (own, leader))
         if memory == its_memory:
             why = "drafts fewer tokens" if leader.k < own.k else "is the faster one"
@@ -362,7 +389,12 @@ def prediction_errors(evaluator: Evaluator) -> PredictionError | None:
         passes_only_worst=max(passes_only, default=None),
         by_configuration=tuple(
             CheckedPrediction(
-                draft=own.draft, quant=own.quant, k=own.k, concurrency=own.concurrency, error=error
+                draft=own.draft,
+                quant=own.quant,
+                k=own.k,
+                concurrency=own.concurrency,
+                stop=own.stop,
+                error=error,
             )
             for own, error in ((each.configuration, error) for each, error in decoded)
         ),

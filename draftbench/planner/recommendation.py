@@ -11,7 +11,7 @@ from typing import Literal
 
 from draftbench.acceptance.intervals import Estimate
 from draftbench.planner.caveat_kinds import FEW_DECODED, CaveatKind
-from draftbench.records import Candidate, DraftingMode, Failure, Record, StopRule
+from draftbench.records import Candidate, DraftingMode, DraftLength, Failure, Record, StopRule
 
 Decision = Literal["speculate", "do_not_speculate", "inconclusive"]
 Objective = Literal["speedup", "latency", "throughput", "cost"]
@@ -63,9 +63,9 @@ class Configuration(Record, frozen=True):
         return Configuration(self.draft, self.quant, self.k, self.concurrency, self.stop)
 
     @property
-    def length(self) -> str:
-        """How many tokens a round drafts, in words."""
-        return f"k = {self.k}" if self.stop is None else f"k ≤ {self.k}, {self.stop}"
+    def length(self) -> DraftLength:
+        """How many tokens a round drafts."""
+        return DraftLength(self.k, self.stop)
 
     def __str__(self) -> str:
         return f"{self.candidate} at {self.length}"
@@ -241,6 +241,7 @@ class ScheduleEntry(Record, frozen=True):
     concurrency: int
     k: int | None
     timed: bool = True  # whether passes were timed there, not interpolated or unknown
+    stop: StopRule | None = None  # the rule that may end a round before
 
 
 class Audit(Record, frozen=True):
@@ -356,6 +357,16 @@ class LargerSweep(Record, frozen=True):
         return self.chance >= SETTLES
 
 
+class Stopping(Record, frozen=True):
+    """What ending a round where the draft is unsure brings the leader's draft, beside a fixed k."""
+
+    fixed: Configuration  # its best without a rule
+    rule: Configuration  # its best with one
+    speedup_fixed: float  # S of the best without a rule
+    speedup_rule: float  # S of the best with one
+    speedup_foresight: float | None  # S if every round drafted just what will be accepted
+
+
 class NextSweep(Record, frozen=True):
     """The sweep to run next, or the next one worth trying."""
 
@@ -426,6 +437,7 @@ class Recommendation(Record, frozen=True):
     best_of_each: tuple[Configuration, ...] = ()  # each candidate at its best k, the leader first
     better_draft: BetterDraft | None = None  # None: training could not change the answer
     next_sweep: NextSweep | None = None  # None: no sweep would settle more
+    stopping: Stopping | None = None  # None: no rule could be followed
 
     @property
     def provisional(self) -> str:

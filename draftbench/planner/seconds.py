@@ -20,7 +20,7 @@ from draftbench.acceptance.rounds import Floats, Ints
 from draftbench.planner.cells import ROUND, Columns, DrawnRequests, TimedRun, seconds_and_factor
 from draftbench.planner.passes import Block
 from draftbench.planner.recommendation import Configuration
-from draftbench.records import Candidate, Decode
+from draftbench.records import Candidate, Decode, StopRule
 from draftbench.remembered import remembered
 from draftbench.run_folder.run import Run
 
@@ -68,6 +68,7 @@ def predicted_seconds(
     configurations: Sequence[Configuration],
     blocks: Mapping[tuple[Candidate, int], Block | None],
     decoded: Mapping[Configuration, Sequence[TimedRun]],
+    judged: Mapping[Configuration, Floats],
     drawn: DrawnRequests,
     *,
     foreign: bool,
@@ -78,6 +79,8 @@ def predicted_seconds(
         blocks: the passes of each candidate at each load; None on a serving engine, whose rounds
             count as 1.
         decoded: the decoding runs of configurations of which neither passes nor rounds are known.
+        judged: of rules that were chosen, the seconds of every response by the rule that other
+            requests chose.
         foreign: whether costs are from elsewhere, so that this run's prefills say nothing.
     """
     columns, known = Columns(drawn), dict[Configuration, tuple[float, ...]]()
@@ -85,10 +88,10 @@ def predicted_seconds(
     # The columns of its seconds without a draft and with it, and of both prefills; tokens, target
     # passes, responses, equal requests and requests.
     unknown = (*(nowhere,) * 4, *(math.nan,) * 3, 0.0, 0.0)
-    ks = defaultdict[tuple[Candidate, int], list[int]](list)
+    at_load = defaultdict[tuple[Candidate, int], list[Configuration]](list)
     for each in configurations:
         if each not in decoded:
-            ks[each.candidate, each.concurrency].append(each.k)
+            at_load[each.candidate, each.concurrency].append(each)
     for at, block in blocks.items():
         candidate, concurrency = at
         rounds, passes = candidate_rounds(run, candidate), block or ROUND
@@ -96,8 +99,8 @@ def predicted_seconds(
         rows = drawn.rows(t.request for t in rounds.trajectories)
         requests = len(set(rows.tolist()))
         longest = math.inf if block is None or block.longest is None else block.longest - 1
-        known_ks = [k for k in ks[at] if k <= longest and rounds.knows(k)]
-        if not known_ks:
+        some = [c for c in at_load[at] if c.k <= longest and rounds.knows(c.k, c.stop)]
+        if not some:
             continue
         answered: Mapping[int, int] = {}
         if block and (prefills := block.prefills(rounds.prompts)) is not None:
@@ -110,15 +113,17 @@ def predicted_seconds(
             answered = {k: columns.add(column) for k, column in of_answers.items()}
         seconds, factor = in_seconds(rounds, passes, concurrency, None)
         plain = columns.add(drawn.column(rows, weights * seconds), factor)
-        for k in known_ks:
-            seconds, factor = in_seconds(rounds, passes, concurrency, k)
-            column, at_k = drawn.column(rows, weights * seconds), rounds.at(k)
+        for each in some:
+            k, stop = each.k, each.stop
+            seconds, factor = in_seconds(rounds, passes, concurrency, k, stop)
+            seconds = judged.get(each, seconds)
+            column, at_k = drawn.column(rows, weights * seconds), rounds.at(k, stop)
             nearest = min(filter(None, answered), key=lambda n: (abs(n - k), n), default=0)
             prefill, both = answered.get(0, nowhere), answered.get(nearest, nowhere)
             sides = plain, columns.add(column, factor), prefill, both
             tokens, passed = float(weights @ at_k.tokens), float(weights @ at_k.target_passes)
             sizes = float(weights.sum()), equal_requests(column), requests
-            known[Configuration.of(candidate, k, concurrency)] = (*sides, tokens, passed, *sizes)
+            known[each] = (*sides, tokens, passed, *sizes)
     for configuration, runs in decoded.items():
         rows = drawn.rows(each.row.request for each in runs)
         spent = np.array([each.response.weight * each.steady.decode_seconds for each in runs])
@@ -146,16 +151,20 @@ def predicted_seconds(
 
 
 def _tokens_per_round(run: Run, configuration: Configuration) -> float:
-    rounds, k = candidate_rounds(run, configuration.candidate), configuration.k
-    if not rounds.knows(k):
+    rounds, length = candidate_rounds(run, configuration.candidate), configuration.length
+    if not rounds.knows(*length):
         return math.nan
-    passes = float(rounds.weights @ rounds.at(k).target_passes)
-    return float(rounds.weights @ rounds.at(k).tokens) / passes if passes else math.nan
+    passes = float(rounds.weights @ rounds.at(*length).target_passes)
+    return float(rounds.weights @ rounds.at(*length).tokens) / passes if passes else math.nan
 
 
 @remembered
 def in_seconds(
-    rounds: CandidateRounds, block: Block, concurrency: int, k: int | None
+    rounds: CandidateRounds,
+    block: Block,
+    concurrency: int,
+    k: int | None,
+    stop: StopRule | None = None,
 ) -> tuple[Floats, Floats]:
     """The seconds that passes predict for every response at a k (None: without a draft), and the
     factor by which drawn passes change their sum [1 + draws].
@@ -163,7 +172,8 @@ def in_seconds(
     contexts, weights = rounds.contexts, rounds.weights
     if k is None:
         return seconds_and_factor(block.steps(rounds.tokens, contexts), weights)
-    return seconds_and_factor(block.rounds(rounds.at(k), contexts, concurrency, weights), weights)
+    spent = block.rounds(rounds.at(k, stop), contexts, concurrency, weights)
+    return seconds_and_factor(spent, weights)
 
 
 def _answered_prefills(

@@ -13,6 +13,7 @@ from pathlib import Path
 import msgspec
 
 from draftbench.acceptance.intervals import MIN_REQUESTS, Estimate
+from draftbench.drafts.stopping import STOP_RULES
 from draftbench.memory import format_size
 from draftbench.planner.decide import TIMING_NOISE
 from draftbench.planner.options import RANKS_BY
@@ -27,7 +28,7 @@ from draftbench.planner.recommendation import (
     Reach,
     Recommendation,
 )
-from draftbench.records import SELF
+from draftbench.records import SELF, DraftLength
 from draftbench.report.text import (
     SHELL_WORD,
     Section,
@@ -92,7 +93,7 @@ def headline(answer: Recommendation) -> str:
 
 def named(configuration: Configuration) -> str:
     """`draft:quant, k = 5`, with long names shortened."""
-    return f"{shortened(str(configuration.candidate), LONGEST_NAME)}, k = {configuration.k}"
+    return f"{shortened(str(configuration.candidate), LONGEST_NAME)}, {configuration.length}"
 
 
 def reasons(answer: Recommendation) -> list[str]:
@@ -347,7 +348,7 @@ def _best_of_each(
     for each in evaluations:
         arrow = "→" if each.configuration == answer.choice else ""
         name, any_k = shortened(str(each.candidate), longest), each.k_is_a_placeholder
-        k = "–" if any_k else str(each.k)
+        k = "–" if any_k else each.length.short
         shown = [None if any_k and head != "α" else of(each) for head, of in figures.items()]
         memory = None
         if each.memory_bytes is not None and "memory" not in without:
@@ -385,7 +386,7 @@ def every_section(answer: Recommendation) -> list[Section]:
         if (parts := each.interval_from) is not None:
             errors = (parts.requests, parts.cells, parts.undecoded)
             shown = [f"±{math.expm1(half):.0%}" if half else None for half in errors]
-            halves.append([str(each.candidate), str(each.k), *shown])
+            halves.append([str(each.candidate), each.length.short, *shown])
     names = ("draft", "k", "requests", "timing noise", "extrapolation")
     of_intervals = (
         "Half-width of the 95% interval from this cause alone. Timing noise: scatter from one run "
@@ -562,19 +563,27 @@ def schedule(answer: Recommendation) -> str | None:
     """
     if len(answer.schedule) < 2 or answer.leader is None:
         return None
-    firsts = [next(entries) for _, entries in groupby(answer.schedule, key=lambda entry: entry.k)]
+    by_length = groupby(answer.schedule, key=lambda entry: (entry.k, entry.stop))
+    firsts = [next(entries) for _, entries in by_length]
     if len(firsts) < 2:
         return None
     name = shortened(str(answer.leader.candidate), LONGEST_NAME)
-    ks = ["inconclusive" if at.k is None else str(at.k or "no speculation") for at in firsts]
+    ks = [
+        "inconclusive"
+        if at.k is None
+        else DraftLength(at.k, at.stop).short
+        if at.k
+        else "no speculation"
+        for at in firsts
+    ]
     ranges = [
         f"at {'–'.join(map(str, dict.fromkeys((at.concurrency, after.concurrency - 1))))}"
         for at, after in pairwise(firsts)
     ]
     ranges.append(f"from {firsts[-1].concurrency}")
     others = [
-        f"at {at.concurrency}, {shortened(str(at.choice.candidate), LONGEST_NAME)} with k = "
-        f"{at.choice.k} is faster"
+        f"at {at.concurrency}, {shortened(str(at.choice.candidate), LONGEST_NAME)} with "
+        f"{at.choice.length} is faster"
         for at in answer.by_concurrency
         if at.choice and at.choice.candidate != answer.leader.candidate
     ]
@@ -611,10 +620,24 @@ def crossover(answer: Recommendation) -> str:
     return f"{draft} pays off up to about {limit} concurrent requests ({how}){gaps}."
 
 
+def stopping(answer: Recommendation) -> str | None:
+    """The rule by which the choice stops a round and what a fixed k brings, or that no rule brings
+    more; None if no rule could be followed.
+    """
+    if (found := answer.stopping) is None or answer.leader is None:
+        return None
+    fixed = f"{found.fixed.length}, {found.speedup_fixed:.2f}×"
+    if (stop := answer.leader.stop) is None:
+        best = f"{found.rule.length}: {found.speedup_rule:.2f}×"
+        return f"A fixed k is as good as stopping where the draft is unsure (best: {best})."
+    words = STOP_RULES[stop.kind].words.format(f"{stop.threshold:g}")
+    return f"Rule: {words}. The best fixed k: {fixed}."
+
+
 def losers(answer: Recommendation) -> list[str]:
     """Why each other candidate was not chosen."""
     return [
-        f"{each.candidate}{'' if each.k_is_a_placeholder else f', k = {each.k}'}: {each.reason}"
+        f"{each.candidate}{'' if each.k_is_a_placeholder else f', {each.length}'}: {each.reason}"
         for each in answer.by_candidate
         if each.reason
     ]

@@ -12,7 +12,7 @@ from draftbench.acceptance.breakdown import extremes
 from draftbench.acceptance.intervals import MIN_REQUESTS, Estimate
 from draftbench.acceptance.summary import groups_at
 from draftbench.errors import UsageError
-from draftbench.planner.recommendation import Recommendation
+from draftbench.planner.recommendation import Configuration, Recommendation
 from draftbench.records import SELF
 from draftbench.report.answer import WAITS, candidates, latency, loads
 from draftbench.report.plot import (
@@ -95,7 +95,7 @@ def charts_of(run: Run, answer: Recommendation) -> Iterator[Chart]:
     drawn: list[Bar] = []
     for row, each in enumerate(answer.by_candidate):
         if speed := answer.ranked_by(each):
-            name = f"{short(str(each.candidate))}, k = {each.k}"
+            name = f"{short(str(each.candidate))}, {_of_k(each)}"
             drawn.append(Bar(name, speed, row % SERIES, hollow=each.speedup_measured is None))
     if drawn:
         yield Chart(
@@ -123,7 +123,7 @@ def charts_of(run: Run, answer: Recommendation) -> Iterator[Chart]:
         for at, speed in known:
             plot.point(at.concurrency, speed, 0, hollow=at.speedup_measured is None)
             if at.leader is not None:
-                plot.words((at.concurrency, speed.high), f"k = {at.leader.k}", above=9)
+                plot.words((at.concurrency, speed.high), _of_k(at.leader), above=9)
         predicted = any(at.speedup_measured is None for at, _ in known)
         yield Chart(
             "speedup-by-concurrency",
@@ -203,7 +203,8 @@ def charts_of(run: Run, answer: Recommendation) -> Iterator[Chart]:
             error = 100 * e.error
             plot.bar(Estimate(error, error, error), row_of[str(e.candidate)], 0)
         rows = [
-            [str(e.candidate), str(e.k), str(e.concurrency), f"{e.error:+.1%}"] for e in checked
+            [str(e.candidate), e.length.short, str(e.concurrency), f"{e.error:+.1%}"]
+            for e in checked
         ]
         yield Chart(
             "prediction-errors",
@@ -213,6 +214,11 @@ def charts_of(run: Run, answer: Recommendation) -> Iterator[Chart]:
             plot,
             Section("", ("candidate", "k", "concurrency", "off by"), rows),
         )
+
+
+def _of_k(configuration: Configuration) -> str:
+    short = configuration.length.short
+    return f"k = {short}" if configuration.stop is None else f"k {short}"
 
 
 def _by_k(answer: Recommendation, over: str) -> Iterator[Chart]:
@@ -225,7 +231,7 @@ def _by_k(answer: Recommendation, over: str) -> Iterator[Chart]:
     for e in evaluations:
         error = None if e.prediction_error is None else f"{e.prediction_error:+.1%}"
         figures = (e.tokens_per_round, e.speedup_predicted, e.speedup_measured, error)
-        rows.append([str(e.candidate), str(e.k), *figures, e.speedup_expected])
+        rows.append([str(e.candidate), e.length.short, *figures, e.speedup_expected])
     head = ("candidate", "k", "tokens per round", "predicted ×", "measured ×", "error on decoded")
     table = Section("", (*head, "expected ×"), rows)
     colours = {e.candidate: at % SERIES for at, e in enumerate(answer.by_candidate)}
@@ -246,7 +252,8 @@ def _by_k(answer: Recommendation, over: str) -> Iterator[Chart]:
         ("Tokens per round by k", "tokens per round", "tokens_per_round", [], of_tokens),
         ("Speed-up by k", _SPEED_UP, "speedup_predicted", measured + best, of_speed),
     ):
-        lines = [(e, figure) for e in evaluations if (figure := getattr(e, field))]
+        fixed = (e for e in evaluations if e.stop is None)
+        lines = [(e, figure) for e in fixed if (figure := getattr(e, field))]
         if not lines:
             continue
         lines = [line for line in lines if line[0].candidate in drawn]

@@ -28,9 +28,11 @@ from draftbench.records import (
     Amount,
     AnyObservation,
     Candidate,
+    Confidences,
     Count,
     Numbers,
     OfResponse,
+    Probability,
     Record,
     Replay,
     numbers,
@@ -98,26 +100,34 @@ class UnreadReplay(Replay, frozen=True, tag="replay"):
     confidence: Raw  # type: ignore[assignment]
     margin: Raw  # type: ignore[assignment]
     rank: Raw  # type: ignore[assignment]
+    confidence_of_ten: Raw = Raw(b"[]")  # type: ignore[assignment]
+    off_path: Raw = Raw(b"null")  # type: ignore[assignment]
 
     def __post_init__(self) -> None:
         self.check_acceptance()
 
 
 class _Unread:
-    """A field that is decoded when it is first asked for."""
+    """A field that is decoded when it is first asked for: a list of numbers or, without a type of
+    these, what is drafted off the path.
+    """
 
-    def __init__(self, name: str, typecode: str, number: Any) -> None:
+    def __init__(self, name: str, typecode: str = "", number: Any = None) -> None:
         self._slot, self._name, self._typecode = Replay.__dict__[name], name, typecode
-        self._decoder = msgspec.json.Decoder(list[number])
+        self._decoder: Any = msgspec.json.Decoder(list[number] if number else Confidences | None)
 
-    def __get__(self, replay: UnreadReplay, owner: object = None) -> Numbers:
+    def __get__(self, replay: UnreadReplay, owner: object = None) -> Numbers | Confidences | None:
         found = self._slot.__get__(replay)
         if isinstance(found, Raw):
             try:
-                found = numbers(self._typecode, self._decoder.decode(found))
-                if len(found) not in (0, len(replay.accept)):
-                    raise msgspec.DecodeError(f"{len(found)} entries, not {len(replay.accept)}")
-            except msgspec.DecodeError as error:
+                found = self._decoder.decode(found)
+                if self._typecode:
+                    found = numbers(self._typecode, found)
+                    if len(found) not in (0, len(replay.accept)):
+                        raise msgspec.DecodeError(f"{len(found)} entries, not {len(replay.accept)}")
+                else:
+                    replay.check_runs(found)
+            except (msgspec.DecodeError, ValueError) as error:
                 raise RunFolderError(
                     f"`{self._name}` in the replay of request `{replay.request}`: {error}",
                     hint="the file was changed by something else",
@@ -126,7 +136,13 @@ class _Unread:
         return found
 
 
-for _field in (("confidence", "d", Amount), ("margin", "d", Amount), ("rank", "q", Count)):
+for _field in (
+    ("confidence", "d", Amount),
+    ("margin", "d", Amount),
+    ("rank", "q", Count),
+    ("confidence_of_ten", "d", Probability),
+    ("off_path",),
+):
     setattr(UnreadReplay, _field[0], _Unread(*_field))
 
 

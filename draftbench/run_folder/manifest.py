@@ -28,7 +28,7 @@ SCHEMA_VERSION = 6
 PACKAGES = ("torch", "transformers", "tokenizers", "torchao", "numpy", "safetensors", "gguf")
 
 # Types of the fields below, with limits far beyond what anyone would measure.
-DraftLength = Annotated[int, Meta(ge=1, le=LARGEST_K)]
+Tokens = Annotated[int, Meta(ge=1, le=LARGEST_K)]
 Rows = Annotated[int, Meta(ge=1, le=LARGEST_CONCURRENCY)]
 Few = Annotated[int, Meta(ge=1, le=10**6)]
 Many = Annotated[int, Meta(ge=1, le=10**9)]
@@ -36,6 +36,9 @@ Real = Annotated[float, Meta(ge=0, le=10**9)]
 Dtype = Annotated[str, Meta(pattern="^(bfloat16|float16|float32)$")]
 Responses = Annotated[str, Meta(pattern="^(target|log)$")]
 Measure = Annotated[str, Meta(pattern="^(best|all|none|replay)$")]
+# When a round may end.
+STOPS = ("none", "confidence")
+Stop = Annotated[str, Meta(pattern=f"^({'|'.join(STOPS)})$")]
 Servers = Annotated[
     str, Meta(pattern="^(started|started side by side|given|given with a baseline)$")
 ]
@@ -76,7 +79,7 @@ class Question(Record, frozen=True):
     drafts: tuple[str, ...]  # the drafts asked for
     quants: tuple[str, ...]  # the quantization levels asked for
     simulate_quant: bool  # whether levels without a kernel here were measured for acceptance alone
-    ks: Annotated[tuple[DraftLength, ...], Meta(min_length=1)]
+    ks: Annotated[tuple[Tokens, ...], Meta(min_length=1)]
     mode: DraftingMode
     lookup_longest: Few  # longest n-gram that prompt lookup tries
     lookup_shortest: Few  # shortest n-gram that prompt lookup tries
@@ -87,6 +90,7 @@ class Question(Record, frozen=True):
     max_new_tokens: Many | None  # cut of every response; None: the request's own limit
     temperature: Real | None  # override of every request's temperature; None: their own
     concurrency: Annotated[tuple[Rows, ...], Meta(min_length=1)] = (1,)
+    stop: tuple[Stop, ...] = STOPS[:1]  # when a round ends: at k tokens, or where drafts are unsure
     engine: str | None = None  # the serving engine that ran the target; None: built-in decoder
     engine_args: str = ""  # what the user added to its start: its form, and a keyed hash
     arrivals: str = "closed"  # closed, log, or poisson:RATE

@@ -18,6 +18,7 @@ from draftbench.records import (
     Candidate,
     CostPoint,
     Decode,
+    DraftLength,
     EngineFacts,
     Failure,
     Key,
@@ -27,14 +28,15 @@ from draftbench.records import (
     Observation,
     Replay,
     Served,
+    StopRule,
     Trajectory,
     WorkerFacts,
 )
 from draftbench.run_folder.served import OTHER_DRAFTING
 
-# What a server was asked: a candidate, k and repeat, with how many requests in flight (None: sent
-# at their times of arrival).
-Asked = tuple[Candidate | None, int, int, int | None]
+# What a server was asked: a candidate, k, repeat and rule to stop by, with how many requests in
+# flight (None: sent at their times of arrival).
+Asked = tuple[Candidate | None, int, int, StopRule | None, int | None]
 
 
 class Observations:
@@ -67,15 +69,15 @@ class Observations:
                     self.trajectories[record.key] = record
                 case Replay() | LookupReplay():
                     self.replays.setdefault(record.candidate, {})[record.key] = record
-                case Decode(block=block, process=process, concurrency=concurrency, k=k):
-                    run = block, process, concurrency, k, record.repeat, record.key
+                case Decode(block=block, process=process, concurrency=concurrency, length=length):
+                    run = block, process, concurrency, length, record.repeat, record.key
                     self._decodes[run] = record
                 case CostPoint(block=block, process=process, candidate=candidate, what=what):
                     shape = record.concurrency, record.new_tokens, record.context
                     self.costs[block, process, candidate, what, shape] = record
                 case Served(server=server, key=key, error=error):
                     in_flight = record.concurrency if record.load == "closed" else None
-                    asked = record.candidate, record.k, record.repeat, in_flight
+                    asked = record.candidate, record.k, record.repeat, record.stop, in_flight
                     self._served[asked, server, key] = record
                     self._sessions.setdefault(asked, {}).setdefault(server, {})[key] = record
                     if error == OTHER_DRAFTING:
@@ -111,16 +113,16 @@ class Observations:
         """The decoding runs, of all blocks or one, that can be compared with a baseline run of the
         same process.
 
-        A candidate's k's and the baseline are interleaved: on each response or, at a higher
-        concurrency, where rows share rounds, on all responses together. Of each response (or of all
-        together) only processes that finished it count; if none did, the last one.
+        A candidate's draft lengths and the baseline are interleaved: on each response or, at a
+        higher concurrency, where rows share rounds, on all responses together. Of each response (or
+        of all together) only processes that finished it count; if none did, the last one.
         """
         rows = [row for row in self._decodes.values() if block in (None, row.block)]
         # What each process decoded of each unit, in the order of processes.
-        decoded: dict[Any, dict[str, set[tuple[int, Key]]]] = {}
+        decoded: dict[Any, dict[str, set[tuple[DraftLength, Key]]]] = {}
         for row in rows:
             by_process = decoded.setdefault(_unit_of(row), {})
-            by_process.setdefault(row.process, set()).add((row.k, row.key))
+            by_process.setdefault(row.process, set()).add((row.length, row.key))
         counted: dict[Any, set[str]] = {}
         for unit, by_process in decoded.items():
             whole = set().union(*by_process.values())

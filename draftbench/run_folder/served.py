@@ -40,7 +40,8 @@ def without_answer(rows: Iterable[Served]) -> tuple[Served, ...]:
     rows = list(rows)
 
     def question_of(row: Served) -> tuple[object, ...]:
-        return row.key, row.candidate, row.k, row.repeat, row.load, row.asked_concurrency
+        how = row.k, row.stop, row.repeat, row.load, row.asked_concurrency
+        return row.key, row.candidate, *how
 
     answered = {question_of(row) for row in rows if row.error is None}
     wrong = {question_of(row): row for row in rows if row.error is not None}
@@ -107,7 +108,7 @@ def clock_contradicts(rows: Iterable[Served]) -> float | None:
             return None
         seen = row.arrivals[-1] - row.arrivals[0]
         nearest = min(max(row.decode_seconds, seen), _longest_explained(row))
-        of = row.candidate, row.k, row.load, row.asked_concurrency
+        of = row.candidate, row.k, row.stop, row.load, row.asked_concurrency
         factors[of].append(row.decode_seconds / nearest)
     found = []
     for each in factors.values():
@@ -190,6 +191,7 @@ def decodes_of(rows: Iterable[Served]) -> list[Decode]:
                 process=row.process,
                 active=(row.asked_concurrency,) * len(rounds) if row.asked_concurrency > 1 else (),
                 summed=summed,
+                stop=row.stop,
             )
             decodes.append(decode)
     return decodes

@@ -378,6 +378,7 @@ class EngineWorker:
             candidate=config.candidate,
             k=config.k,
             repeat=config.repeat,
+            stop=config.stop,
             mode=self.servers.mode(config),
             server=session.facts.server,
             process=session.facts.process,

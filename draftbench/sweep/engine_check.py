@@ -62,6 +62,7 @@ def engine_facts(
         model=described.model and portable(described.model),
         candidate=config.candidate,
         k=config.k,
+        stop=config.stop,
         started=running is not None,
         command=portable(running.command) if running else None,
         settings={**described.settings, **(running.settings if running else {})},
@@ -123,6 +124,10 @@ def refuse_other_files(recorded: Iterable[EngineFacts], servers: Servers) -> Non
                 raise changed_model(None if role == "target" else draft)
 
 
+def _drafts(facts: EngineFacts) -> tuple[object, ...]:
+    return facts.candidate, facts.k, facts.stop
+
+
 def refuse_another(recorded: Iterable[EngineFacts], facts: EngineFacts) -> None:
     """Raise a RunFolderError if the run was measured on another engine, version or model, if this
     server had other settings, or if settings differ that all started servers share.
@@ -131,7 +136,7 @@ def refuse_another(recorded: Iterable[EngineFacts], facts: EngineFacts) -> None:
         for what in ("engine", "version", "model"):
             _refuse(what, getattr(before, what), getattr(facts, what))
         both = before.settings.keys() & facts.settings.keys()
-        same = (before.candidate, before.k) == (facts.candidate, facts.k)
+        same = _drafts(before) == _drafts(facts)
         if before.started and facts.started:
             for name in sorted(both - DRAFTING_SETTINGS):
                 _refuse(name, before.settings[name], facts.settings[name])

@@ -18,7 +18,7 @@ from draftbench.engines.start import server_threads
 from draftbench.errors import TrafficError
 from draftbench.measure.replay import ServedTarget
 from draftbench.measure.trajectories import PromptSample
-from draftbench.records import LOOKUP, Candidate, DraftingMode, Key
+from draftbench.records import LOOKUP, Candidate, DraftingMode, DraftLength, Key, StopRule
 from draftbench.sweep.options import ServingOptions, SweepOptions, in_turn
 
 # How many candidates come between two starts of the server without a draft.
@@ -29,17 +29,19 @@ _TOO_LARGE = 1e11
 
 class ServerConfig(NamedTuple):
     """A server by how it drafts: without a draft (None, 0), or with a candidate at k tokens a
-    round. `repeat` counts the starts from 0.
+    round, which a rule may `stop` short of. `repeat` counts the starts from 0.
     """
 
     candidate: Candidate | None
     k: int
     repeat: int = 0
+    stop: StopRule | None = None
 
     @property
     def drafting(self) -> str:
         """Its draft length and, from the second start on, which one it is: `k = 3, start 2`."""
-        name = "without a draft" if self.candidate is None else f"k = {self.k}"
+        length = DraftLength(self.k, self.stop)
+        name = "without a draft" if self.candidate is None else str(length)
         return f"{name}, start {self.repeat + 1}" if self.repeat else name
 
     def __str__(self) -> str:

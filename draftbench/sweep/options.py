@@ -9,6 +9,7 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Protocol, TypeVar
 
+from draftbench.drafts.stopping import STOP_RULES
 from draftbench.engines.every import ENGINES, SERVERS, STARTED, engine_called, listed
 from draftbench.errors import UsageError
 from draftbench.flags import (
@@ -30,6 +31,7 @@ from draftbench.flags import (
 from draftbench.hub import Trust
 from draftbench.memory import LEVELS
 from draftbench.records import SELF, Candidate, DraftingMode, NGramSizes, Observation
+from draftbench.run_folder.manifest import STOPS
 from draftbench.traffic import TrafficQuery
 
 T = TypeVar("T")
@@ -111,6 +113,13 @@ def _arrivals(text: str) -> str:
 def _lookup(text: str) -> NGramSizes:
     shortest, longest = number_range("--ngram", text, text)
     return NGramSizes(longest, shortest)
+
+
+def _stops(text: str) -> tuple[str, ...]:
+    named = {part.strip() for part in text.split(",")}
+    for each in named:
+        one_of("--stop", each, STOPS)
+    return tuple(each for each in STOPS if each in named)
 
 
 def workers_named(text: str) -> int | RayCluster:
@@ -340,6 +349,13 @@ class SweepOptions:
         among=tuple(DraftingMode),
         parse=DraftingMode,
     )
+    stop: tuple[str, ...] = in_measure(
+        "none,confidence",
+        "When a round ends: none drafts k tokens, confidence stops where the draft is unsure. Both "
+        "are measured where what runs the target can do both (greedy drafting).",
+        "WHEN,…",
+        parse=_stops,
+    )
     controls: bool = in_measure(
         True, "Leave out prompt lookup and the target as its own draft.", show_default=False
     )
@@ -421,6 +437,17 @@ class SweepOptions:
     def elsewhere(self) -> bool:
         """Whether the workers run in processes of their own."""
         return bool(self.cards or self.workers) or self.processes > 1
+
+    @property
+    def stops(self) -> bool:
+        """Whether drafts may also stop where they are unsure, by a rule that what runs the target
+        follows.
+        """
+        followed = self.serving is None or any(
+            rule.engine == self.serving.engine for rule in STOP_RULES.values() if rule.engine
+        )
+        greedy = self.mode is DraftingMode.GREEDY
+        return "confidence" in self.stop and greedy and followed
 
     @property
     def most_ks(self) -> int:

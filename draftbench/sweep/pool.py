@@ -169,13 +169,14 @@ class Pool:
                 case Timing(grid):
                     # It may take more turns or fewer, until times are known well enough.
                     self.watcher.stage(f"step times{_at(grid.concurrency)}", TURNS, candidate)
-                case Decoding(concurrency, ks, responses, done):
+                case Decoding(concurrency, lengths, responses, done):
                     units = sum(response.key not in done for response in responses)
                     if concurrency > 1:
                         repeats = repeats_of(len(responses), concurrency)
-                        units = (1 + len(ks)) * len(responses) * repeats
-                    at = f"decoding at k = {', '.join(map(str, ks))}{_at(concurrency)}"
-                    longer = (1 + len(ks)) / (1 + self.options.expected_ks)
+                        units = (1 + len(lengths)) * len(responses) * repeats
+                    ks = ", ".join(length.short for length in lengths)
+                    at = f"decoding at k = {ks}{_at(concurrency)}"
+                    longer = (1 + len(lengths)) / (1 + self.options.expected_ks)
                     self.watcher.stage(at, units, candidate, longer)
             if failed := self._share({candidate: jobs}).get(candidate):
                 return failed
@@ -396,8 +397,8 @@ class Pool:
         self._restart(worker)
         if job.deaths < MOST_TRIES:
             if isinstance(job.step, Decoding) and job.candidate:
-                concurrency, ks = job.step.concurrency, job.step.ks
-                done = self.state.decoded(job.candidate, ks, concurrency)
+                concurrency, lengths = job.step.concurrency, job.step.lengths
+                done = self.state.decoded(job.candidate, lengths, concurrency)
                 job.step = job.step._replace(done=done)
             left[job.candidate].appendleft(job)
             return None

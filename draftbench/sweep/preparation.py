@@ -40,6 +40,7 @@ from draftbench.records import SELF, Candidate, Failure, Request
 from draftbench.run_folder.key import key_id, keyed_hash
 from draftbench.run_folder.manifest import (
     SCHEMA_VERSION,
+    STOPS,
     Effort,
     Manifest,
     Question,
@@ -307,6 +308,7 @@ def question_of(options: SweepOptions, traffic: Traffic, build: Build) -> Questi
         "lookup_longest": options.lookup.longest,
         "lookup_shortest": options.lookup.shortest,
         "concurrency": options.concurrency,
+        "stop": STOPS if options.stops else STOPS[:1],
         "traffic": Path(options.traffic.source).name,
         "traffic_digest": keyed_hash(options.traffic.key, (traffic.digest + chosen).encode()),
     }

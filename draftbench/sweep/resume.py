@@ -23,13 +23,14 @@ from draftbench.measure.step_costs import grid_for
 from draftbench.measure.timed_passes import CostGrid
 from draftbench.measure.trajectories import PromptSample, ScoredResponse, plan
 from draftbench.models.compatibility import context_length_of
-from draftbench.planner.what_to_measure import ks_to_decode, next_start, settled, timed_enough
+from draftbench.planner.what_to_measure import lengths_to_decode, next_start, settled, timed_enough
 from draftbench.records import (
     LOOKUP,
     AnyObservation,
     Candidate,
     CostPoint,
     Decode,
+    DraftLength,
     Key,
     LookupReplay,
     ModelFacts,
@@ -66,12 +67,12 @@ class Timing(NamedTuple):
 
 
 class Decoding(NamedTuple):
-    """Decode some responses without a draft and at some k's at one concurrency; one by one, only
-    those that are not `done`.
+    """Decode some responses without a draft and at some draft lengths at one concurrency; one by
+    one, only those that are not `done`.
     """
 
     concurrency: int
-    ks: list[int]
+    lengths: list[DraftLength]
     responses: list[ScoredResponse]
     done: set[Key]
 
@@ -255,10 +256,10 @@ class SweepState:
                 drafted = list(chain.from_iterable(self.drafted()))
                 grid = grid_for(drafted, self.prepared.options.ks, room, concurrency)
                 yield Timing(grid, self._timed_enough(candidate, concurrency))
-            ks = self._ks(candidate, concurrency)
-            done = self.decoded(candidate, ks, concurrency)
-            if ks and any(response.key not in done for response in responses):
-                yield Decoding(concurrency, ks, responses, done)
+            lengths = self._lengths(candidate, concurrency)
+            done = self.decoded(candidate, lengths, concurrency)
+            if lengths and any(response.key not in done for response in responses):
+                yield Decoding(concurrency, lengths, responses, done)
 
     def sessions(self, candidate: Candidate, repeat: int) -> Iterator[list[ServerConfig]]:
         """The servers that measure a candidate in one repeat; those of one session take turns. Hold
@@ -284,10 +285,10 @@ class SweepState:
         if options.measure == "all":
             yield from in_turn(sorted(ks), repeat)
             return
-        asked = {config[:3] for config in self.observations.answered()}
-        started = {k for drafts, k, at in asked if drafts == candidate and at <= repeat}
+        asked = {ServerConfig(*config[:-1]) for config in self.observations.answered()}
+        started = {s.k for s in asked if s.candidate == candidate and s.repeat <= repeat}
         yield from in_turn(sorted(started), repeat)
-        ended = any(drafts and at > repeat for drafts, _, at in asked)
+        ended = any(server.candidate and server.repeat > repeat for server in asked)
         ended = ended or not asked.isdisjoint(servers.plain_starts(repeat)[-1:])
         last = repeat + 1 == options.repeats
         while ks and (last or not ended):
@@ -295,7 +296,7 @@ class SweepState:
             wanted = (
                 next_start(run, candidate, concurrency, ks) for concurrency in options.concurrency
             )
-            k = next((k for k in wanted if k is not None and k not in started), None)
+            k = next((each.k for each in wanted if each and each.k not in started), None)
             if k is None:
                 return
             started.add(k)
@@ -345,18 +346,18 @@ class SweepState:
         due = {sample.key for sample in chain(*left)}
         return [[each for each in chain(*self.groups) if each.key in due]] * len(session)
 
-    def _ks(self, candidate: Candidate, concurrency: int) -> list[int]:
-        """The k's to decode at: those decoded so far; if there are none, the best ones by what was
-        measured of this candidate and of those before it, and no more, so that a resumed sweep
-        chooses as one that was not interrupted.
+    def _lengths(self, candidate: Candidate, concurrency: int) -> list[DraftLength]:
+        """The draft lengths to decode at: those decoded so far; if there are none, the best ones by
+        what was measured of this candidate and of those before it, and no more, so that a resumed
+        sweep chooses as one that was not interrupted.
         """
         options = self.prepared.options
         if not options.most_ks:
             return []
         if options.measure == "all":
-            return list(options.ks)
-        if decoded := {row.k for row in self._decodes(candidate, concurrency) if row.k}:
-            return sorted(decoded)
+            return list(map(DraftLength, options.ks))
+        if decoded := {row.length for row in self._decodes(candidate, concurrency) if row.k}:
+            return sorted(decoded, key=lambda length: (length.k, str(length)))
         every, loads = self.prepared.candidates, options.concurrency
         seen, until = every[: every.index(candidate) + 1], loads[: loads.index(concurrency) + 1]
         blocks = {str(each) for each in seen}
@@ -376,7 +377,7 @@ class SweepState:
             return isinstance(record, (Trajectory, ModelFacts))
 
         run = self.run(before)
-        return ks_to_decode(run, candidate, concurrency, options.most_ks)
+        return lengths_to_decode(run, candidate, concurrency, options.most_ks)
 
     def _timed_enough(
         self, candidate: Candidate, concurrency: int
@@ -396,15 +397,19 @@ class SweepState:
         )
         return partial(timed_enough, run, candidate, concurrency, decoded, 1 + options.most_ks)
 
-    def decoded(self, candidate: Candidate, ks: Sequence[int], concurrency: int) -> set[Key]:
-        """The responses that enough processes decoded, both without a draft and at every k."""
-        seen = defaultdict[Key, dict[str, set[int]]](dict)
+    def decoded(
+        self, candidate: Candidate, lengths: Sequence[DraftLength], concurrency: int
+    ) -> set[Key]:
+        """The responses that enough processes decoded, both without a draft and at every one of
+        these lengths.
+        """
+        seen = defaultdict[Key, dict[str, set[DraftLength]]](dict)
         for row in self._decodes(candidate, concurrency):
-            seen[row.key].setdefault(row.process, set()).add(row.k)
+            seen[row.key].setdefault(row.process, set()).add(row.length)
         return {
             key
             for key, by_process in seen.items()
-            if sum(decoded >= {0, *ks} for decoded in by_process.values())
+            if sum(decoded >= {DraftLength(0), *lengths} for decoded in by_process.values())
             >= self.prepared.options.processes
         }
 

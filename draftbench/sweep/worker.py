@@ -210,8 +210,8 @@ class Worker:
                 self._keep(points)
                 samples = max((len(point.seconds) for point in points), default=0)
                 self._between(max(1, 1 + TURNS - samples // SAMPLES_PER_VISIT))
-            case Decoding(concurrency, ks, responses, done):
-                for decodes in decode_requests(loaded, responses, ks, concurrency, done):
+            case Decoding(concurrency, lengths, responses, done):
+                for decodes in decode_requests(loaded, responses, lengths, concurrency, done):
                     self._keep(decodes)
 
     def _between(self, done: int) -> None:

@@ -70,11 +70,15 @@ class Speeds:
     def of(cls, answer: Recommendation, candidate: Candidate) -> Speeds | None:
         """The speed-ups that a run expects; None if it did not time the draft."""
         by_configuration = {
-            (each.candidate, each.k): each.speedup_expected
+            each.configuration: each.speedup_expected
             for each in answer.evaluations
             if each.speedup_expected is not None and each.draft != SELF
         }
-        by_k = {k: speed for (of, k), speed in by_configuration.items() if of == candidate}
+        by_k = {
+            own.k: speed
+            for own, speed in by_configuration.items()
+            if own.candidate == candidate and own.stop is None
+        }
         if not by_k:
             return None
         plain = Estimate(1.0, 1.0, 1.0)

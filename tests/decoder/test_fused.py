@@ -13,7 +13,7 @@ import torch
 from torch.nn import functional
 
 from draftbench.decoder import llama, quantized_linear
-from draftbench.decoder.attention import EvenRows
+from draftbench.decoder.attention import EvenRows, Rotary
 from draftbench.decoder.linear import Matrix
 from draftbench.decoder.llama_model import swiglu
 from draftbench.decoder.quantized_linear import fp8_rows
@@ -173,7 +173,7 @@ def test_heads_are_normed_and_rotated_and_stored_and_attend_as_by_pytorch(
     row's tokens lie in two chunks; and left in 8 bits by heads of two or three groups.
     """
     head, every, n = 2 * half, heads + 2 * kv_heads, rows * width
-    rotary = llama.Rotary(*(normal(capacity - 4, 1, head, dtype=dtype) for _ in range(2)))
+    rotary = Rotary(*(normal(capacity - 4, 1, head, dtype=dtype) for _ in range(2)))
     starts = torch.tensor([capacity - width, 0, min(capacity // 2, kernels.CHUNK - 1)][:rows])
     starts = starts.to(DEVICE)
     slabs = normal(2, 2, rows, kv_heads, capacity, head, dtype=dtype)

@@ -13,6 +13,7 @@ from draftbench.decoder.sampling import (
     Uniforms,
     accepted_of,
     best,
+    confidence,
     distribution,
     draw,
     equal_places,
@@ -181,3 +182,23 @@ def test_settings_are_grouped_without_their_seeds():
         Sampling(temperature=1.0): [0, 2],
         Sampling(): [1],
     }
+
+
+@pytest.mark.parametrize(
+    ("probabilities", "among", "sure"),
+    [
+        # 1/3 and 2/3 are cut, not rounded.
+        ((1 / 3, 2 / 3), "all", 0.666),
+        ((1 / 3, 2 / 3), "ten", 0.666),
+        # The ten best have .4205 + 9 · .05 = .8705, of which .4205 is .48305….
+        ((0.4205, *[0.05] * 9, *[0.01295] * 10), "all", 0.42),
+        ((0.4205, *[0.05] * 9, *[0.01295] * 10), "ten", 0.483),
+        # Tokens that a draft lacks.
+        ((0.2495, 0.7505, 0.0, 0.0), "ten", 0.75),
+        ((1.0, 0.0), "all", 1.0),
+    ],
+)
+def test_a_draft_is_as_sure_as_its_best_token_is_likely(probabilities, among, sure):
+    """Whatever is added to its logits, and whichever row lies beside it."""
+    row = torch.tensor(probabilities).log() + 30.0
+    assert confidence(torch.stack([torch.zeros_like(row), row]), among)[1] == sure

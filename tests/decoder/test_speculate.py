@@ -23,9 +23,10 @@ from draftbench.drafts.lookup.draft import LookupDrafter, replay_lookup
 from draftbench.drafts.lookup.index import LookupIndex
 from draftbench.drafts.model.draft import replay_model
 from draftbench.drafts.model.drafter import ModelDrafter
+from draftbench.drafts.stopping import STOP_RULES
 from draftbench.measure.prompts import Prompt
 from draftbench.measure.trajectories import ScoredResponse
-from draftbench.records import Candidate, DraftingMode, Request, Sampling
+from draftbench.records import Candidate, DraftingMode, Request, Sampling, StopRule
 from tests.decoder.operations import Operations
 from tests.decoder.test_runners import LLAMA, random_model, runner_of
 
@@ -73,8 +74,8 @@ def drafter(draft: TimedRunner, mode: DraftingMode = GREEDY) -> ModelDrafter:
     return ModelDrafter(draft, mode)
 
 
-def alone(work: DecodeTask, target: TimedRunner, proposer=None, k: int = 0):
-    return decode(work, target, proposer, k, target.clock)
+def alone(work: DecodeTask, target: TimedRunner, proposer=None, k: int = 0, stop=None):
+    return decode(work, target, proposer, k, target.clock, stop)
 
 
 def rounds_of(response):
@@ -305,9 +306,9 @@ def test_a_round_reads_the_device_once_and_drafting_never(
     drafting = []
     propose = ModelDrafter.propose
 
-    def watched(self, asks):
+    def watched(self, *asked):
         before = reads.total()
-        proposals = propose(self, asks)
+        proposals = propose(self, *asked)
         drafting.append(reads.total() - before)
         return proposals
 
@@ -319,6 +320,18 @@ def test_a_round_reads_the_device_once_and_drafting_never(
         batch.advance()
         assert reads == {"tolist": 1}
     assert drafting == [0, 0, 0]
+
+
+@pytest.mark.parametrize("rows", [1, 16])
+@pytest.mark.parametrize("kind", list(STOP_RULES))
+def test_with_a_rule_a_round_reads_the_device_once_more_a_step(runner, reads, rows, kind):
+    """Nothing ever stops: of four steps the last is looked at only where that decides anything."""
+    batch = batch_of(runner, ModelDrafter(runner, DraftingMode.SAMPLED), rows, [ARGMAX, DRAWN])
+    batch.stop = StopRule(kind=kind, threshold=0.0)
+    batch.advance()
+    reads.clear()
+    batch.advance()
+    assert reads == {"tolist": 1 + (4 if kind == "before" else 3)}
 
 
 @pytest.mark.parametrize("samplings", [[ARGMAX], [DRAWN]], ids=["greedy", "sampled"])

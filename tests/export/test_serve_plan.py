@@ -123,7 +123,7 @@ def test_an_engine_is_given_the_best_of_fixed_ks_and_the_rule_that_it_follows(
 ):
     plan = serve_plan(ruled(), run, engine)
     assert (plan.speculation.k, plan.speculation.stop) == (k, RULES.get(kind))
-    way = "k = 5" if kind is None else f"k ≤ {k}, stop below 0.4 ({kind})"
+    way = "k = 5" if kind is None else f"k at most {k}, stop below 0.4 ({kind})"
     said = f"{way}, not stop below 0.4 (product) as measured: {engine.name} follows no such rule"
     assert plan.differences == (said,)
 

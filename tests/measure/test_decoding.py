@@ -5,6 +5,7 @@ from types import SimpleNamespace
 
 import pytest
 import torch
+from scenes import lengths
 from scripted import ScriptedClock, TimedRunner
 
 from draftbench.decoder.runner import HostClock
@@ -17,7 +18,7 @@ from draftbench.measure.candidate import LoadedCandidate, MeasurementContext
 from draftbench.measure.decoding import decode_requests
 from draftbench.measure.prompts import Prompt
 from draftbench.measure.trajectories import score, task_of
-from draftbench.records import Candidate, DraftingMode, NGramSizes, Sampling
+from draftbench.records import Candidate, DraftingMode, DraftLength, NGramSizes, Sampling, StopRule
 
 DRAFT = Candidate(draft="small")
 # After token t comes t + 1 of five; the draft believes so too, except that after 3 comes 0.
@@ -82,7 +83,7 @@ def test_the_baseline_and_every_k_run_request_by_request_in_a_turning_order(
     ]
 
     def cells(done):
-        lists = decode_requests(loaded, every, (2, 4), 1, done)
+        lists = decode_requests(loaded, every, lengths(2, 4), 1, done)
         return [[(row.request, row.k) for row in rows] for rows in lists]
 
     assert cells(done=()) == order
@@ -96,7 +97,7 @@ def test_a_row_holds_the_rounds_and_their_seconds(measurement, loaded, responses
     r"""1 | 2 3 4 0 1: from 1 the draft proposes 2 3 0 0 of which two stand and 4 follows; the last
     round may propose one token, 0, and is followed by 1.
     """
-    ((plain, fast),) = decode_requests(loaded, responses("a"), (4,), 1)
+    ((plain, fast),) = decode_requests(loaded, responses("a"), lengths(4), 1)
     assert (fast.proposed, fast.accepted, fast.cut) == ((4, 1), (2, 1), (0, 0))
     assert fast.draft_seconds == (1.0, 0.25)
     assert fast.verify_seconds == (1.0, 1.0)
@@ -113,21 +114,44 @@ def test_a_row_holds_the_rounds_and_their_seconds(measurement, loaded, responses
     assert measurement.clock.now > 2 * timed
 
 
+def test_a_rule_is_decoded_beside_the_ks_and_recorded_with_what_was_drafted_in_vain(
+    loaded, responses
+):
+    """The draft is sure of what it says by 9 logits: .9995 among five tokens. With logits 9 times
+    smaller it gives e / (e + 4) = .4046, and is unsure of every token.
+    """
+    before, after = (StopRule(kind=kind, threshold=0.5) for kind in ("before", "after"))
+    asked = [DraftLength(4), DraftLength(4, before), DraftLength(4, after)]
+    (rows,) = decode_requests(loaded, responses("a"), asked, 1)
+    assert [(row.length, row.drafted) for row in rows] == [
+        (length, ()) for length in (DraftLength(0), *asked)
+    ]
+    assert len({row.proposed for row in rows[1:]}) == 1
+    script = loaded.draft.runner.script
+    loaded.draft.runner.script = lambda tokens: script(tokens) / 9
+    (rows,) = decode_requests(loaded, responses("a"), asked, 1)
+    assert [(row.proposed, row.drafted) for row in rows[1:]] == [
+        ((4, 1), ()),
+        ((0,) * 5, (1, 1, 1, 1, 0)),
+        ((1, 1, 1), ()),
+    ]
+
+
 def test_an_output_that_leaves_the_response_is_a_tie_or_not(measurement, loaded, responses):
     """The response says 0 at position 2 where the target's own next token is 3 by 9 logits."""
-    ((row, _),) = decode_requests(loaded, responses("a", (1, 2, 0, 1)), (2,), 1)
+    ((row, _),) = decode_requests(loaded, responses("a", (1, 2, 0, 1)), lengths(2), 1)
     assert (row.first_difference, row.tie) == (2, False)
     table = torch.zeros(5, 5)
     table[2, 3], table[2, 0] = 0.0005, 0.0001
     table[0, 1] = table[1, 2] = table[3, 4] = table[4, 0] = 1.0
     measurement.target.script = markov(table)
-    ((row, _),) = decode_requests(loaded, responses("a", (1, 2, 0, 1)), (2,), 1)
+    ((row, _),) = decode_requests(loaded, responses("a", (1, 2, 0, 1)), lengths(2), 1)
     assert (row.first_difference, row.tie) == (2, True)
 
 
 def test_a_sampled_output_is_not_compared_with_the_response(measurement, loaded, responses):
     sampled = responses("a", (1, 2, 0, 1), Sampling(temperature=0.1))
-    (rows,) = decode_requests(loaded, sampled, (2,), 1)
+    (rows,) = decode_requests(loaded, sampled, lengths(2), 1)
     assert {row.first_difference for row in rows} == {None}
 
 
@@ -143,7 +167,7 @@ def test_a_machine_that_slows_down_slows_the_cells_of_a_batch_alike(measurement,
     clock = TiringClock()
     tiring = replace(measurement, clock=clock, target=chain(NEXT, clock, 1.0))
     loaded = candidate(chain(NEXT, clock, 0.25), tiring)
-    (rows,) = decode_requests(loaded, responses("abcdefgh"), (2,), 2)
+    (rows,) = decode_requests(loaded, responses("abcdefgh"), lengths(2), 2)
     # In the order of time, as each takes longer than the one before; rows share them.
     plain, fast = (
         sorted({s for row in rows if row.k == k for s in row.verify_seconds}) for k in (0, 2)
@@ -178,7 +202,7 @@ def watched(loaded):
 def test_between_two_turns_of_a_batch_the_finished_responses_are_counted(responses, watched):
     """Six requests, each once in two rows, plainly and at k = 2. A round of a second is a turn."""
     loaded, calls = watched()
-    cells = list(decode_requests(loaded, responses("abcdef"), (2,), 2))
+    cells = list(decode_requests(loaded, responses("abcdef"), lengths(2), 2))
     assert sum(calls) == sum(map(len, cells)) == 2 * 6
     # Of two rows no more than two end in a turn; what comes last ended with the last of them.
     assert max(calls) <= 2
@@ -188,12 +212,12 @@ def test_between_two_turns_of_a_batch_the_finished_responses_are_counted(respons
 def test_of_a_batch_that_is_stopped_between_two_turns_nothing_is_there_to_keep(responses, watched):
     loaded, _ = watched(lambda calls: len(calls) == 5)
     with pytest.raises(OutOfTimeError):
-        next(decode_requests(loaded, responses("ab"), (2,), 2))
+        next(decode_requests(loaded, responses("ab"), lengths(2), 2))
 
 
 def test_a_batch_that_is_done_is_kept_however_late_it_is(responses, watched):
     loaded, _ = watched(lambda calls: sum(calls) == 2 * 6)
-    cells = decode_requests(loaded, responses("abcdef"), (2,), 2)
+    cells = decode_requests(loaded, responses("abcdef"), lengths(2), 2)
     assert [row.k for row in next(cells)] == [0] * 6 + [2] * 6
     with pytest.raises(OutOfTimeError):
         next(cells)
@@ -203,7 +227,7 @@ def test_one_row_looks_at_the_time_before_every_cell_and_drops_the_request_that_
     responses, watched
 ):
     loaded, calls = watched(lambda calls: len(calls) == 6)
-    cells = decode_requests(loaded, responses("ab"), (2, 4), 1)
+    cells = decode_requests(loaded, responses("ab"), lengths(2, 4), 1)
     assert [row.request for row in next(cells)] == ["a", "a", "a"]
     with pytest.raises(OutOfTimeError):
         next(cells)

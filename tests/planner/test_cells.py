@@ -211,8 +211,8 @@ def test_tokens_per_second_are_compared_and_requests_pooled_as_ratios_of_sums(sc
     scene.decode("b", 0, 12.0)
     scene.decode("b", 2, 2.0)
     found = measurements(scene.observed(1, 2))
-    assert found[SMALL, 1].speedup.value == pytest.approx(2.0)
-    assert found[SMALL, 2].speedup.value == pytest.approx((16 / 5) / (16 / 20))
+    assert found[Configuration.of(SMALL, 1, 1)].speedup.value == pytest.approx(2.0)
+    assert found[Configuration.of(SMALL, 2, 1)].speedup.value == pytest.approx((16 / 5) / (16 / 20))
 
 
 def test_only_requests_with_a_baseline_of_the_same_block_count_and_repeats_are_averaged(scene):
@@ -224,7 +224,8 @@ def test_only_requests_with_a_baseline_of_the_same_block_count_and_repeats_are_a
         scene.decode("a", 0, seconds, repeat=repeat)
     scene.decode("b", 0, 400.0, INT4)
     ((at, found),) = measurements(scene.observed(1, 2)).items()
-    assert (at, found.speedup.requests, found.keys) == ((SMALL, 1), ("a",), {("a", 0)})
+    assert at == Configuration.of(SMALL, 1, 1)
+    assert (found.speedup.requests, found.keys) == (("a",), {("a", 0)})
     assert found.speedup.value == pytest.approx(2.0)
 
 
@@ -247,11 +248,11 @@ def test_end_to_end_counts_the_prefills_by_the_steady_share(scene):
     scene.decode("a", 0, 8.0)
     scene.decode("a", 2, 4.0)
     found = measurements(scene.observed(1, 2))
-    assert found[SMALL, 2].end_to_end.value == pytest.approx(9 / 6)
+    assert found[Configuration.of(SMALL, 2, 1)].end_to_end.value == pytest.approx(9 / 6)
     # Of 4 tokens 2 are steady: half of the prefills beside 1.5 s, the baseline all steady.
     scene.batch_run("a", 0, (0,) * 4, (1.0,) * 4)
     scene.batch_run("a", 1, (1, 1), (1.5, 99.0), active=(2, 1))
-    whole = measurements(scene.observed(1), 2)[SMALL, 1].end_to_end
+    whole = measurements(scene.observed(1), 2)[Configuration.of(SMALL, 1, 2)].end_to_end
     assert whole.value == pytest.approx((2 / (1.5 + 1)) / (4 / 5))
 
 
@@ -337,7 +338,7 @@ def test_an_answer_of_another_session_is_no_baseline():
     """A session was cut after "a" was asked without a draft; the next asked all of both."""
     cut = [structs.replace(row, process="p0", repeat=1) for row in in_rounds(0, 0.5)[:1]]
     made = run(*cut, *in_turn("p1", 1, 0.1, 0.1, 1), servers="started side by side")
-    assert measurements(made)[SMALL, 1].speedup.value == pytest.approx(2.0)
+    assert measurements(made)[Configuration.of(SMALL, 1, 1)].speedup.value == pytest.approx(2.0)
 
 
 def drift(scene, *paces):

@@ -12,7 +12,7 @@ from draftbench.planner import effects
 from draftbench.planner.decide import DecisionAt
 from draftbench.planner.recommend import recommend
 from draftbench.planner.what_to_measure import (
-    ks_to_decode,
+    lengths_to_decode,
     next_start,
     settled,
     settled_after,
@@ -89,8 +89,17 @@ def test_what_has_no_speed_to_predict_is_timed_no_longer(scene):
 def test_the_best_predicted_k_is_decoded_at_each_load(loaded):
     loaded.times({1: 1.0, 2: 1.05, 3: 9.0}, DRAFT, concurrency=4)
     run = loaded.observed(1, 2, 4)
-    assert [ks_to_decode(run, SMALL, load) for load in (1, 4, 64)] == [[4], [1], []]
-    assert ks_to_decode(run, BIG) == []
+    assert [ks_of_lengths(run, SMALL, load) for load in (1, 4, 64)] == [[4], [1], []]
+    assert ks_of_lengths(run, BIG) == []
+
+
+def start_at(*asked, **more):
+    length = next_start(*asked, **more)
+    return length and length.k
+
+
+def ks_of_lengths(*asked, **more):
+    return [length.k for length in lengths_to_decode(*asked, **more)]
 
 
 @pytest.fixture
@@ -109,9 +118,9 @@ def alike(scene, monkeypatch):
 
 
 def test_another_k_is_decoded_where_the_choice_may_be_much_faster_for_it(alike):
-    assert ks_to_decode(alike(0.001), SMALL) == [4]
-    assert ks_to_decode(alike(0.1), SMALL) == [4, 8]
-    assert ks_to_decode(alike(0.1), SMALL, most=1) == [4]
+    assert ks_of_lengths(alike(0.001), SMALL) == [4]
+    assert ks_of_lengths(alike(0.1), SMALL) == [4, 8]
+    assert ks_of_lengths(alike(0.1), SMALL, most=1) == [4]
 
 
 def test_of_a_draft_that_others_leave_far_behind_the_best_k_alone_is_decoded(scene, alike):
@@ -120,7 +129,7 @@ def test_of_a_draft_that_others_leave_far_behind_the_best_k_alone_is_decoded(sce
     for request in range(6):
         scene.decode(f"r{request}", 0, 8.0, BIG)
         scene.decode(f"r{request}", 8, 1.1, BIG)
-    assert ks_to_decode(alike(0.1), SMALL) == [4]
+    assert ks_of_lengths(alike(0.1), SMALL) == [4]
 
 
 SOME = {"accept": (1, 1, 0, 1, 1, 0, 1, 1)}
@@ -149,7 +158,7 @@ SOME = {"accept": (1, 1, 0, 1, 1, 0, 1, 1)}
 )
 def test_the_smallest_k_and_the_largest_are_started_then_the_best_predicted(rows, options, k):
     run = replayed_run(*PLAIN, *rows, accept=options.get("accept", (1.0,) * 8))
-    assert next_start(run, SMALL, ks=options.get("ks", ())) == k
+    assert start_at(run, SMALL, ks=options.get("ks", ())) == k
 
 
 def test_a_k_between_two_is_started_where_rounds_may_bend_so_far_that_it_is_the_best(monkeypatch):
@@ -157,7 +166,7 @@ def test_a_k_between_two_is_started_where_rounds_may_bend_so_far_that_it_is_the_
     run = replayed_run(*PLAIN, *in_rounds(1, 0.13), *in_rounds(4, 0.22))
     assert next_start(run, SMALL) is None
     monkeypatch.setattr(effects, "BEND", 3.0)
-    assert next_start(run, SMALL) == 2
+    assert start_at(run, SMALL) == 2
 
 
 def test_what_cannot_reach_plain_decoding_is_not_started():
@@ -172,12 +181,12 @@ def test_what_cannot_reach_plain_decoding_is_not_started():
 def test_a_draft_that_only_the_engine_runs_is_started_at_the_largest_k_and_has_its_hazards():
     eagle = Candidate(draft="eagle3")
     own = [msgspec.structs.replace(row, candidate=eagle) for row in in_rounds(4, 0.14)]
-    assert next_start(replayed_run(*PLAIN), eagle) == 4
+    assert start_at(replayed_run(*PLAIN), eagle) == 4
     along = candidate_rounds(replayed_run(*PLAIN, *own), eagle)
     # Everything is accepted: at k = 1 four rounds for 8 tokens.
     assert along.at(1).with_draft == pytest.approx([4.0] * 5)
     assert not along.reaches(5)
-    assert next_start(replayed_run(*PLAIN, *own), eagle) == 1
+    assert start_at(replayed_run(*PLAIN, *own), eagle) == 1
 
 
 @pytest.fixture

@@ -16,7 +16,7 @@ from msgspec import Raw
 from scenes import SMALL, failure, manifest, named, private_text, replay, trajectory
 
 from draftbench.errors import RunFolderError
-from draftbench.records import Replay
+from draftbench.records import Confidences, Replay
 from draftbench.run_folder.folder import PrivateText, RunFolder, RunWriter, UnreadReplay
 from draftbench.run_folder.manifest import portable
 
@@ -288,9 +288,18 @@ def test_the_home_directory_does_not_show_in_what_may_be_shared(monkeypatch):
     assert shared == "draftbench sweep --target ~/models/t --drafts /data/d"
 
 
-MADE = replay((1.0, 0.0), named("d"), confidence=(0.5, 0.25), margin=(3.0, 0.0), rank=(0, 7))
+RUNS = Confidences(lengths=(1, 2), of_all=(0.5, 0.25, 0.125), of_ten=(1.0, 0.5, 0.25))
+MADE = replay(
+    (1.0, 0.0),
+    named("d"),
+    confidence=(0.5, 0.25),
+    margin=(3.0, 0.0),
+    rank=(0, 7),
+    confidence_of_ten=(0.75, 0.5),
+    off_path=RUNS,
+)
 WRITTEN = msgspec.json.encode(MADE, enc_hook=list)
-LISTS = ("confidence", "margin", "rank")
+LISTS = ("confidence", "margin", "rank", "confidence_of_ten", "off_path")
 
 
 def read(written):
@@ -308,7 +317,16 @@ def test_a_list_is_decoded_when_it_is_asked_for_and_is_what_was_written():
 
 @pytest.mark.parametrize(
     ("name", "value"),
-    [("rank", b"[0,-7]"), ("rank", b"[0,7,7]"), ("margin", b'["a",0.0]'), ("margin", b"7")],
+    [
+        ("rank", b"[0,-7]"),
+        ("rank", b"[0,7,7]"),
+        ("margin", b'["a",0.0]'),
+        ("margin", b"7"),
+        ("confidence_of_ten", b"[0.5,1.5]"),
+        ("off_path", b'{"lengths":[2],"of_all":[0.5],"of_ten":[0.5]}'),
+        # A run for the wrong token, and one after the end.
+        ("off_path", b'{"lengths":[1],"of_all":[0.5],"of_ten":[0.5]}'),
+    ],
 )
 def test_numbers_that_no_sweep_writes_are_refused_by_the_name_of_the_request(name, value):
     asked = msgspec.json.decode(WRITTEN)[name]

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scenes import NGRAM, SMALL, manifest
 
-from draftbench.records import MachineState, WorkerFacts
+from draftbench.records import MachineState, StopRule, WorkerFacts
 from draftbench.run_folder.observations import Observations
 from draftbench.run_folder.run import run_of
 from draftbench.run_folder.served import OTHER_DRAFTING
@@ -217,7 +217,7 @@ def test_of_requests_at_their_times_of_arrival_the_last_whole_session_counts(ask
     ]
     index = Observations([*WRITTEN, *rows])
     assert index.served == [row for row in rows if row.server == counts]
-    assert index.answered() == {(SMALL, 2, 0, None)}
+    assert index.answered() == {(SMALL, 2, 0, None, None)}
     # Each configuration, repeat and load has sessions of its own.
     others = [answer("third", name, repeat=1) for name in "abc"]
     others += [answer("second", "a", load="closed")]
@@ -244,7 +244,7 @@ def test_of_a_server_that_drafted_otherwise_no_answer_counts(order, shows):
     other = [answer("second", name, load="closed") for name in "ab"]
     index = Observations([*WRITTEN, *rows[:shows], wrong, *rows[shows:], *other])
     assert index.served == other
-    assert index.answered() == {(SMALL, 2, 0, 3)}
+    assert index.answered() == {(SMALL, 2, 0, None, 3)}
 
 
 @given(st.permutations("abc"), st.integers(0, 3))
@@ -260,4 +260,23 @@ def test_a_session_that_was_interrupted_and_continued_has_the_answers_of_a_whole
 def test_a_request_that_a_server_answers_at_last_is_answered():
     rows = [answer("first", "a", "HTTP 429", load="closed"), answer("first", "a", load="closed")]
     index = Observations([*WRITTEN, *rows])
-    assert index.served == rows[1:] == index.answers((SMALL, 2, 0, 3))
+    assert index.served == rows[1:] == index.answers((SMALL, 2, 0, None, 3))
+
+
+RULES = [StopRule(kind="after", threshold=0.4), StopRule(kind="after", threshold=0.5)]
+
+
+def test_runs_under_different_rules_are_different_measurements():
+    """Of the same k; a process that lacks one of them did not finish what it decoded."""
+    whole = [scenes.decode(SMALL, 3, 1.0, process="p", stop=stop) for stop in (None, *RULES)]
+    part = [scenes.decode(SMALL, 3, 1.0, process="q", stop=stop) for stop in (None, RULES[0])]
+    again = scenes.decode(SMALL, 3, 2.0, process="p", stop=RULES[1])
+    assert Observations([*whole, *part, again]).decodes() == [*whole[:2], again]
+
+
+def test_servers_under_different_rules_were_asked_different_things():
+    rows = [answer("first", "a", load="closed", stop=stop) for stop in (None, *RULES)]
+    index = Observations(rows)
+    assert index.served == rows
+    assert index.answered() == {(SMALL, 2, 0, stop, 3) for stop in (None, *RULES)}
+    assert index.answers((SMALL, 2, 0, RULES[0], 3)) == [rows[1]]

@@ -7,7 +7,7 @@ import pytest
 import torch
 from scenes import query, sheet
 
-from draftbench.records import Candidate
+from draftbench.records import Candidate, DraftLength
 from draftbench.run_folder import run
 from draftbench.sweep.estimates import (
     START_SECONDS,
@@ -182,7 +182,10 @@ def test_a_sweep_with_the_decoder_tells_of_the_stages_that_were_planned(small, t
 
 def test_decoding_at_a_second_k_takes_half_as_long_again(small, told, monkeypatch):
     for ks in ([1], [1, 2]):
-        monkeypatch.setattr("draftbench.sweep.resume.ks_to_decode", lambda *_, ks=ks: ks)
+        monkeypatch.setattr(
+            "draftbench.sweep.resume.lengths_to_decode",
+            lambda *_, ks=ks: list(map(DraftLength, ks)),
+        )
         small.sweep("ngram", out=f"at {ks}", measure="best")
     longer = {what: factor for _, what, factor in told if what.startswith("decoding")}
     assert longer == {"decoding at k = 1": 1.0, "decoding at k = 1, 2": 1.5}

@@ -308,7 +308,7 @@ def test_a_fault_in_choosing_the_next_step_costs_its_candidate(small, monkeypatc
     def broken(*arguments):
         raise ZeroDivisionError
 
-    monkeypatch.setattr(resume, "ks_to_decode", broken)
+    monkeypatch.setattr(resume, "lengths_to_decode", broken)
     found = small.found("ngram", measure="best")
     assert [str(failure.candidate) for failure in found.failures] == ["ngram"]
     assert "ZeroDivisionError" in found.failures[0].reason

@@ -174,7 +174,10 @@ class EagleHead(Head):
                 last, left = self._layer(piece, part, placement)
                 start += len(piece)
             last, left = last[-1:], left[-1:]
-        return self.target_ids[best(self.logits(last))], left
+        return self.logits(last), left
+
+    def chosen(self, logits: Tensor) -> Tensor:
+        return self.target_ids[best(logits)]
 
     @torch.inference_mode()
     def along(
@@ -194,7 +197,7 @@ class EagleHead(Head):
             for depth in range(depths):
                 last, left = self._layer(read[depth : depth + n], left, placement)
                 logits = self.logits(last)
-                parts.append(Drafted(self.target_ids[best(logits)], top_two_margin(logits)))
+                parts.append(Drafted(self.chosen(logits), top_two_margin(logits)))
                 placement = later
             yield Drafted.by_depth(parts)
 

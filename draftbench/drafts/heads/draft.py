@@ -54,7 +54,8 @@ class HeadDraft:
             def work() -> None:
                 cache.lengths = [context] * rows
                 entered = left if what == "step" else self.head.entering(hidden_states)
-                self.head.step(read, entered, cache, counts)[0].tolist()
+                logits, _ = self.head.step(read, entered, cache, counts)
+                self.head.chosen(logits).tolist()
 
             where = {"new_tokens": size, "context": context, "concurrency": at_once}
             of_point = partial(record, what=what, **where, runner=self.head.name)

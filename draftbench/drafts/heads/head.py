@@ -10,8 +10,10 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
-from draftbench.decoder.drafters import Proposal, ProposalRequest
+from draftbench.decoder.drafters import Draft, Proposal, ProposalRequest, going_on
 from draftbench.decoder.runner import DecodeTask, on_device
+from draftbench.decoder.sampling import best
+from draftbench.records import StopRule
 
 # Rows of a text that draft side by side in replay.
 CHUNK = 128
@@ -66,9 +68,14 @@ class Head(ABC):
         self, tokens: Tensor, left: Tensor, cache: Any, counts: Sequence[int]
     ) -> tuple[Tensor, Tensor]:
         """Read the next tokens [n], some for each row of the cache: text with what is `entering` at
-        the tokens before it, or drafted tokens with what the previous depth left. Returns the token
-        that each row with new tokens drafts, and what its next depth reads.
+        the tokens before it, or drafted tokens with what the previous depth left. Returns the
+        logits [rows, tokens that it can draft] after each row with new tokens, and what its next
+        depth reads.
         """
+
+    def chosen(self, logits: Tensor) -> Tensor:
+        """The best tokens by its logits, as the target numbers them."""
+        return best(logits)
 
     @abstractmethod
     def along(
@@ -110,30 +117,35 @@ class HeadDrafter:
             entering, counts = self.head.entering(states[:-1]), self._counts({row: len(tokens)})
             self.head.step(tokens, entering, self.cache, counts)
 
-    def propose(self, asks: Sequence[ProposalRequest]) -> list[Proposal | None]:
-        drafts: dict[int, list[Tensor]] = {ask.row: [] for ask in asks}
-        asking = [ask for ask in asks if ask.k > 0]
-        if asking:
-            unread = [ask.context[self.cache.lengths[ask.row] + 1 :] for ask in asking]
-            read = on_device(list(chain(*unread)), self.head.device)
-            left = self.head.entering(torch.cat([self._unread[ask.row] for ask in asking]))
-            counts = {ask.row: len(new) for ask, new in zip(asking, unread, strict=True)}
-            tokens, left = self.head.step(read, left, self.cache, self._counts(counts))
+    def propose(
+        self, asks: Sequence[ProposalRequest], stop: StopRule | None = None
+    ) -> list[Proposal | None]:
+        head, drafts = self.head, [Draft(ask, ask.k, stop) for ask in asks]
+        if active := [draft for draft in drafts if draft.most > 0]:
+            rows = [draft.ask.row for draft in active]
+            unread = [
+                draft.ask.context[self.cache.lengths[draft.ask.row] + 1 :] for draft in active
+            ]
+            tokens = on_device(list(chain(*unread)), head.device)
+            left = head.entering(torch.cat([self._unread[row] for row in rows]))
+            counts = dict(zip(rows, map(len, unread), strict=True))
+            logits, left = head.step(tokens, left, self.cache, self._counts(counts))
             self._unread = [at[:0] if row in counts else at for row, at in enumerate(self._unread)]
             caught_up = self.cache.lengths
-            for depth in range(1, max(ask.k for ask in asking) + 1):
-                for ask, token in zip(asking, tokens.split(1), strict=True):
-                    drafts[ask.row].append(token)
-                rest = [at for at, ask in enumerate(asking) if ask.k > depth]
-                if len(rest) < len(asking):
-                    kept = on_device(rest, self.head.device)
-                    asking, tokens, left = [asking[at] for at in rest], tokens[kept], left[kept]
-                if asking:
-                    counts = dict.fromkeys((ask.row for ask in asking), 1)
-                    counted = self._counts(counts)
-                    tokens, left = self.head.step(tokens, left, self.cache, counted)
+            while True:
+                tokens = head.chosen(logits)
+                for draft, token in zip(active, tokens.split(1), strict=True):
+                    draft.tokens.append(token)
+                rest = going_on(active, logits, stop)
+                if not rest:
+                    break
+                if len(rest) < len(active):
+                    kept = on_device(rest, head.device)
+                    active, tokens, left = [active[at] for at in rest], tokens[kept], left[kept]
+                counts = {draft.ask.row: 1 for draft in active}
+                logits, left = head.step(tokens, left, self.cache, self._counts(counts))
             self.cache.lengths = caught_up
-        return [Proposal(drafts[ask.row]) if drafts[ask.row] else None for ask in asks]
+        return [draft.proposal for draft in drafts]
 
     def keep(self, row: int, length: int, states: Tensor | None = None) -> None:
         """Keep the states of a round's accepted tokens; the next round reads them."""

@@ -13,7 +13,14 @@ from draftbench.drafts.lookup.index import LookupIndex
 from draftbench.measure.replay import from_every_start
 from draftbench.measure.timed_passes import CostGrid, Record, TimedPass
 from draftbench.measure.trajectories import Group, ScoredResponse
-from draftbench.records import BUILT_IN_LOOKUP, Candidate, LookupReplay, LookupRule, NGramSizes
+from draftbench.records import (
+    BUILT_IN_LOOKUP,
+    Candidate,
+    LookupReplay,
+    LookupRule,
+    NGramSizes,
+    StopRule,
+)
 
 
 class LookupDraft:
@@ -64,7 +71,10 @@ class LookupDrafter:
         self.indexes[row] = LookupIndex(*self.sizes)
         self.indexes[row].extend(task.prompt)
 
-    def propose(self, asks: Sequence[ProposalRequest]) -> list[Proposal | None]:
+    def propose(
+        self, asks: Sequence[ProposalRequest], stop: StopRule | None = None
+    ) -> list[Proposal | None]:
+        """What it finds; it is no surer of one token than of another, so that no rule stops it."""
         proposals: list[Proposal | None] = []
         for ask in asks:
             index, tokens = self.indexes[ask.row], []

@@ -12,7 +12,13 @@ import torch
 from torch import Tensor
 
 from draftbench.decoder.runner import Runner
-from draftbench.decoder.sampling import best, distribution, temperature_only, top_two_margin
+from draftbench.decoder.sampling import (
+    best,
+    confidence,
+    distribution,
+    temperature_only,
+    top_two_margin,
+)
 from draftbench.drafts.loading import Loading, Pairing
 from draftbench.drafts.model.drafter import ModelDrafter
 from draftbench.engines.every import ENGINES
@@ -165,7 +171,7 @@ def replay_model(
         values_by_name = {
             "accept": accept,
             "overlap": overlap,
-            "confidence": (logits.amax(-1).float() - torch.logsumexp(logits.float(), -1)).exp(),
+            "confidence": confidence(logits, "all"),
             "margin": top_two_margin(logits),
             "rank": (logits > logits.gather(1, index)).sum(dim=-1),
         }

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
 from itertools import chain
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
-from draftbench.decoder.drafters import Proposal, ProposalRequest
+from draftbench.decoder.drafters import Draft, Proposal, ProposalRequest, going_on
 from draftbench.decoder.runner import DecodeTask, Runner, on_device
 from draftbench.decoder.sampling import (
     best,
@@ -20,12 +19,13 @@ from draftbench.decoder.sampling import (
     filters_of,
     temperature_only,
 )
-from draftbench.records import DraftingMode, Sampling
+from draftbench.records import DraftingMode, Sampling, StopRule
 
 
 class ModelDrafter:
     """A model that proposes its argmax or samples: one forward pass per token for all rows, without
-    waiting between passes.
+    waiting between passes unless a rule looks at each token. A rule looks at the logits, before
+    anything is drawn, so that sampled drafting stays exact.
 
     Args:
         runner: the draft (or the target itself, for the control).
@@ -55,23 +55,22 @@ class ModelDrafter:
         if len(task.prompt) <= self._room:
             self._forward([row], on_device(task.prompt, self.runner.device), [len(task.prompt)])
 
-    def propose(self, asks: Sequence[ProposalRequest]) -> list[Proposal | None]:
-        drafts = [
-            _Draft(ask, min(ask.k, self._room - len(ask.context) + 1), self._samplers[ask.row])
-            for ask in asks
-        ]
-        active = [draft for draft in drafts if draft.wanted > 0]
+    def propose(
+        self, asks: Sequence[ProposalRequest], stop: StopRule | None = None
+    ) -> list[Proposal | None]:
+        drafts = [Draft(ask, min(ask.k, self._room - len(ask.context) + 1), stop) for ask in asks]
+        active = [draft for draft in drafts if draft.most > 0]
         unread = [draft.ask.context[self.cache.lengths[draft.ask.row] :] for draft in active]
         tokens = on_device(list(chain(*unread)), self.runner.device)
         counts = [len(new) for new in unread]
         while active:
             logits = self._forward([draft.ask.row for draft in active], tokens, counts)
             tokens = self._next(active, logits)
-            rest = [at for at, draft in enumerate(active) if len(draft.tokens) < draft.wanted]
+            rest = going_on(active, logits, stop)
             if len(rest) < len(active):
                 tokens = tokens.index_select(0, on_device(rest, self.runner.device))
             active, counts = [active[at] for at in rest], [1] * len(rest)
-        return [Proposal(draft.tokens, draft.q) if draft.tokens else None for draft in drafts]
+        return [draft.proposal for draft in drafts]
 
     def keep(self, row: int, length: int, states: Tensor | None = None) -> None:
         if self.cache.lengths[row] > length:
@@ -83,11 +82,12 @@ class ModelDrafter:
         by_row = [sizes.get(row, 0) for row in range(len(self._samplers))]
         return self.runner.forward(tokens, self.cache, every=False, counts=by_row)
 
-    def _next(self, drafts: Sequence[_Draft], logits: Tensor) -> Tensor:
+    def _next(self, drafts: Sequence[Draft], logits: Tensor) -> Tensor:
         """The next token [n] of each draft, from logits [n, vocab]: the best one, or one drawn with
         its position's uniform number. It is appended to the draft.
         """
-        groups = equal_places(draft.sampler.filters if draft.sampler else None for draft in drafts)
+        samplers = [self._samplers[draft.ask.row] for draft in drafts]
+        groups = equal_places(sampler.filters if sampler else None for sampler in samplers)
         for filters, members in groups.items():
             some = logits
             if len(groups) > 1:
@@ -96,7 +96,8 @@ class ModelDrafter:
                 tokens = best(some)
             else:
                 q = distribution(some, filters)
-                tokens = draw(q, torch.cat([drafts[at].uniform() for at in members]))
+                uniforms = [s.uniform(drafts[at]) for at in members if (s := samplers[at])]
+                tokens = draw(q, torch.cat(uniforms))
                 for at, one in zip(members, q.split(1), strict=True):
                     drafts[at].q.append(one)
             for at, token in zip(members, tokens.split(1), strict=True):
@@ -111,19 +112,7 @@ class _Sampler(NamedTuple):
     uniforms: Tensor
     prompt_length: int
 
-
-@dataclass
-class _Draft:
-    """An unfinished proposal of at most `wanted` tokens."""
-
-    ask: ProposalRequest
-    wanted: int
-    sampler: _Sampler | None
-    tokens: list[Tensor] = field(default_factory=list)
-    q: list[Tensor] = field(default_factory=list)
-
-    def uniform(self) -> Tensor:
-        """The uniform number [1] for the next token's position."""
-        assert self.sampler is not None
-        length = len(self.ask.context) + len(self.tokens)
-        return self.sampler.uniforms.narrow(0, length - self.sampler.prompt_length, 1)
+    def uniform(self, draft: Draft) -> Tensor:
+        """The uniform number [1] for the position of a draft's next token."""
+        length = len(draft.ask.context) + len(draft.tokens)
+        return self.uniforms.narrow(0, length - self.prompt_length, 1)

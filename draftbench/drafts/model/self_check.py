@@ -17,7 +17,7 @@ from draftbench.decoder.sampling import Uniforms, distribution
 from draftbench.decoder.scripted_model import ScriptedRunner, markov
 from draftbench.decoder.speculate import decode_all
 from draftbench.drafts.model.drafter import ModelDrafter
-from draftbench.records import DraftingMode, Sampling
+from draftbench.records import DraftingMode, Sampling, StopRule
 
 VOCABULARY, LENGTH, K, ROWS = 4, 4, 2, 4
 SAMPLINGS = (Sampling(temperature=1.0), Sampling(temperature=0.8, top_p=0.8))
@@ -26,8 +26,10 @@ OUTPUTS, FALSE_ALARMS = 2000, 1e-7
 LEAST_EXPECTED = 5.0
 
 
-def distribution_fault(mode: DraftingMode) -> str | None:
-    """How a drafting mode's outputs differ from the target's distribution; None if they do not."""
+def distribution_fault(mode: DraftingMode, stop: StopRule | None = None) -> str | None:
+    """How a drafting mode's outputs, whose rounds a rule may stop, differ from the target's
+    distribution; None if they do not.
+    """
     generator = torch.Generator().manual_seed(0)
     table = torch.randn(VOCABULARY, VOCABULARY, generator=generator)
     noise = torch.randn(VOCABULARY, VOCABULARY, generator=generator)
@@ -41,7 +43,7 @@ def distribution_fault(mode: DraftingMode) -> str | None:
             for seed in range(OUTPUTS)
         ]
         drafter = ModelDrafter(draft, mode)
-        responses = decode_all(tasks, target, drafter, K, HostClock(), ROWS)
+        responses = decode_all(tasks, target, drafter, K, HostClock(), ROWS, stop)
         seen = Counter(tuple(response.tokens[:3]) for response in responses)
         step = distribution(table, sampling).double()
         often = {

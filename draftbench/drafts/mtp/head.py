@@ -19,11 +19,12 @@ import torch
 from torch import Tensor, nn
 
 from draftbench.decoder.any_transformer import SlabTransformersCache, replace_linears
-from draftbench.decoder.drafters import Proposal, ProposalRequest
+from draftbench.decoder.drafters import Draft, Proposal, ProposalRequest, going_on
 from draftbench.decoder.linear import runner_name
 from draftbench.decoder.runner import DecodeTask, on_device
 from draftbench.decoder.sampling import best, top_two_margin
 from draftbench.drafts.heads.head import CHUNK, Drafted, Head, HeadDrafter
+from draftbench.records import StopRule
 
 
 class MtpHead(Head):
@@ -79,7 +80,7 @@ class MtpHead(Head):
                 ends.append(self.appended(read, entering, cache)[-1:])
         cache.lengths = [have + new for have, new in zip(cache.lengths, counts, strict=True)]
         left = torch.cat(ends)
-        return self.best(left), left
+        return self.logits(left), left
 
     @torch.inference_mode()
     def along(
@@ -103,7 +104,7 @@ class MtpHead(Head):
                 read = padded[start + depth + 1 : end + depth + 1]
                 left = self.appended(read, left, cache, depth, at, seen)
                 if start >= first:
-                    logits = self._logits(left)
+                    logits = self.logits(left)
                     parts.append(Drafted(best(logits), top_two_margin(logits)))
             if parts:
                 yield Drafted.by_depth(parts)
@@ -144,58 +145,81 @@ class MtpHead(Head):
         )
         return (model.shared_post_norm(left) if model.use_shared_post_norm else left)[0]
 
-    def best(self, left: Tensor) -> Tensor:
-        """The best tokens after a depth's output."""
-        return best(self._logits(left))
+    def logits(self, left: Tensor) -> Tensor:
+        """The logits after a depth's output."""
+        logits: Tensor = self.model._project_to_logits(left[None])[0]
+        return logits
 
     def drafter(self) -> HeadDrafter:
         return HeadDrafter(self) if self.layers == 1 else LayersDrafter(self)
 
-    def _logits(self, left: Tensor) -> Tensor:
-        logits: Tensor = self.model._project_to_logits(left[None])[0]
-        return logits
-
 
 class LayersDrafter(HeadDrafter):
-    """Several layers that propose their argmax, one token each. Rows that read drafted tokens are
-    read again in the next round: a row is final once all layers' tokens there are in the text.
+    """Several layers that propose their argmax, one token each. A layer's row is final once the
+    token that it reads is in the text; rows that read drafted tokens are read again, and so are
+    those that a layer has not read yet, since rounds differ in how many layers they reach.
     """
 
     head: MtpHead
 
-    def begin(self, row: int, task: DecodeTask, states: Tensor | None = None) -> None:
-        """Read the prompt's rows whose tokens are known for all layers."""
-        assert states is not None
-        self.cache.rewind(row, 0)
-        self._unread[row] = states
-        self._read(row, task.prompt, len(task.prompt) - self.head.layers, 0)
+    def open(self, rows: int, capacity: int) -> None:
+        super().open(rows, capacity)
+        # By row and layer: how many of the text's rows it has read for good, and what is entering
+        # the rows after these, as far as it is known.
+        self._read_by = [[0] * self.head.layers for _ in range(rows)]
+        self._entering: list[list[Tensor]] = [[] for _ in range(rows)]
 
-    def propose(self, asks: Sequence[ProposalRequest]) -> list[Proposal | None]:
-        found: list[Proposal | None] = []
-        for ask in asks:
-            k = min(ask.k, self.head.layers)
-            drafted = self._read(ask.row, ask.context, len(ask.context) - 1, k) if k > 0 else []
-            found.append(Proposal(drafted) if drafted else None)
-        return found
+    def begin(self, row: int, task: DecodeTask, states: Tensor | None = None) -> None:
+        """Read the prompt's rows, each layer those whose tokens are known."""
+        assert states is not None
+        self._read_by[row] = [0] * self.head.layers
+        self._unread[row], *self._entering[row] = states, *[states[:0]] * (self.head.layers - 1)
+        self._read(row, task.prompt, None, None)
+
+    def propose(
+        self, asks: Sequence[ProposalRequest], stop: StopRule | None = None
+    ) -> list[Proposal | None]:
+        drafts = [Draft(ask, min(ask.k, self.head.layers), stop) for ask in asks]
+        for draft in drafts:
+            if draft.most > 0:
+                self._read(draft.ask.row, draft.ask.context, draft, stop)
+        return [draft.proposal for draft in drafts]
 
     @torch.inference_mode()
-    def _read(self, row: int, text: Sequence[int], end: int, k: int) -> list[Tensor]:
-        """Run rows up to `end` through all layers (k = 0), or through k layers, which draft one
-        token each; keep the rows whose tokens are in the text. Along a response k never grows.
+    def _read(
+        self, row: int, text: Sequence[int], draft: Draft | None, stop: StopRule | None
+    ) -> None:
+        """Run the layers over the text's rows that they have not read, for a draft through its last
+        row, of which each layer drafts a token until the draft ends. Along a response drafts are
+        asked for fewer and fewer tokens, so that layers that they do not reach need not read.
         """
-        head, cache = self.head, self.cache
-        start, drafted = cache.lengths[row], list[Tensor]()
-        if end <= start:
-            return []
-        cache.place, left = row, self._unread[row][: end - start]
-        read = on_device(list(text[start + 1 :]), head.device)
-        layers = k or head.layers
+        head, cache, read_by = self.head, self.cache, self._read_by[row]
+        waiting = [self._unread[row], *self._entering[row]]
+        layers = draft.most if draft else head.layers
+        begun, end = min(read_by[:layers]), len(text) - 1
+        read = on_device(list(text[begun + 1 :]), head.device)
+        # What the layer before leaves at the rows after those that are waiting, and how many of the
+        # text's rows it leaves something final at.
+        left, known, more = waiting[0][:0], read_by[0] + len(waiting[0]), True
+        cache.place = row
         for depth in range(layers):
-            left = head.appended(read[depth : depth + len(left)], left, cache, depth)
-            if k > 0:
-                drafted.append(head.best(left[-1:]))
-                read = torch.cat([read, drafted[-1]])
-        kept = max(start, min(end, len(text) - layers))
-        self._unread[row] = self._unread[row][kept - start :]
-        cache.lengths[row] = kept
-        return drafted
+            start, final = read_by[depth], max(read_by[depth], end - depth)
+            entering = torch.cat([waiting[depth], left])
+            until = end if draft else final
+            if not more or until == start:
+                waiting[depth] = entering[: known - start]
+                break
+            at = start - begun + depth
+            cache.lengths[row] = start
+            left = head.appended(
+                read[at : at + until - start], entering[: until - start], cache, depth
+            )
+            waiting[depth], read_by[depth] = entering[final - start : known - start], final
+            known = final
+            if draft:
+                logits = head.logits(left[-1:])
+                draft.tokens.append(head.chosen(logits))
+                read = torch.cat([read, draft.tokens[-1]])
+                more = bool(going_on([draft], logits, stop))
+        self._unread[row], *self._entering[row] = waiting
+        cache.lengths[row] = read_by[0]

@@ -14,7 +14,7 @@ from draftbench.drafts.lookup.draft import LookupDraft, LookupDrafter
 from draftbench.measure.candidate import Replays
 from draftbench.measure.timed_passes import CostGrid, Record, TimedPass
 from draftbench.measure.trajectories import Group
-from draftbench.records import Candidate
+from draftbench.records import Candidate, StopRule
 
 
 class StackDraft:
@@ -57,10 +57,12 @@ class StackDrafter:
         self.lookup.begin(row, task)
         self.draft.begin(row, task, states)
 
-    def propose(self, asks: Sequence[ProposalRequest]) -> list[Proposal | None]:
+    def propose(
+        self, asks: Sequence[ProposalRequest], stop: StopRule | None = None
+    ) -> list[Proposal | None]:
         found = self.lookup.propose(asks)
         rest = [ask for ask, proposal in zip(asks, found, strict=True) if proposal is None]
-        drafted = iter(self.draft.propose(rest) if rest else ())
+        drafted = iter(self.draft.propose(rest, stop) if rest else ())
         return [proposal or next(drafted) for proposal in found]
 
     def keep(self, row: int, length: int, states: Tensor | None = None) -> None:

@@ -5,6 +5,7 @@ from types import SimpleNamespace
 
 import pytest
 import torch
+from scenes import lengths
 
 from draftbench.acceptance.faults import contradiction
 from draftbench.decoder.attention import LaterDepths
@@ -74,7 +75,7 @@ def test_decoding_goes_through_the_rounds_of_the_replay_and_writes_plain_text(
     along = {record.key: record.matched for record in records}
     limits = {response.key: response.prompt.limit for response in responses}
     rounds = more = 0
-    for row in chain.from_iterable(decode_requests(loaded, responses, tuple(ks), 1)):
+    for row in chain.from_iterable(decode_requests(loaded, responses, lengths(*ks), 1)):
         assert row.first_difference is None
         at = 1
         for proposed, accepted in zip(row.proposed, row.accepted, strict=True):
@@ -181,11 +182,11 @@ def wrong_ids(monkeypatch):
     """`d2t` is read as if it held ids, which GGUF files hold, and not offsets."""
     propose = HeadDrafter.propose
 
-    def absolute(self, asks):
+    def absolute(self, *asked):
         ids = self.head.target_ids
         self.head.target_ids = ids - torch.arange(len(ids))
         try:
-            return propose(self, asks)
+            return propose(self, *asked)
         finally:
             self.head.target_ids = ids
 
@@ -208,7 +209,7 @@ def test_a_replay_whose_position_does_not_advance_with_the_depth_is_contradicted
     responses, sound = replayed(loaded, make, 14, 56)
     monkeypatch.setattr(LaterDepths, "attend", stuck)
     broken = loaded.replay(responses)
-    rows = list(chain.from_iterable(decode_requests(loaded, responses, (1, 2, 3, 4), 1)))
+    rows = list(chain.from_iterable(decode_requests(loaded, responses, lengths(1, 2, 3, 4), 1)))
     drafted = [row for row in rows if row.k]
     for records, contradicts in ((sound, False), (broken, True)):
         pairs = [(r.trajectory, record) for r, record in zip(responses, records, strict=True)]
@@ -221,7 +222,7 @@ def test_a_fault_of_the_drafter_contradicts_the_replay(loaded, few, monkeypatch,
     responses, records = few
     if fault is not None:
         fault(monkeypatch)
-    rows = list(chain.from_iterable(decode_requests(loaded, responses, (4,), 1)))
+    rows = list(chain.from_iterable(decode_requests(loaded, responses, lengths(4), 1)))
     assert {row.first_difference for row in rows} == {None}  # the text is the target's all the same
     pairs = [(r.trajectory, record) for r, record in zip(responses, records, strict=True)]
     drafted = [row for row in rows if row.k]

@@ -183,7 +183,7 @@ def test_a_pass_turns_later_depths_as_far_as_stepping_does():
         read = torch.tensor(text[1 : row + 1 + depths])
         for tokens in (read[: row + 1], *read[row + 1 :].split(1)):
             _, left = head.step(tokens, left, cache, [len(tokens)])
-            stepped.append(top_two_margin(head._logits(left)))
+            stepped.append(top_two_margin(head.logits(left)))
         torch.testing.assert_close(along[row - first], torch.cat(stepped), atol=1e-4, rtol=1e-4)
 
 

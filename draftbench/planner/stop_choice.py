@@ -1,0 +1,177 @@
+"""Chooses the best rule of each kind for a draft at one load, and judges it on requests that did
+not choose it.
+
+Which of some hundred rules is fastest is partly luck, so its speed on the requests that chose it
+would look too good. Requests are dealt into folds: those of a fold are decoded by the rule that is
+best on all the others (cross-fitting), and the rule that is named is the best on all of them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from draftbench.acceptance.candidate_rounds import CandidateRounds
+from draftbench.acceptance.every_rule import EveryRule, every_rule
+from draftbench.acceptance.rounds import Floats, Ints
+from draftbench.drafts.stopping import STOP_RULES
+from draftbench.planner.passes import Block
+from draftbench.planner.seconds import in_seconds
+from draftbench.records import StopKind, StopRule
+from draftbench.remembered import remembered
+
+FOLDS = 5
+# Positions of responses over which rules are compared: more would hardly change the choice.
+_POSITIONS = 40_000
+# A rule that saves less than this is not worth a larger k or another threshold.
+_AS_FAST = 1e-3
+
+
+@dataclass(frozen=True)
+class ChosenRule:
+    """The best rule of one kind: on all requests, and on those outside of each fold."""
+
+    k: int
+    stop: StopRule
+    elsewhere: tuple[tuple[int, StopRule], ...]  # by fold
+
+    def seconds(
+        self,
+        rounds: CandidateRounds,
+        block: Block,
+        concurrency: int,
+        of_a_round: Floats | None = None,
+    ) -> Floats:
+        """Predicted seconds of every response by the rule that the other folds chose [responses].
+        Where an engine shows no passes they are rounds of the rule itself: those of another one
+        count as much more as a round takes longer.
+
+        Args:
+            of_a_round: its seconds there by the tokens that it drafts.
+        """
+        found, folds = np.zeros(len(rounds.trajectories)), _folds(rounds)
+
+        def longer(k: int, stop: StopRule) -> float:
+            if of_a_round is None:
+                return 1.0
+            drafted = rounds.at(k, stop).drafted_per_round
+            return float(np.interp(drafted, np.arange(len(of_a_round)), of_a_round))
+
+        for fold, (k, stop) in enumerate(self.elsewhere):
+            seconds, _ = in_seconds(rounds, block, concurrency, k, stop)
+            scaled = seconds * longer(k, stop) / longer(self.k, self.stop)
+            found[folds == fold] = scaled[folds == fold]
+        return found
+
+
+# Rounds by the tokens that they propose, and by those that the draft itself drafts
+# [rules, k + 1] → their seconds [rules].
+Cost = Callable[[Floats, Floats], Floats]
+
+
+def chosen_rules(
+    rounds: CandidateRounds, cost: Cost, kinds: Sequence[StopKind]
+) -> list[ChosenRule]:
+    """The best rule of each of these kinds, for rounds with known confidences."""
+    every, found = _every_rule(rounds), []
+    proposed, drafted = every.proposed.sum(axis=1), every.drafted.sum(axis=1)
+    of_all, without = cost(proposed, drafted), list[Floats]()
+    for fold in range(every.proposed.shape[1]):
+        elsewhere = proposed - every.proposed[:, fold], drafted - every.drafted[:, fold]
+        without.append(cost(*elsewhere))
+    for kind in kinds:
+        of_kind = np.array([at for at, (_, rule) in enumerate(every.rules) if rule.kind == kind])
+        if not of_kind.size:
+            continue
+
+        def best(seconds: Floats, of_kind: Ints = of_kind) -> tuple[int, StopRule]:
+            near = seconds[of_kind] <= seconds[of_kind].min() * (1 + _AS_FAST)
+            # The smallest k, then the highest threshold, which drafts least in vain.
+            return min(
+                (every.rules[at] for at in of_kind[near]),
+                key=lambda each: (each[0], -each[1].threshold),
+            )
+
+        k, stop = best(of_all)
+        found.append(ChosenRule(k, stop, tuple(map(best, without))))
+    return found
+
+
+def foresight(rounds: CandidateRounds, block: Block, fixed: int) -> float:
+    """How many times as fast as at a fixed k decoding would be if every round drafted just the
+    tokens that will be accepted, by timed passes of rows that are alike.
+
+    The seconds from a position on are the least over what a round there may draft (dynamic
+    programming from the end).
+    """
+    widths, context = np.arange(rounds.most_stopped + 1), rounds.context
+    first, later = ((p.at(1, context)[0, 0] if p else 0.0) for p in block.draft_passes)
+    draft = np.where(widths > 0, first + later * np.maximum(widths - 1, 0), 0.0)
+    cost = block.target.at(1 + widths, context)[0] + draft
+    some = _some(rounds)
+    parts = [rounds.drafted[at] for at in some]
+    length = np.array([rounds.trajectories[at].output_tokens for at in some])
+    least = np.zeros((len(some), int(length.max(initial=1)) + len(widths) + 1))
+    matched = np.zeros(least.shape, np.int64)
+    for row, part in enumerate(parts):
+        _, _, accepted = part.under(rounds.most_stopped, None)
+        matched[row, 1 : 1 + len(accepted)] = accepted
+    for at in range(int(length.max(initial=1)) - 1, 0, -1):
+        # A round that accepts everything up to the end needs no token of the target's.
+        options = cost + least[:, at + 1 : at + 1 + len(widths)]
+        options = np.where(widths <= matched[:, at, None], options, np.inf)
+        least[:, at] = np.where(at < length, options.min(axis=1), 0.0)
+    weights = rounds.weights[some]
+    seconds, _ = in_seconds(rounds, block, 1, fixed)
+    return float((weights @ seconds[some]) / (weights @ least[:, 1]))
+
+
+def _some(rounds: CandidateRounds) -> Ints:
+    """As many of the responses as rules are compared on."""
+    lengths = np.array([t.output_tokens for t in rounds.trajectories])
+    return np.arange(0, len(lengths), max(1, -(-int(lengths.sum()) // _POSITIONS)))
+
+
+@remembered
+def _every_rule(rounds: CandidateRounds) -> EveryRule:
+    """The rounds under every rule, by fold, of as many responses as the choice needs."""
+    some = _some(rounds)
+    ks = [k for k in rounds.ks if 2 <= k <= rounds.most_stopped] or [rounds.most_stopped]
+    return every_rule(
+        [(rounds.trajectories[at], rounds.drafted[at]) for at in some],
+        rounds.weights[some],
+        _folds(rounds)[some],
+        ks,
+        tuple(STOP_RULES),
+    )
+
+
+@remembered
+def _folds(rounds: CandidateRounds) -> Ints:
+    """The fold of every response: all samples of a request are in one."""
+    names = sorted({t.request for t in rounds.trajectories})
+    fold = {name: at % min(FOLDS, len(names)) for at, name in enumerate(names)}
+    return np.array([fold[t.request] for t in rounds.trajectories], np.int64)
+
+
+def by_passes(
+    block: Block, context: float, concurrency: int, proposed: Floats, drafted: Floats
+) -> Floats:
+    """The `Cost` of rounds at one context: the formulas of `passes`, with first passes that read a
+    single token.
+    """
+    widths, rounds = np.arange(proposed.shape[1]), proposed.sum(axis=1)
+    target = block.target.at(1 + widths, context)[0]
+    first, later = ((p.at(1, context)[0, 0] if p else 0.0) for p in block.draft_passes)
+    if concurrency == 1:
+        some = drafted[:, ::-1].cumsum(axis=1)[:, -2::-1]  # rounds that draft at least 1, 2, …
+        verified = proposed @ target
+    else:
+        share = np.cumsum(drafted, axis=1)[:, :-1] / np.maximum(rounds, 1e-9)[:, None]
+        some = rounds[:, None] * (1 - share**concurrency)
+        verified = rounds * np.interp(proposed @ widths / np.maximum(rounds, 1e-9), widths, target)
+    looked_up = block.proposal.at(1, context)[0, 0] * rounds if block.proposal else 0.0
+    seconds: Floats = verified + looked_up + some[:, 0] * first + some[:, 1:].sum(axis=1) * later
+    return seconds
