@@ -99,37 +99,8 @@ def chosen_rules(
     return found
 
 
-def foresight(rounds: CandidateRounds, block: Block, fixed: int) -> float:
-    """How many times as fast as at a fixed k decoding would be if every round drafted just the
-    tokens that will be accepted, by timed passes of rows that are alike.
-
-    The seconds from a position on are the least over what a round there may draft (dynamic
-    programming from the end).
-    """
-    widths, context = np.arange(rounds.most_stopped + 1), rounds.context
-    first, later = ((p.at(1, context)[0, 0] if p else 0.0) for p in block.draft_passes)
-    draft = np.where(widths > 0, first + later * np.maximum(widths - 1, 0), 0.0)
-    cost = block.target.at(1 + widths, context)[0] + draft
-    some = _some(rounds)
-    parts = [rounds.drafted[at] for at in some]
-    length = np.array([rounds.trajectories[at].output_tokens for at in some])
-    least = np.zeros((len(some), int(length.max(initial=1)) + len(widths) + 1))
-    matched = np.zeros(least.shape, np.int64)
-    for row, part in enumerate(parts):
-        _, _, accepted = part.under(rounds.most_stopped, None)
-        matched[row, 1 : 1 + len(accepted)] = accepted
-    for at in range(int(length.max(initial=1)) - 1, 0, -1):
-        # A round that accepts everything up to the end needs no token of the target's.
-        options = cost + least[:, at + 1 : at + 1 + len(widths)]
-        options = np.where(widths <= matched[:, at, None], options, np.inf)
-        least[:, at] = np.where(at < length, options.min(axis=1), 0.0)
-    weights = rounds.weights[some]
-    seconds, _ = in_seconds(rounds, block, 1, fixed)
-    return float((weights @ seconds[some]) / (weights @ least[:, 1]))
-
-
-def _some(rounds: CandidateRounds) -> Ints:
-    """As many of the responses as rules are compared on."""
+def compared(rounds: CandidateRounds) -> Ints:
+    """The rows of as many responses as rules are compared on."""
     lengths = np.array([t.output_tokens for t in rounds.trajectories])
     return np.arange(0, len(lengths), max(1, -(-int(lengths.sum()) // _POSITIONS)))
 
@@ -137,7 +108,7 @@ def _some(rounds: CandidateRounds) -> Ints:
 @remembered
 def _every_rule(rounds: CandidateRounds) -> EveryRule:
     """The rounds under every rule, by fold, of as many responses as the choice needs."""
-    some = _some(rounds)
+    some = compared(rounds)
     ks = [k for k in rounds.ks if 2 <= k <= rounds.most_stopped] or [rounds.most_stopped]
     return every_rule(
         [(rounds.trajectories[at], rounds.drafted[at]) for at in some],

@@ -10,10 +10,11 @@ from scenes import SELF_DRAFT, SMALL, Scene, replay, trajectory
 from draftbench.acceptance.candidate_rounds import CandidateRounds
 from draftbench.planner.evaluator import Evaluator
 from draftbench.planner.options import DecisionOptions
+from draftbench.planner.other_rules import _next_step, foresight
 from draftbench.planner.passes import Block, exactly
 from draftbench.planner.recommend import recommend
 from draftbench.planner.seconds import in_seconds
-from draftbench.planner.stop_choice import by_passes, chosen_rules, foresight
+from draftbench.planner.stop_choice import by_passes, chosen_rules
 from draftbench.records import Confidences
 
 KS = (1, 2, 3, 4, 6, 8)
@@ -134,3 +135,12 @@ def test_the_control_stops_by_no_rule():
         for each in Evaluator(scene.observed(*KS), DecisionOptions()).table(1).configurations
     }
     assert stops == {None}
+
+
+@pytest.mark.parametrize(
+    ("k", "average", "following"),
+    # Thresholds of SGLang's slot {1, 3, 5, 7}: down at k' - .75 of the smaller k', up at k - .5.
+    [(5, 4.6, 7), (5, 4.4, 5), (5, 2.25, 3), (7, 0.1, 1), (1, 9.0, 7), (3, 0.25, 1), (3, 0.3, 3)],
+)
+def test_the_moving_average_steps_as_sglangs_does(k, average, following):
+    assert _next_step(k, average) == following
