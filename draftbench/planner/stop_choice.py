@@ -10,16 +10,17 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from itertools import product
 
 import numpy as np
 
 from draftbench.acceptance.candidate_rounds import CandidateRounds
 from draftbench.acceptance.every_rule import EveryRule, every_rule
 from draftbench.acceptance.rounds import Floats, Ints
-from draftbench.drafts.stopping import STOP_RULES
+from draftbench.drafts.stopping import STOP_RULES, THRESHOLDS
 from draftbench.planner.passes import Block
 from draftbench.planner.seconds import in_seconds
-from draftbench.records import StopKind, StopRule
+from draftbench.records import DraftLength, StopKind, StopRule
 from draftbench.remembered import remembered
 
 FOLDS = 5
@@ -33,9 +34,8 @@ _AS_FAST = 1e-3
 class ChosenRule:
     """The best rule of one kind: on all requests, and on those outside of each fold."""
 
-    k: int
-    stop: StopRule
-    elsewhere: tuple[tuple[int, StopRule], ...]  # by fold
+    length: DraftLength
+    elsewhere: tuple[DraftLength, ...]  # by fold
 
     def seconds(
         self,
@@ -53,15 +53,15 @@ class ChosenRule:
         """
         found, folds = np.zeros(len(rounds.trajectories)), _folds(rounds)
 
-        def longer(k: int, stop: StopRule) -> float:
+        def longer(length: DraftLength) -> float:
             if of_a_round is None:
                 return 1.0
-            drafted = rounds.at(k, stop).drafted_per_round
+            drafted = rounds.at(*length).drafted_per_round
             return float(np.interp(drafted, np.arange(len(of_a_round)), of_a_round))
 
-        for fold, (k, stop) in enumerate(self.elsewhere):
-            seconds, _ = in_seconds(rounds, block, concurrency, k, stop)
-            scaled = seconds * longer(k, stop) / longer(self.k, self.stop)
+        for fold, length in enumerate(self.elsewhere):
+            seconds, _ = in_seconds(rounds, block, concurrency, *length)
+            scaled = seconds * longer(length) / longer(self.length)
             found[folds == fold] = scaled[folds == fold]
         return found
 
@@ -82,20 +82,19 @@ def chosen_rules(
         elsewhere = proposed - every.proposed[:, fold], drafted - every.drafted[:, fold]
         without.append(cost(*elsewhere))
     for kind in kinds:
-        of_kind = np.array([at for at, (_, rule) in enumerate(every.rules) if rule.kind == kind])
+        of_kind = np.array(
+            [at for at, (_, stop) in enumerate(every.rules) if stop and stop.kind == kind]
+        )
         if not of_kind.size:
             continue
 
-        def best(seconds: Floats, of_kind: Ints = of_kind) -> tuple[int, StopRule]:
+        def best(seconds: Floats, of_kind: Ints = of_kind) -> DraftLength:
             near = seconds[of_kind] <= seconds[of_kind].min() * (1 + _AS_FAST)
             # The smallest k, then the highest threshold, which drafts least in vain.
-            return min(
-                (every.rules[at] for at in of_kind[near]),
-                key=lambda each: (each[0], -each[1].threshold),
-            )
+            as_fast = (every.rules[at] for at in of_kind[near])
+            return min(as_fast, key=lambda own: (own.k, -(own.stop.threshold if own.stop else 0)))
 
-        k, stop = best(of_all)
-        found.append(ChosenRule(k, stop, tuple(map(best, without))))
+        found.append(ChosenRule(best(of_all), tuple(map(best, without))))
     return found
 
 
@@ -114,8 +113,10 @@ def _every_rule(rounds: CandidateRounds) -> EveryRule:
         [(rounds.trajectories[at], rounds.drafted[at]) for at in some],
         rounds.weights[some],
         _folds(rounds)[some],
-        ks,
-        tuple(STOP_RULES),
+        [
+            DraftLength(k, StopRule(kind=kind, threshold=threshold))
+            for kind, threshold, k in product(STOP_RULES, THRESHOLDS, ks)
+        ],
     )
 
 

@@ -75,9 +75,9 @@ def test_a_rule_is_judged_on_requests_that_did_not_choose_it():
         rounds = CandidateRounds.of(telling_pairs(12, tells=False, seed=seed), TELLING_KS)
         (rule,) = chosen_rules(rounds, cost_of(rounds), ("product",))
         plain = in_seconds(rounds, BLOCK, 1, None)[0].sum()
-        own.append(speed(rounds, rule.k, rule.stop))
+        own.append(speed(rounds, *rule.length))
         judged.append(plain / rule.seconds(rounds, BLOCK, 1).sum())
-        new.append(speed(every, rule.k, rule.stop))
+        new.append(speed(every, *rule.length))
     optimism, error = np.mean(own) - np.mean(new), np.std(judged) / np.sqrt(40)
     assert optimism > 2 * error
     assert np.mean(judged) - np.mean(new) < 2 * error
