@@ -25,7 +25,7 @@ from draftbench.remembered import remembered
 
 FOLDS = 5
 # Positions of responses over which rules are compared: more would hardly change the choice.
-_POSITIONS = 40_000
+_POSITIONS = 20_000
 # A rule that saves less than this is not worth a larger k or another threshold.
 _AS_FAST = 1e-3
 
