@@ -42,6 +42,8 @@ from draftbench.run_folder.run import Run, run_of
 from draftbench.traffic import TrafficQuery
 
 ROOT = Path(__file__).parents[1]
+# The first twelve requests of suite:completion.
+FEW = Path(__file__).parent / "few.jsonl"
 REFERENCE = ROOT / "results" / "reference"
 EMBEDDED = ROOT / "draftbench" / "embedded"
 SMALL, BIG = Candidate(draft="small"), Candidate(draft="big")
