@@ -166,7 +166,7 @@ def test_a_saved_baseline_holds_what_it_held(run, tmp_path):
 @pytest.mark.parametrize("run", RUNS)
 def test_an_exported_configuration_is_the_one_it_was(answers, monkeypatch, run):
     """One answer for every engine: what is made of it differs."""
-    monkeypatch.setattr("draftbench.cli.export.recommend", lambda *_: answers[run])
+    monkeypatch.setattr("draftbench.cli.export.answer_for", lambda *_, **__: answers[run])
     for engine in ENGINES:
         found = CliRunner().invoke(app, ["export", str(REFERENCE / run), "--engine", engine])
         assert found.exit_code == 0, found.output
