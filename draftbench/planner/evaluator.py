@@ -238,7 +238,9 @@ class Evaluator:
             seconds: Floats = drafted @ of_a_round[: drafted.shape[1]]
             return seconds
 
-        for rule in chosen_rules(rounds, cost, kinds):
+        measured = self.measured(concurrency)
+        decoded = {each.length for each in measured if each.candidate == candidate}
+        for rule in chosen_rules(rounds, cost, kinds, decoded):
             own = Configuration.of(candidate, rule.length.k, concurrency, rule.length.stop)
             found[own] = rule.seconds(rounds, block or ROUND, concurrency, of_a_round)
             if isinstance(design, EngineDesign):

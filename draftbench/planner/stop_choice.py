@@ -8,7 +8,7 @@ best on all the others (cross-fitting), and the rule that is named is the best o
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from itertools import product
 
@@ -26,8 +26,9 @@ from draftbench.remembered import remembered
 FOLDS = 5
 # Positions of responses over which rules are compared: more would hardly change the choice.
 _POSITIONS = 20_000
-# A rule that saves less than this is not worth a larger k or another threshold.
-_AS_FAST = 1e-3
+# A rule that saves less than this is not worth a larger k or another threshold; one that was
+# decoded, whose time is known better, is kept as long as no other saves more than that.
+_AS_FAST, _AS_FAST_AS_DECODED = 1e-3, 1e-2
 
 
 @dataclass(frozen=True)
@@ -72,7 +73,10 @@ Cost = Callable[[Floats, Floats], Floats]
 
 
 def chosen_rules(
-    rounds: CandidateRounds, cost: Cost, kinds: Sequence[StopKind]
+    rounds: CandidateRounds,
+    cost: Cost,
+    kinds: Sequence[StopKind],
+    decoded: Collection[DraftLength] = (),
 ) -> list[ChosenRule]:
     """The best rule of each of these kinds, for rounds with known confidences."""
     every, found = _every_rule(rounds), []
@@ -89,9 +93,13 @@ def chosen_rules(
             continue
 
         def best(seconds: Floats, of_kind: Ints = of_kind) -> DraftLength:
-            near = seconds[of_kind] <= seconds[of_kind].min() * (1 + _AS_FAST)
+            slower = seconds[of_kind] / seconds[of_kind].min() - 1
+            rules = [every.rules[at] for at in of_kind]
+            known = [at for at, rule in enumerate(rules) if rule in decoded]
+            if known and slower[at := min(known, key=lambda at: slower[at])] <= _AS_FAST_AS_DECODED:
+                return rules[at]
             # The smallest k, then the highest threshold, which drafts least in vain.
-            as_fast = (every.rules[at] for at in of_kind[near])
+            as_fast = (rules[at] for at in np.flatnonzero(slower <= _AS_FAST))
             return min(as_fast, key=lambda own: (own.k, -(own.stop.threshold if own.stop else 0)))
 
         found.append(ChosenRule(best(of_all), tuple(map(best, without))))
