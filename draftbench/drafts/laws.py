@@ -15,6 +15,7 @@ import numpy.typing as npt
 from draftbench.drafts.stack.replay import StackReplay
 from draftbench.drafts.stopping import STOP_RULES, stops_at
 from draftbench.records import Confidences, DraftLength, LookupReplay, Replay, StopRule, Trajectory
+from draftbench.remembered import remembered
 
 Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]
@@ -108,6 +109,7 @@ class Drafted:
     found: Ints | None = None
     copied: Ints | None = None
 
+    @remembered
     def stops_at(self, stop: StopRule) -> Ints:
         """The place of the token at which a rule stops each round [starts], from 0."""
         confidences = self.of_all if STOP_RULES[stop.kind].among == "all" else self.of_ten

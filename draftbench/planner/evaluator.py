@@ -239,7 +239,7 @@ class Evaluator:
             return seconds
 
         for rule in chosen_rules(rounds, cost, kinds):
-            own = Configuration.of(candidate, rule.k, concurrency, rule.stop)
+            own = Configuration.of(candidate, rule.length.k, concurrency, rule.length.stop)
             found[own] = rule.seconds(rounds, block or ROUND, concurrency, of_a_round)
             if isinstance(design, EngineDesign):
                 design.drafted.setdefault(own, rounds.at(*own.length).drafted_per_round)

@@ -33,6 +33,7 @@ from draftbench.planner.evidence import Evidence
 from draftbench.planner.headroom import better_draft, headroom
 from draftbench.planner.latency import latency, slo_kept
 from draftbench.planner.options import DecisionOptions
+from draftbench.planner.other_rules import foresight, moving_average
 from draftbench.planner.output_check import audit
 from draftbench.planner.recommendation import (
     NEAR_TIES,
@@ -45,7 +46,6 @@ from draftbench.planner.recommendation import (
     Stopping,
 )
 from draftbench.planner.settle import larger_sweep, next_sweep, settled_by
-from draftbench.planner.stop_choice import foresight
 from draftbench.records import SELF, Candidate, DraftingMode
 from draftbench.run_folder.run import Run
 
@@ -252,15 +252,20 @@ def stopping(evaluator: Evaluator, decided: DecisionAt) -> Stopping | None:
     )
     if fixed is None or rule is None:
         return None
-    speed, evidence, most = table.value(fixed) or 0.0, evaluator.evidence(fixed), None
+    speed, evidence = table.value(fixed) or 0.0, evaluator.evidence(fixed)
+    most = average = None
     if evidence.block is not None:
-        most = speed * foresight(evidence.rounds, evidence.block, fixed.k)
+        at = evidence.rounds, evidence.block, fixed.k
+        most = speed * foresight(*at)
+        if decided.concurrency == 1 and (gain := moving_average(*at)):
+            average = speed * gain
     return Stopping(
         fixed=fixed,
         rule=rule,
         speedup_fixed=speed,
         speedup_rule=table.value(rule) or 0.0,
         speedup_foresight=most,
+        speedup_moving_average=average,
     )
 
 

@@ -365,6 +365,7 @@ class Stopping(Record, frozen=True):
     speedup_fixed: float  # S of the best without a rule
     speedup_rule: float  # S of the best with one
     speedup_foresight: float | None  # S if every round drafted just what will be accepted
+    speedup_moving_average: float | None  # S if k followed SGLang's moving average, for one request
 
 
 class NextSweep(Record, frozen=True):

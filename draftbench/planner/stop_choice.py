@@ -10,21 +10,22 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from itertools import product
 
 import numpy as np
 
 from draftbench.acceptance.candidate_rounds import CandidateRounds
 from draftbench.acceptance.every_rule import EveryRule, every_rule
 from draftbench.acceptance.rounds import Floats, Ints
-from draftbench.drafts.stopping import STOP_RULES
+from draftbench.drafts.stopping import STOP_RULES, THRESHOLDS
 from draftbench.planner.passes import Block
 from draftbench.planner.seconds import in_seconds
-from draftbench.records import StopKind, StopRule
+from draftbench.records import DraftLength, StopKind, StopRule
 from draftbench.remembered import remembered
 
 FOLDS = 5
 # Positions of responses over which rules are compared: more would hardly change the choice.
-_POSITIONS = 40_000
+_POSITIONS = 20_000
 # A rule that saves less than this is not worth a larger k or another threshold.
 _AS_FAST = 1e-3
 
@@ -33,9 +34,8 @@ _AS_FAST = 1e-3
 class ChosenRule:
     """The best rule of one kind: on all requests, and on those outside of each fold."""
 
-    k: int
-    stop: StopRule
-    elsewhere: tuple[tuple[int, StopRule], ...]  # by fold
+    length: DraftLength
+    elsewhere: tuple[DraftLength, ...]  # by fold
 
     def seconds(
         self,
@@ -53,15 +53,15 @@ class ChosenRule:
         """
         found, folds = np.zeros(len(rounds.trajectories)), _folds(rounds)
 
-        def longer(k: int, stop: StopRule) -> float:
+        def longer(length: DraftLength) -> float:
             if of_a_round is None:
                 return 1.0
-            drafted = rounds.at(k, stop).drafted_per_round
+            drafted = rounds.at(*length).drafted_per_round
             return float(np.interp(drafted, np.arange(len(of_a_round)), of_a_round))
 
-        for fold, (k, stop) in enumerate(self.elsewhere):
-            seconds, _ = in_seconds(rounds, block, concurrency, k, stop)
-            scaled = seconds * longer(k, stop) / longer(self.k, self.stop)
+        for fold, length in enumerate(self.elsewhere):
+            seconds, _ = in_seconds(rounds, block, concurrency, *length)
+            scaled = seconds * longer(length) / longer(self.length)
             found[folds == fold] = scaled[folds == fold]
         return found
 
@@ -82,54 +82,24 @@ def chosen_rules(
         elsewhere = proposed - every.proposed[:, fold], drafted - every.drafted[:, fold]
         without.append(cost(*elsewhere))
     for kind in kinds:
-        of_kind = np.array([at for at, (_, rule) in enumerate(every.rules) if rule.kind == kind])
+        of_kind = np.array(
+            [at for at, (_, stop) in enumerate(every.rules) if stop and stop.kind == kind]
+        )
         if not of_kind.size:
             continue
 
-        def best(seconds: Floats, of_kind: Ints = of_kind) -> tuple[int, StopRule]:
+        def best(seconds: Floats, of_kind: Ints = of_kind) -> DraftLength:
             near = seconds[of_kind] <= seconds[of_kind].min() * (1 + _AS_FAST)
             # The smallest k, then the highest threshold, which drafts least in vain.
-            return min(
-                (every.rules[at] for at in of_kind[near]),
-                key=lambda each: (each[0], -each[1].threshold),
-            )
+            as_fast = (every.rules[at] for at in of_kind[near])
+            return min(as_fast, key=lambda own: (own.k, -(own.stop.threshold if own.stop else 0)))
 
-        k, stop = best(of_all)
-        found.append(ChosenRule(k, stop, tuple(map(best, without))))
+        found.append(ChosenRule(best(of_all), tuple(map(best, without))))
     return found
 
 
-def foresight(rounds: CandidateRounds, block: Block, fixed: int) -> float:
-    """How many times as fast as at a fixed k decoding would be if every round drafted just the
-    tokens that will be accepted, by timed passes of rows that are alike.
-
-    The seconds from a position on are the least over what a round there may draft (dynamic
-    programming from the end).
-    """
-    widths, context = np.arange(rounds.most_stopped + 1), rounds.context
-    first, later = ((p.at(1, context)[0, 0] if p else 0.0) for p in block.draft_passes)
-    draft = np.where(widths > 0, first + later * np.maximum(widths - 1, 0), 0.0)
-    cost = block.target.at(1 + widths, context)[0] + draft
-    some = _some(rounds)
-    parts = [rounds.drafted[at] for at in some]
-    length = np.array([rounds.trajectories[at].output_tokens for at in some])
-    least = np.zeros((len(some), int(length.max(initial=1)) + len(widths) + 1))
-    matched = np.zeros(least.shape, np.int64)
-    for row, part in enumerate(parts):
-        _, _, accepted = part.under(rounds.most_stopped, None)
-        matched[row, 1 : 1 + len(accepted)] = accepted
-    for at in range(int(length.max(initial=1)) - 1, 0, -1):
-        # A round that accepts everything up to the end needs no token of the target's.
-        options = cost + least[:, at + 1 : at + 1 + len(widths)]
-        options = np.where(widths <= matched[:, at, None], options, np.inf)
-        least[:, at] = np.where(at < length, options.min(axis=1), 0.0)
-    weights = rounds.weights[some]
-    seconds, _ = in_seconds(rounds, block, 1, fixed)
-    return float((weights @ seconds[some]) / (weights @ least[:, 1]))
-
-
-def _some(rounds: CandidateRounds) -> Ints:
-    """As many of the responses as rules are compared on."""
+def compared(rounds: CandidateRounds) -> Ints:
+    """The rows of as many responses as rules are compared on."""
     lengths = np.array([t.output_tokens for t in rounds.trajectories])
     return np.arange(0, len(lengths), max(1, -(-int(lengths.sum()) // _POSITIONS)))
 
@@ -137,14 +107,16 @@ def _some(rounds: CandidateRounds) -> Ints:
 @remembered
 def _every_rule(rounds: CandidateRounds) -> EveryRule:
     """The rounds under every rule, by fold, of as many responses as the choice needs."""
-    some = _some(rounds)
+    some = compared(rounds)
     ks = [k for k in rounds.ks if 2 <= k <= rounds.most_stopped] or [rounds.most_stopped]
     return every_rule(
         [(rounds.trajectories[at], rounds.drafted[at]) for at in some],
         rounds.weights[some],
         _folds(rounds)[some],
-        ks,
-        tuple(STOP_RULES),
+        [
+            DraftLength(k, StopRule(kind=kind, threshold=threshold))
+            for kind, threshold, k in product(STOP_RULES, THRESHOLDS, ks)
+        ],
     )
 
 
