@@ -23,7 +23,7 @@ from draftbench.engines.start import started
 from draftbench.engines.vllm import VllmServer
 from draftbench.models.quantize import Build, build_runner
 from draftbench.models.source import ModelSource
-from draftbench.records import NEAR_TIE_MARGIN, NGramSizes, Sampling, StopRule
+from draftbench.records import NEAR_TIE_MARGIN, NGramSizes, RoundCounts, Sampling, StopRule
 
 with pytest.MonkeyPatch.context() as patch:
     patch.syspath_prepend(str(Path(__file__).parents[2] / "scripts"))
@@ -184,6 +184,19 @@ def test_llama_server_stops_before_a_token_of_which_the_draft_is_unsure(
         assert (counted.drafted, counted.accepted) == (proposed, accepted)
         assert counted.rounds == sum(some > 0 for some, _, _ in rounds)
     assert {answer.finish for answer in answers} == {"stop", "length"}
+
+
+@needs_llama
+@pytest.mark.parametrize("threshold", [0.3, 0.6, 0.9])
+def test_llama_server_stops_a_head_where_the_built_in_decoder_does(tmp_path, llama, threshold):
+    stop, head = StopRule(kind="before", threshold=threshold), ReplayedHead()
+    answers, _, _ = driven(llama("head", 6, stop), tmp_path)
+    for answer in answers:
+        proposed, accepted = head.decoded(answer, 6, stop)
+        # An answer in which nothing is proposed has no counts.
+        counts = answer.counts or RoundCounts(rounds=0, drafted=0, accepted=0)
+        assert (counts.drafted, counts.accepted) == (sum(proposed), sum(accepted))
+        assert counts.rounds == sum(some > 0 for some in proposed)
 
 
 @needs_vllm
