@@ -409,6 +409,12 @@ def checks(answer: Recommendation) -> tuple[str, ...]:
             f"{stopping.speedup_fixed:.2f}×, the best rule that stops where the draft is unsure "
             f"{stopping.speedup_rule:.2f}× ({stopping.rule.length}){average}."
         )
+    if within := answer.stopping_bounds:
+        found.append(
+            f"How sure {within.fixed.candidate} is after a wrong token was not replayed: a rule "
+            f"that stops where it is unsure would bring {within.low:.2f}× to {within.high:.2f}×. A "
+            "sweep with --stop confidence tells which."
+        )
     timed = "costs of" if answer.costs_from else "timed with"
     found.append(
         f"{answer.requests} request{'s' * (answer.requests > 1)}, {answer.output_tokens} output "

@@ -44,8 +44,10 @@ from draftbench.planner.recommendation import (
     PredictionError,
     Recommendation,
     Stopping,
+    StoppingBounds,
 )
 from draftbench.planner.settle import larger_sweep, next_sweep, settled_by
+from draftbench.planner.stop_choice import bounds
 from draftbench.records import SELF, Candidate, DraftingMode
 from draftbench.run_folder.run import Run
 
@@ -143,6 +145,7 @@ def recommend(run: Run, options: DecisionOptions | None = None) -> Recommendatio
         better_draft=better_draft(headline.choice, run.candidates, better, requests),
         best_of_each=best_of_each(evaluated, headline.leader, evaluator.by),
         stopping=stopping(evaluator, decided),
+        stopping_bounds=stopping_bounds(evaluator, decided),
         runner_up_faster=decided.chance(decided.runner_up, leader)
         if leader and decided.runner_up and decided.deciding
         else None,
@@ -267,6 +270,19 @@ def stopping(evaluator: Evaluator, decided: DecisionAt) -> Stopping | None:
         speedup_foresight=most,
         speedup_moving_average=average,
     )
+
+
+def stopping_bounds(evaluator: Evaluator, decided: DecisionAt) -> StoppingBounds | None:
+    """Between which speed-ups a rule would bring the leader's draft, where that is not known."""
+    leader = decided.leader
+    evidence = evaluator.evidence(leader) if leader else None
+    if leader is None or evidence is None or evidence.block is None or not evaluator.stops:
+        return None
+    rounds, speed = evidence.rounds, decided.table.value(leader) or 0.0
+    if leader.stop or rounds.knows_confidences:
+        return None
+    found = bounds(rounds, evidence.block, decided.concurrency, leader.k)
+    return found and StoppingBounds(fixed=leader, low=speed * found[0], high=speed * found[1])
 
 
 def best_of_each(

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
+from functools import partial
 from itertools import product
 
 import numpy as np
@@ -17,10 +18,11 @@ import numpy as np
 from draftbench.acceptance.candidate_rounds import CandidateRounds
 from draftbench.acceptance.every_rule import EveryRule, every_rule
 from draftbench.acceptance.rounds import Floats, Ints
+from draftbench.drafts.laws import off_path_at_most
 from draftbench.drafts.stopping import STOP_RULES, THRESHOLDS
 from draftbench.planner.passes import Block
 from draftbench.planner.seconds import in_seconds
-from draftbench.records import DraftLength, StopKind, StopRule
+from draftbench.records import DraftLength, Replay, StopKind, StopRule
 from draftbench.remembered import remembered
 
 FOLDS = 5
@@ -104,6 +106,33 @@ def chosen_rules(
 
         found.append(ChosenRule(best(of_all), tuple(map(best, without))))
     return found
+
+
+def bounds(
+    rounds: CandidateRounds, block: Block, concurrency: int, fixed: int
+) -> tuple[float, float] | None:
+    """How many times as fast as at a fixed k the best rule is at least and at most, of a draft
+    model whose confidences were replayed along the responses alone; None where not even these were.
+    """
+    known = [
+        (t, replay)
+        for t, replay in rounds.replays
+        if isinstance(replay, Replay) and replay.accepts_outright and replay.confidence
+    ]
+    if not known or len(known) < len(rounds.replays):
+        return None
+    weights, found = rounds.weights, list[float]()
+    at_fixed = float(weights @ in_seconds(rounds, block, concurrency, fixed)[0])
+    for sure in (True, False):
+        assumed = CandidateRounds.of(
+            tuple((t, off_path_at_most(r, rounds.most_stopped, sure=sure)) for t, r in known),
+            rounds.ks,
+        )
+        cost = partial(by_passes, block, rounds.context, concurrency)
+        rules = chosen_rules(assumed, cost, ("after", "product"))
+        seconds = (float(weights @ rule.seconds(assumed, block, concurrency)) for rule in rules)
+        found.append(at_fixed / min(seconds))
+    return max(found[0], 1.0), max(*found, 1.0)
 
 
 def compared(rounds: CandidateRounds) -> Ints:

@@ -24,7 +24,7 @@ from draftbench.planner.other_rules import _next_step, foresight
 from draftbench.planner.passes import Block, exactly
 from draftbench.planner.recommend import recommend
 from draftbench.planner.seconds import in_seconds
-from draftbench.planner.stop_choice import by_passes, chosen_rules
+from draftbench.planner.stop_choice import bounds, by_passes, chosen_rules
 from draftbench.records import Confidences
 
 BLOCK = Block(exactly(TELLING_TARGET), exactly(TELLING_DRAFT))
@@ -110,3 +110,29 @@ def test_the_control_stops_by_no_rule():
 )
 def test_the_moving_average_steps_as_sglangs_does(k, average, following):
     assert _next_step(k, average) == following
+
+
+def test_without_confidences_off_the_path_a_rule_brings_something_between_two_bounds():
+    """The draft is unsure at once after a wrong token, or never; what it really does is between."""
+    pairs = telling_pairs(60)
+    exact = CandidateRounds.of(pairs, TELLING_KS)
+    rules = chosen_rules(exact, cost_of(exact), ("after", "product"))
+    plain = in_seconds(exact, BLOCK, 1, 4)[0].sum()
+    gain = plain / min(rule.seconds(exact, BLOCK, 1).sum() for rule in rules)
+    unknown = tuple((t, msgspec.structs.replace(r, off_path=None)) for t, r in pairs)
+    low, high = bounds(CandidateRounds.of(unknown, TELLING_KS), BLOCK, 1, 4)
+    assert 1.0 <= low < gain < high
+
+
+def test_a_run_without_them_says_between_what_a_rule_lies():
+    scene = Scene()
+    for response, record in telling_pairs(40):
+        scene.records += [response, msgspec.structs.replace(record, off_path=None)]
+    scene.times(TELLING_TARGET, TELLING_DRAFT)
+    run = scene.observed(*TELLING_KS)
+    answer = recommend(run)
+    assert answer.stopping is None
+    assert answer.stopping_bounds.low < recommend(telling_run(40)).stopping.speedup_rule
+    assert recommend(telling_run(40)).stopping.speedup_rule < answer.stopping_bounds.high
+    assert any("was not replayed" in each for each in answer.checks)
+    assert recommend(run, DecisionOptions(stops=())).stopping_bounds is None
