@@ -674,6 +674,10 @@ class Served(OfResponse, Observation, frozen=True):
     stop: StopRule | None = None  # by which the draft ends a round; None: at k tokens
 
     @property
+    def length(self) -> DraftLength:
+        return DraftLength(self.k, self.stop)
+
+    @property
     def asked_concurrency(self) -> int:
         """The concurrency that was asked for, as in decoding runs; requests sent at their times of
         arrival count as concurrency 1.

@@ -25,7 +25,13 @@ settings.load_profile("untimed")
 @pytest.fixture(autouse=True)
 def _isolated(monkeypatch):
     monkeypatch.setenv("DRAFTBENCH_KEY", "the key of the tests")
-    # A sweep collects garbage after each candidate: all of torch and pytest need not be looked at.
+
+
+@pytest.fixture(autouse=True, scope="module")
+def _frozen():
+    """A sweep collects garbage after each candidate: all of torch and pytest need not be looked
+    at.
+    """
     gc.collect()
     gc.freeze()
 
@@ -49,6 +55,25 @@ def kept():
     from draftbench.run_folder.run import read_run
 
     return {folder.name: read_run(RunFolder(folder)) for folder in REFERENCE.iterdir()}
+
+
+class Answers(dict):
+    """What `recommend` says of each kept run by its name, asked once."""
+
+    def __init__(self, kept):
+        super().__init__()
+        self.kept = kept
+
+    def __missing__(self, name):
+        from draftbench.planner.recommend import recommend
+
+        self[name] = recommend(self.kept[name])
+        return self[name]
+
+
+@pytest.fixture(scope="session")
+def answers(kept):
+    return Answers(kept)
 
 
 @pytest.fixture(scope="session")

@@ -288,6 +288,7 @@ WORDS: list[Case] = [
     ("`--k 4-2`", lambda: sweep("--k", "4-2")),
     ("`--quant int44`", lambda: sweep("--quant", "int44")),
     ("`--mode gredy`", lambda: sweep("--mode", "gredy")),
+    ("`--stop confident`", lambda: sweep("--stop", "confident")),
     ("`--device tpu`", lambda: sweep("--device", "tpu")),
     ("`--dtype float8`", lambda: sweep("--dtype", "float8")),
     ("`--temperature nan`", lambda: sweep("--temperature", "nan")),

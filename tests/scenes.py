@@ -4,6 +4,7 @@ import json
 import shutil
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,7 @@ from draftbench.planner.recommendation import Evaluation, Recommendation
 from draftbench.records import (
     AnyObservation,
     Candidate,
+    Confidences,
     CostPoint,
     Decode,
     DraftingMode,
@@ -40,6 +42,8 @@ from draftbench.run_folder.run import Run, run_of
 from draftbench.traffic import TrafficQuery
 
 ROOT = Path(__file__).parents[1]
+# The first twelve requests of suite:completion.
+FEW = Path(__file__).parent / "few.jsonl"
 REFERENCE = ROOT / "results" / "reference"
 EMBEDDED = ROOT / "draftbench" / "embedded"
 SMALL, BIG = Candidate(draft="small"), Candidate(draft="big")
@@ -557,3 +561,44 @@ def rounds_of_stack(record: StackReplay, response: Trajectory, k: int) -> Iterat
         accepted = min(matched, proposed, response.output_tokens - at)
         yield proposed, accepted
         at += accepted + 1
+
+
+# Draft lengths, and seconds of passes, of the runs below.
+TELLING_KS = (1, 2, 3, 4, 6, 8)
+TELLING_TARGET = {n: 1 + 0.05 * (n - 1) for n in range(1, 10)}
+TELLING_DRAFT = {1: 0.15, 2: 0.15}
+
+
+def telling_pairs(
+    count: int, tells: bool = True, seed: int = 0, length: int = 60
+) -> tuple[tuple[Trajectory, Replay], ...]:
+    """Responses with replays of a draft that is right with a chance that its confidence `tells`, or
+    not; of what it drafts after a wrong token it is rarely sure.
+    """
+    generator, found = np.random.default_rng(seed), []
+    for name in (f"r{at}" for at in range(count)):
+        chance = generator.beta(2.0, 1.0, length - 1)
+        right = (generator.random(length - 1) < chance).astype(float)
+        told = chance if tells else generator.permutation(chance)
+        confidence = tuple(np.floor(told * 1000) / 1000)
+        after = [0.5, 0.3, 0.05]
+        runs = int((right == 0).sum()) + 1
+        flat = tuple(after * runs)
+        record = replay(
+            right,
+            request=name,
+            draftable=length,
+            confidence=confidence,
+            confidence_of_ten=confidence,
+            off_path=Confidences(lengths=(len(after),) * runs, of_all=flat, of_ten=flat),
+        )
+        found.append((trajectory(name, length), record))
+    return tuple(found)
+
+
+def telling_run(count: int, tells: bool = True) -> Run:
+    """A run of such responses, replayed and timed."""
+    scene = Scene()
+    scene.records += chain.from_iterable(telling_pairs(count, tells))
+    scene.times(TELLING_TARGET, TELLING_DRAFT)
+    return scene.observed(*TELLING_KS)

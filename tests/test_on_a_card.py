@@ -255,6 +255,7 @@ def test_a_gpu_is_given_what_fits_and_is_wanted_of_it_first(tmp_path, found, mod
     assert "--enforce-eager" not in (out / "vllm-sweep.log").read_text()
 
 
+@pytest.mark.slow
 def test_a_step_that_hangs_is_ended_in_its_time_whatever_it_ignores(tmp_path):
     """27 s less 20 for the table are 7 for all steps."""
     hang = "trap '' TERM; [ \"$1\" = scripts/inflate.py ] && while :; do sleep 1; done"
@@ -296,7 +297,8 @@ def test_an_interrupt_ends_the_step_and_leaves_no_models(tmp_path):
     ],
 )
 def test_what_cannot_begin_says_what_to_change(tmp_path, environment, error, hint):
-    process = on_a_card(tmp_path / "out", **environment)
+    usual = {"PYTHON": interpreter(tmp_path, "exit 1")}
+    process = on_a_card(tmp_path / "out", **usual | environment)
     _, errors = process.communicate(timeout=100)
     assert process.returncode == 2
     assert f"error: {error}" in errors

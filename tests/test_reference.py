@@ -7,7 +7,6 @@ import msgspec
 import numpy as np
 import pytest
 
-from draftbench import notebook
 from draftbench.cli import main
 from draftbench.planner.decide import HARDLY_MORE_LOSS
 from draftbench.planner.evaluator import Evaluator
@@ -21,16 +20,17 @@ CHANGELOG = (KEPT.parents[1] / "CHANGELOG.md").read_text()
 
 
 @pytest.mark.parametrize("limit", [0.95, 1.1, 1.2])
-def test_what_a_limit_on_the_tail_refuses_at_a_load_it_refuses_at_every_larger_one(limit):
-    run = notebook.read(KEPT / "qwen2.5-coder")
-    found = recommend(run, DecisionOptions(max_p99_ratio=limit))
+def test_what_a_limit_on_the_tail_refuses_at_a_load_it_refuses_at_every_larger_one(
+    reference, limit
+):
+    found = recommend(reference, DecisionOptions(max_p99_ratio=limit))
     ks = [each.k for each in found.schedule]
     answers = ["speculate" if k else "open" if k is None else "no" for k in ks]
     assert answers == sorted(answers, key=["speculate", "open", "no"].index)
 
 
-def test_the_method_states_these_errors():
-    error = notebook.recommend(notebook.read(KEPT / "qwen2.5-coder")).prediction_error
+def test_the_method_states_these_errors(answers):
+    error = answers["qwen2.5-coder"].prediction_error
     stated = (
         f"{error.configurations} measured configurations are predicted within {error.median:.1%}"
     )
@@ -39,14 +39,14 @@ def test_the_method_states_these_errors():
 
 
 @pytest.mark.parametrize("run", sorted(folder.name for folder in KEPT.iterdir()))
-def test_no_replay_is_contradicted(run):
-    kinds = {caveat.kind for caveat in notebook.recommend(notebook.read(KEPT / run)).caveats}
+def test_no_replay_is_contradicted(answers, run):
+    kinds = {caveat.kind for caveat in answers[run].caveats}
     assert not kinds & {"contradiction", "control-failed", "replay-disagreement"}
 
 
-def test_replays_that_accept_half_of_what_was_rejected_do_not_count():
+def test_replays_that_accept_half_of_what_was_rejected_do_not_count(answers, kept):
     """They promise 1.94 ×; the requests took 1.33 times as long without speculation."""
-    run = notebook.read(KEPT / "tinyllama-stories-40")
+    run, sound = (each["tinyllama-stories-40"] for each in (kept, answers))
     generator = np.random.default_rng(0)
     planted = [
         msgspec.structs.replace(
@@ -56,7 +56,7 @@ def test_replays_that_accept_half_of_what_was_rejected_do_not_count():
         else r
         for r in run.replays
     ]
-    sound, spoiled = recommend(run), recommend(replace(run, replays=tuple(planted)))
+    spoiled = recommend(replace(run, replays=tuple(planted)))
     assert (sound.provisional, spoiled.leader) == ("", sound.leader)
     interval = sound.speedup_deciding
     assert interval.low < spoiled.speedup_deciding.value < interval.high
@@ -66,15 +66,15 @@ def test_replays_that_accept_half_of_what_was_rejected_do_not_count():
 
 
 @pytest.mark.parametrize("run", [run.name for run in KEPT.iterdir() if run.name in CHANGELOG])
-def test_the_changelog_leads_to_todays_speed_up_of_the_runs_that_it_names(run):
-    deciding = notebook.recommend(notebook.read(KEPT / run)).speedup_deciding
+def test_the_changelog_leads_to_todays_speed_up_of_the_runs_that_it_names(answers, run):
+    deciding = answers[run].speedup_deciding
     assert f"| {deciding.value:.3f} ({deciding.low:.2f}–{deciding.high:.2f})" in CHANGELOG
 
 
 @pytest.mark.parametrize("objective", ["speedup", "latency"])
 @pytest.mark.parametrize("run", sorted(folder.name for folder in KEPT.iterdir()))
-def test_the_leader_loses_hardly_more_than_the_best(run, objective):
-    evaluator = Evaluator(notebook.read(KEPT / run), DecisionOptions(objective=objective))
+def test_the_leader_loses_hardly_more_than_the_best(kept, run, objective):
+    evaluator = Evaluator(kept[run], DecisionOptions(objective=objective))
     for concurrency in evaluator.concurrencies():
         here = evaluator.at(concurrency)
         least = min(map(here.loss, here.competing), default=1.0)
@@ -93,20 +93,22 @@ def test_with_costs_from_elsewhere_the_prefills_measured_here_say_nothing(tmp_pa
     assert "its prefill was not timed" in " ".join(capsys.readouterr().out.split())
 
 
-def test_a_leader_that_was_replayed_on_fewer_responses_is_provisional_and_counts_these():
-    run = notebook.read(KEPT / "qwen2.5-coder")
+def test_a_leader_that_was_replayed_on_fewer_responses_is_provisional_and_counts_these(reference):
     leader = Candidate(draft="qwen0.5", quant="int4")
-    few = [row for row in run.replays if row.candidate == leader][16:]
-    answer = recommend(replace(run, replays=tuple(row for row in run.replays if row not in few)))
+    few = [row for row in reference.replays if row.candidate == leader][16:]
+    replays = tuple(row for row in reference.replays if row not in few)
+    answer = recommend(replace(reference, replays=replays))
     assert answer.leader.candidate == leader
     assert "qwen0.5:int4: replayed on only 16 of 48 responses" in answer.provisional
     assert "; 16 requests" in speed_up(answer)
 
 
-def test_what_candidates_are_ranked_by_does_not_move_their_speed_ups():
-    run = notebook.read(KEPT / "qwen2.5-coder")
+def test_what_candidates_are_ranked_by_does_not_move_their_speed_ups(reference, answers):
     by_speed, by_latency = (
-        [each.speedup_expected for each in recommend(run, options).evaluations]
-        for options in (DecisionOptions(), DecisionOptions(objective="latency"))
+        [each.speedup_expected for each in answer.evaluations]
+        for answer in (
+            answers["qwen2.5-coder"],
+            recommend(reference, DecisionOptions(objective="latency")),
+        )
     )
     assert by_speed == by_latency

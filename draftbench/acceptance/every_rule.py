@@ -9,15 +9,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import product
 
 import numpy as np
 import numpy.typing as npt
 
 from draftbench.acceptance.rounds import Floats, Ints
 from draftbench.drafts.laws import Drafted
-from draftbench.drafts.stopping import THRESHOLDS
-from draftbench.records import StopKind, StopRule, Trajectory
+from draftbench.records import DraftLength, Trajectory
 
 
 @dataclass(frozen=True, eq=False)
@@ -26,7 +24,7 @@ class EveryRule:
     those that the draft itself drafts [rules, groups, k + 1].
     """
 
-    rules: tuple[tuple[int, StopRule], ...]  # the largest k, and the rule
+    rules: Sequence[DraftLength]
     proposed: Floats
     drafted: Floats
 
@@ -35,19 +33,14 @@ def every_rule(
     responses: Sequence[tuple[Trajectory, Drafted]],
     weights: Floats,
     groups: Ints,
-    ks: Sequence[int],
-    kinds: Sequence[StopKind],
+    rules: Sequence[DraftLength],
 ) -> EveryRule:
-    """Count the rounds of some responses under every rule of these kinds.
+    """Count the rounds of some responses under these rules, or at fixed k's.
 
     Args:
         weights: how often each response occurs.
         groups: of each response, from 0.
     """
-    rules = tuple(
-        (k, StopRule(kind=kind, threshold=threshold))
-        for kind, threshold, k in product(kinds, THRESHOLDS, ks)
-    )
     # The starts of all responses one after the other, and a last place, at which all have ended.
     runs = Drafted.joined([drafted for _, drafted in responses])
     length = np.array([t.output_tokens for t, _ in responses])
@@ -69,7 +62,7 @@ def every_rule(
         at = np.take_along_axis(following, at, axis=1)
     rows, places = np.nonzero(begun[:, :end])
     group, often = (np.repeat(values, length - 1)[places] for values in (groups, weights))
-    shape = len(rules), int(groups.max(initial=0)) + 1, max(ks) + 1
+    shape = len(rules), int(groups.max(initial=0)) + 1, max(k for k, _ in rules) + 1
 
     def counted(tokens: npt.NDArray[np.int8]) -> Floats:
         cells = (rows * shape[1] + group) * shape[2] + tokens[rows, places]

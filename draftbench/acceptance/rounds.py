@@ -78,6 +78,12 @@ class Rounds:
         return self.with_draft + self.without_draft
 
     @property
+    def drafted_per_round(self) -> float:
+        """The tokens that the draft itself drafts in a round, on average."""
+        rounds = (self.by_draft_length if self.by_draft is None else self.by_draft).sum(axis=0)
+        return float(rounds @ np.arange(len(rounds)) / (rounds.sum() or 1.0))
+
+    @property
     def counts(self) -> dict[str, Floats]:
         """Every array by its name."""
         arrays = {field.name: getattr(self, field.name) for field in fields(self)[1:]}

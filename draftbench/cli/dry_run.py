@@ -187,6 +187,7 @@ def sections(plan: DryRun) -> list[Section]:
     ks = ", ".join(map(str, question.ks))
     if len(question.ks) > 2 and question.ks == tuple(range(question.ks[0], question.ks[-1] + 1)):
         ks = f"{question.ks[0]}–{question.ks[-1]}"
+    stops = ", or fewer where the draft is unsure" * ("confidence" in question.stop)
     load = f"concurrency {', '.join(map(str, question.concurrency))}"
     if question.arrivals != "closed":
         most = question.max_concurrency or "as many as the engine takes"
@@ -199,7 +200,7 @@ def sections(plan: DryRun) -> list[Section]:
     rows = {
         "target": f"{target}, quantization {question.target_quant}, {question.dtype}",
         "drafts": textwrap.shorten(drafts, _NAMES, placeholder=" …", break_on_hyphens=False),
-        "grid": f"k = {ks}; {load}; {question.mode} drafting",
+        "grid": f"k = {ks}{stops}; {load}; {question.mode} drafting",
         "traffic": requests,
     }
     memory = ""

@@ -10,10 +10,9 @@ from draftbench.cli.output import ResultFile, note, width
 from draftbench.engines.every import ENGINES, listed
 from draftbench.errors import UsageError
 from draftbench.export.configurations import configure, known_engine
-from draftbench.export.serve_plan import serve_plan
+from draftbench.export.serve_plan import answer_for, serve_plan
 from draftbench.flags import flag
 from draftbench.planner.options import DecisionOptions
-from draftbench.planner.recommend import recommend
 from draftbench.report.text import SCREEN_COLUMNS, Section, continued, counted, paragraph, printable
 
 _SYNTHETIC = "; ".join(
@@ -81,12 +80,11 @@ def export(
         return 0
     observed = read(run)
     options = with_costs(options, costs, observed)
-    answer = recommend(observed, options)
+    answer = answer_for(known, observed, options, synthetic=synthetic)
     wanted = None if candidate is None else candidate_named(observed, candidate)
     plan = serve_plan(
         answer,
         observed,
-        known,
         candidate=wanted,
         target=target,
         draft=draft,

@@ -39,11 +39,12 @@ def report(
         assert observed.path  # `read` sets it
         html = observed.path / "report.html"
         check_output(html, force)
-    answer = recommend(observed, with_costs(options, costs, observed))
+    options = with_costs(options, costs, observed)
+    answer = recommend(observed, options)
     if html is not None:
         from draftbench.report.page import page
 
-        write_result(page(str(observed.path), observed, answer), html)
+        write_result(page(str(observed.path), observed, answer, options), html)
         note(f"wrote {html}")
         if open_page and not webbrowser.open(html.resolve().as_uri()):
             note("no browser can be started here; open the file yourself")

@@ -9,12 +9,14 @@ from dataclasses import dataclass, fields, replace
 from functools import cached_property
 from typing import Any
 
+import msgspec
 import numpy as np
 import numpy.typing as npt
 
 from draftbench.drafts.stack.replay import StackReplay
 from draftbench.drafts.stopping import STOP_RULES, stops_at
 from draftbench.records import Confidences, DraftLength, LookupReplay, Replay, StopRule, Trajectory
+from draftbench.remembered import remembered
 
 Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]
@@ -108,6 +110,7 @@ class Drafted:
     found: Ints | None = None
     copied: Ints | None = None
 
+    @remembered
     def stops_at(self, stop: StopRule) -> Ints:
         """The place of the token at which a rule stops each round [starts], from 0."""
         confidences = self.of_all if STOP_RULES[stop.kind].among == "all" else self.of_ten
@@ -154,6 +157,19 @@ def has_confidences(replay: AnyReplay) -> bool:
         return has_confidences(replay.draft)
     recorded = replay.off_path if isinstance(replay, Replay) else replay.confidences
     return recorded is not None
+
+
+def off_path_at_most(replay: Replay, window: int, *, sure: bool) -> Replay:
+    """A replay without confidences off the path with the least, or the most, that a draft can draft
+    there in vain: it is unsure of the next token, or of none.
+    """
+    wrong = sum(1 for accept in replay.accept[: replay.draftable] if accept == 0)
+    lengths = (window - 1 if sure else 1,) * (wrong + 1)
+    flat = (float(sure),) * sum(lengths)
+    runs = Confidences(lengths=lengths, of_all=flat, of_ten=flat)
+    return msgspec.structs.replace(
+        replay, off_path=runs, confidence_of_ten=tuple(replay.confidence)
+    )
 
 
 def drafted_from(trajectory: Trajectory, replay: AnyReplay, window: int) -> Drafted:

@@ -6,6 +6,8 @@
   ids or another last one.
 - `timings` sum a request's drafted and accepted tokens, those past its end included; a drafted end
   token counts only if it is the last one drafted.
+- An unsure token at which a draft stops is not counted as drafted, nor a round that proposes none;
+  an answer without a proposal has no counts. No route tells at which threshold a draft stops.
 - Rounds and positions are counted for all requests together, so the counters are read before and
   after a request that is alone in flight. A last token for which nothing is drafted is no round.
 - Log-probabilities of tokens that a draft proposed are not computed.

@@ -1,4 +1,11 @@
-"""transformers' assisted generation, for which `export` writes; it is no server."""
+"""transformers' assisted generation, for which `export` writes; it is no server.
+
+- The first round drafts the response's first token too. A draft stops after an end token.
+- A draft's confidence is taken after the logits processors, of the token that it proposes: above
+  temperature 0 one that was drawn. It is not compared where a draft has no rounds of its own, as
+  with prompt lookup and the target's own layers.
+- With scikit-learn the threshold moves to the best one of a ROC curve of the tokens so far.
+"""
 
 from __future__ import annotations
 

@@ -5,7 +5,7 @@ draft lengths, sampling.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
 from itertools import groupby
@@ -19,8 +19,10 @@ from draftbench.drafts.speculation import Speculation, speculation_of
 from draftbench.engines.engine import Engine, Schedule, ServePlan
 from draftbench.errors import DraftbenchError, UsageError
 from draftbench.hub import split_revision
+from draftbench.planner.options import DecisionOptions
+from draftbench.planner.recommend import recommend
 from draftbench.planner.recommendation import Configuration, Recommendation, ScheduleEntry
-from draftbench.records import LOOKUP, Candidate, NGramSizes, Sampling, StopRule, draft_of_stack
+from draftbench.records import LOOKUP, Candidate, NGramSizes, Sampling, draft_of_stack
 from draftbench.run_folder.manifest import Manifest
 from draftbench.run_folder.run import Run
 
@@ -36,10 +38,18 @@ class NotRecommendedError(DraftbenchError):
     exit_code = 1
 
 
+def answer_for(
+    engine: Engine, run: Run, options: DecisionOptions, *, synthetic: bool = False
+) -> Recommendation:
+    """What the run recommends among what an engine can do: k's, and the rules by which it stops a
+    draft. What is played back is accepted whatever it is, so that no rule could stop it.
+    """
+    return recommend(run, replace(options, stops=() if synthetic else engine.stop_kinds))
+
+
 def serve_plan(
     answer: Recommendation,
     run: Run,
-    engine: Engine,
     *,
     candidate: Candidate | None = None,
     target: str | None = None,
@@ -47,8 +57,7 @@ def serve_plan(
     anyway: bool = False,
     synthetic: bool = False,
 ) -> ServePlan:
-    """What to serve on an engine: the configuration that the run recommends, or the one named
-    instead; if the engine does not stop a draft by its rule, the best that it can.
+    """What to serve: the configuration that the run recommends, or the one named instead.
 
     Args:
         candidate: to be served at its best k.
@@ -65,17 +74,6 @@ def serve_plan(
     served = target or question.target
     served_name, served_revision = split_revision(served)
     speculation = speculation_of_pick(pick, run.manifest, draft)
-
-    def follows(stop: StopRule | None) -> bool:
-        # What is played back is accepted whatever it is, so no rule could stop it.
-        return stop is None or (not synthetic and engine.follows(replace(speculation, stop=stop)))
-
-    if not follows(asked := pick.stop):
-        why = "what is played back" if synthetic else engine.name
-        why += " follows no such rule"
-        pick = _followed(answer, pick, follows, why, anyway=anyway)
-        differences += (f"{pick.length}, not {asked} as measured: {why}",)
-        speculation = replace(speculation, k=pick.k, stop=pick.stop)
     for name in filter(None, (served, speculation.model)):
         if not name.isprintable() or name.startswith("-"):
             raise UsageError(
@@ -85,8 +83,7 @@ def serve_plan(
     schedule: Schedule = ()
     open_loads: tuple[str, ...] = ()
     # The answer's schedule is the leader's.
-    leader = answer.leader
-    if leader and (pick.candidate, pick.stop) == (leader.candidate, leader.stop):
+    if answer.leader is not None and pick.candidate == answer.leader.candidate:
         schedule, open_loads = schedule_of(answer, pick.k)
     facts, draft_facts = run.facts_of(None), run.facts_of(pick.candidate)
     both = (facts, draft_facts) if facts and draft_facts else None
@@ -165,34 +162,6 @@ def _chosen(
     return answer.leader, (
         f"not recommended: the run's answer is `{decision}`; exported because of --anyway",
     )
-
-
-def _followed(
-    answer: Recommendation,
-    pick: Configuration,
-    follows: Callable[[StopRule | None], bool],
-    why: str,
-    *,
-    anyway: bool,
-) -> Configuration:
-    """The best way to draft with the candidate of a pick whose rule cannot be followed, and `why`.
-
-    Raises:
-        NotRecommendedError: none is known to pay, and it is not wanted `anyway`.
-    """
-    ranked = {
-        each.configuration: (speed_up.value, each.clearly_faster)
-        for each in answer.evaluations
-        if each.candidate == pick.candidate and follows(each.stop) and not each.not_run
-        if (speed_up := answer.ranked_by(each)) is not None
-    }
-    best = max(ranked, key=lambda each: ranked[each], default=None)
-    if best is None or not (anyway or ranked[best][1]):
-        raise NotRecommendedError(
-            f"{why}, and without it `{pick.candidate}` is not known to pay at any k",
-            hint="export for another engine; --anyway exports its best k all the same",
-        )
-    return best
 
 
 def speculation_of_pick(pick: Configuration, manifest: Manifest, given: str | None) -> Speculation:

@@ -7,6 +7,8 @@ Draws of what is measured
     seconds          passes and rounds → predicted seconds of every configuration
 The model
     effects          cells → how much longer than predicted anything takes, and how surely
+    stop_choice      the best rule of each kind to stop by, judged on other requests
+    other_rules      foresight and a moving average, beside which it stands
     shrinkage        why the best of several drafts is not taken at its word
 The decision
     table            every configuration at one load with the draws of its speed-up, a column each

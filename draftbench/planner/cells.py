@@ -296,7 +296,8 @@ class Cell(NamedTuple):
     `process` were timed in turn. `place` is its place among all, in order of time.
     `step_per_round` is a target step over the passes of one of its rounds. `effective_requests` is
     as how many equally long requests its own count (Kish 1965). `log_slowdown` is log(actual /
-    predicted seconds) [1 + draws].
+    predicted seconds) [1 + draws]. `drafted` are the tokens that the draft itself drafts in a
+    round, on average.
     """
 
     configuration: Configuration
@@ -306,6 +307,7 @@ class Cell(NamedTuple):
     step_per_round: float
     effective_requests: float
     log_slowdown: Floats = np.zeros(0)
+    drafted: float = 0.0
 
 
 def cells_of(
@@ -356,7 +358,7 @@ def cells_of(
                 weights = np.array([each.response.weight for each in runs])
                 spent = weights * [part.decode_seconds for part in parts]
                 predicted = weights * [part.output_tokens - 1.0 for part in parts]
-                factor, step = np.ones(PASS_DRAWS + 1), 1.0
+                factor, step, drafts = np.ones(PASS_DRAWS + 1), 1.0, 0.0
                 if block is not None:
                     contexts = np.array([context_of(each.response) for each in runs])
                     steps = np.array([float(len(part.verify_seconds)) for part in parts])
@@ -371,6 +373,7 @@ def cells_of(
                             by_draft = cast(Floats, expected.by_draft)[rows] * often
                             reads = expected.reads[rows] * often
                             rounds = replace(rounds, by_draft=by_draft, reads=reads)
+                        drafts = rounds.drafted_per_round
                         passes = block.rounds(rounds, contexts, concurrency, np.ones(len(parts)))
                     predicted, factor = seconds_and_factor(passes, weights)
                     step = float(plain.seconds.sum() / (predicted.sum() or 1.0))
@@ -386,6 +389,7 @@ def cells_of(
                     by,
                     step,
                     equal_requests(by_request),
+                    drafted=drafts,
                 )
                 predicted_column = columns.add(drawn.column(at, predicted), factor)
                 found.append((cell, columns.add(by_request), predicted_column))

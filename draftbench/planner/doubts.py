@@ -41,7 +41,7 @@ from draftbench.planner.cells import Cell, baseline_drift, ks_of
 from draftbench.planner.evaluator import Evaluator
 from draftbench.planner.output_check import audit
 from draftbench.planner.recommendation import Caveat
-from draftbench.records import Candidate, candidate_names
+from draftbench.records import Candidate, DraftLength, candidate_names
 from draftbench.remembered import remembered
 from draftbench.run_folder.manifest import differing_machine
 from draftbench.run_folder.run import Run
@@ -271,10 +271,10 @@ def _of_machine(run: Run) -> Iterator[Caveat]:
         servers = defaultdict[Any, dict[Any, float]](dict)
         for row in judged:
             pace = row.decode_seconds / len(row.verify_seconds)
-            servers[row.candidate, row.k, row.concurrency][row.key, row.repeat] = pace
+            servers[row.candidate, row.length, row.concurrency][row.key, row.repeat] = pace
         stalls = [
-            (pace > ANSWER_STALL * median(paces.values()), k > 0)
-            for (_, k, _), paces in servers.items()
+            (pace > ANSWER_STALL * median(paces.values()), length.k > 0)
+            for (_, length, _), paces in servers.items()
             for pace in paces.values()
         ]
     if stalled := sum(stall for stall, _ in stalls):
@@ -294,9 +294,9 @@ def _of_machine(run: Run) -> Iterator[Caveat]:
     drift = baseline_drift(decodes, by_start=bool(run.served))
     if drift is not None and abs(drift.change) > max(DRIFT, drift.doubt):
         change = f"{abs(drift.change):.0%} {'longer' if drift.change > 0 else 'less time'}"
-        turns = defaultdict[tuple[Candidate | None, int], set[int]](set)
+        turns = defaultdict[tuple[Candidate | None, DraftLength], set[int]](set)
         for answer in run.served:
-            turns[answer.candidate, answer.k].add(answer.repeat)
+            turns[answer.candidate, answer.length].add(answer.repeat)
         # If a server was started only once, and not beside its baseline, its speed-up includes the
         # drift until then.
         several = bool(turns) and all(len(turns_of) > 1 for turns_of in turns.values())

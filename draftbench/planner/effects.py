@@ -324,7 +324,7 @@ class EngineDesign:
             of = own.candidate if own.k else None
             if of or pace is None:  # a server beside another shows no noise: the pace takes it up
                 starts[of, own.k, own.concurrency] += 1
-            if cell.predicted_by != "tokens" or of is None:
+            if (cell.predicted_by != "tokens" or of is None) and own.stop is None:
                 logs[own.concurrency][of][own.k].append(float(cell.log_slowdown[0]) - (pace or 0.0))
         self.turns = max((often for (of, *_), often in starts.items() if of), default=1)
         self.repeated = max(starts.values(), default=1) > 1
@@ -335,6 +335,8 @@ class EngineDesign:
             c.configuration: float(c.log_slowdown[0]) for c in cells if c.predicted_by == "tokens"
         }
         self.started = {c.configuration for c in cells if c.configuration.k}
+        # Tokens that a round drafts on average, where a rule may stop it before k.
+        self.drafted = {c.configuration: c.drafted for c in cells if c.configuration.stop}
         largest = max([*ks, *(c.configuration.k for c in cells), 1])
         self.steps = {n: float(np.mean(by[None][0])) for n, by in logs.items() if None in by}
         self.lines = {
@@ -351,7 +353,16 @@ class EngineDesign:
         if configuration in self.alone:
             return self.alone[configuration]
         line = self._line(configuration)
-        return math.nan if line is None else math.log(line[configuration.k - 1])
+        if line is None:
+            return math.nan
+        return math.log(self._at(configuration, line, self.lines[configuration.concurrency].step))
+
+    def _at(self, configuration: Configuration, values: Floats, without: float) -> float:
+        """A value that is known for k = 1, 2, …, and without a draft, at the tokens that the rounds
+        of a configuration draft.
+        """
+        tokens = self.drafted.get(configuration, configuration.k)
+        return float(np.interp(tokens, np.arange(len(values) + 1), [without, *values]))
 
     def _line(self, configuration: Configuration) -> Floats | None:
         lines = self.lines.get(configuration.concurrency)
@@ -373,18 +384,28 @@ class EngineDesign:
         yield Part(("plain", configuration.concurrency), FREE, 1.0)
 
     def rounds(self, configuration: Configuration, step: float) -> Iterator[Part]:
-        own, k = (configuration.candidate, configuration.concurrency), configuration.k
+        own = configuration.candidate, configuration.concurrency
         line = self._line(configuration)
         if configuration in self.alone:
             yield Part(("alone", configuration), FREE, 1.0)
         elif line is not None:
-            lines, seconds = self.lines[configuration.concurrency], line[k - 1]
+            lines = self.lines[configuration.concurrency]
+            seconds = self._at(configuration, line, lines.step)
             level = "plain" if lines.from_step else "level"
             yield Part((level, configuration.concurrency), FREE, lines.step / seconds)
             yield Part(("own level", *own), LEVEL, lines.step / seconds)
-            yield Part(("slope", *own), FREE, lines.step * k / seconds)
-            for n, value in enumerate((lines.bends[k - 1] / seconds).tolist()):
+            tokens = self.drafted.get(configuration, configuration.k)
+            yield Part(("slope", *own), FREE, lines.step * tokens / seconds)
+            for n, bend in enumerate(lines.bends.T):
+                value = self._at(configuration, bend, 0.0) / seconds
                 yield Part(("bend", configuration.concurrency, n), 1.0, value)
+
+    def seconds(self, candidate: Candidate, concurrency: int) -> Floats | None:
+        """First guesses of a round's seconds by the tokens that it drafts, from 0."""
+        lines = self.lines.get(concurrency)
+        if lines is None or candidate not in lines.seconds:
+            return None
+        return np.array([lines.step, *lines.seconds[candidate]])
 
     def started_beside(self, configuration: Configuration) -> bool:
         """Whether its draft was also started at another k at this load."""
@@ -400,7 +421,7 @@ class EngineDesign:
         found = longer.copy()
         by_draft = defaultdict(list)
         for at, each in enumerate(configurations):
-            if each not in self.alone:
+            if each not in self.alone and each.stop is None:
                 by_draft[each.candidate, each.concurrency].append(at)
         for own in by_draft.values():
             own.sort(key=lambda at: configurations[at].k)

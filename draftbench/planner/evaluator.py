@@ -14,6 +14,7 @@ from draftbench.acceptance.intervals import MIN_REQUESTS, RESAMPLES, Estimate, g
 from draftbench.acceptance.rounds import Floats
 from draftbench.drafts.stopping import LEAST, STOP_RULES
 from draftbench.planner.cells import (
+    ROUND,
     Cell,
     DrawnRequests,
     Measurement,
@@ -32,7 +33,7 @@ from draftbench.planner.passes import PASS_DRAWS, Block, between
 from draftbench.planner.recommendation import Configuration
 from draftbench.planner.seconds import PredictedSeconds, predicted_seconds
 from draftbench.planner.shrinkage import shrinkage
-from draftbench.planner.stop_choice import chosen_rules
+from draftbench.planner.stop_choice import by_passes, chosen_rules
 from draftbench.planner.table import Table, estimate_of
 from draftbench.records import SELF, Candidate, DraftLength, Key, StopRule
 from draftbench.remembered import remembered
@@ -224,14 +225,27 @@ class Evaluator:
         """
         rounds, block = candidate_rounds(self.run, candidate), self._block(candidate, concurrency)
         kinds = [stop.kind for _, stop in self._one_of_each_kind(candidate) if stop]
-        if block is None or not kinds:
+        design, of_a_round, found = self.effects.design, None, dict[Configuration, Floats]()
+        if isinstance(design, EngineDesign):
+            of_a_round = design.seconds(candidate, concurrency)
+        if not kinds or (block is None and of_a_round is None):
             return {}
-        return {
-            Configuration.of(candidate, rule.k, concurrency, rule.stop): rule.seconds(
-                rounds, block, concurrency
-            )
-            for rule in chosen_rules(rounds, block, concurrency, kinds)
-        }
+
+        def cost(proposed: Floats, drafted: Floats) -> Floats:
+            if block is not None:
+                return by_passes(block, rounds.context, concurrency, proposed, drafted)
+            assert of_a_round is not None
+            seconds: Floats = drafted @ of_a_round[: drafted.shape[1]]
+            return seconds
+
+        measured = self.measured(concurrency)
+        decoded = {each.length for each in measured if each.candidate == candidate}
+        for rule in chosen_rules(rounds, cost, kinds, decoded):
+            own = Configuration.of(candidate, rule.length.k, concurrency, rule.length.stop)
+            found[own] = rule.seconds(rounds, block or ROUND, concurrency, of_a_round)
+            if isinstance(design, EngineDesign):
+                design.drafted.setdefault(own, rounds.at(*own.length).drafted_per_round)
+        return found
 
     @remembered
     def _block(self, candidate: Candidate, concurrency: int) -> Block | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Sequence
 from typing import NamedTuple
 
@@ -48,6 +49,7 @@ def headroom(
         if each.draft == SELF and ceiling is not None
     }
     at_each_k: dict[Candidate, list[_AtK]] = {}
+    fastest = defaultdict[Candidate, float](float)
     for each in decided.competing:
         speed, tokens, most = decoding.value(each), table.tokens(each), of_self.get(each.k)
         if most is None:  # every drafted token is accepted; the last round of a response is shorter
@@ -56,13 +58,14 @@ def headroom(
             passes = weights @ np.ceil(lengths / (each.k + 1))
             most = float(weights @ lengths) / max(float(passes), 1.0)
         if speed and tokens:
+            fastest[each.candidate] = max(speed, fastest[each.candidate])
+        if speed and tokens and each.stop is None:  # a rule stops at other tokens of a better draft
             most = max(most, tokens)
             rates = (alphas.get(each.candidate), ceiling or 1.0)
             per_position = (alpha_of(tokens, each.k), alpha_of(most, each.k))
             at_each_k.setdefault(each.candidate, []).append(
                 _AtK(each.k, speed, tokens, most, *rates, *per_position)
             )
-    fastest = {of: max(at.speedup for at in every) for of, every in at_each_k.items()}
     found = []
     for candidate, every in at_each_k.items():
         if kind_of(candidate.draft).trainable:

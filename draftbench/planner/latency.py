@@ -69,6 +69,7 @@ def latency(evidence: Evidence, run: Run) -> Latency | None:
         quant=shown.quant,
         k=shown.k,
         concurrency=shown.concurrency,
+        stop=shown.stop,
         plain=plain,
         speculative=speculative,
         p99_ratio=ratio,
@@ -92,7 +93,7 @@ def tail_ratio(evidence: Evidence, expected: float | None) -> tuple[float, str] 
     if seconds is None or expected is None:
         return None
     of, decoded = evidence.rounds, evidence.decoded
-    tokens = of.at(evidence.configuration.k).tokens
+    tokens = of.at(*evidence.configuration.length).tokens
     counted = (tokens > 0) & [not decoded or each.key in decoded for each in of.trajectories]
     if not counted.any():
         return None
@@ -107,13 +108,13 @@ def _answers(run: Run, leader: Configuration | None, concurrency: int) -> tuple[
     is known, with the only draft that answered.
     """
     here = run.answers_at(concurrency)
-    drafted = {(row.candidate, row.k) for row in here if row.candidate is not None}
-    shown = (leader.candidate, leader.k) if leader else None
+    drafted = {(row.candidate, row.length) for row in here if row.candidate is not None}
+    shown = (leader.candidate, leader.length) if leader else None
     if leader is None and len(drafted) == 1:
         shown = drafted.pop()
     return (
         [row for row in here if row.candidate is None],
-        [row for row in here if (row.candidate, row.k) == shown],
+        [row for row in here if (row.candidate, row.length) == shown],
     )
 
 

@@ -33,6 +33,7 @@ from draftbench.planner.evidence import Evidence
 from draftbench.planner.headroom import better_draft, headroom
 from draftbench.planner.latency import latency, slo_kept
 from draftbench.planner.options import DecisionOptions
+from draftbench.planner.other_rules import foresight, moving_average
 from draftbench.planner.output_check import audit
 from draftbench.planner.recommendation import (
     NEAR_TIES,
@@ -43,9 +44,10 @@ from draftbench.planner.recommendation import (
     PredictionError,
     Recommendation,
     Stopping,
+    StoppingBounds,
 )
 from draftbench.planner.settle import larger_sweep, next_sweep, settled_by
-from draftbench.planner.stop_choice import foresight
+from draftbench.planner.stop_choice import bounds
 from draftbench.records import SELF, Candidate, DraftingMode
 from draftbench.run_folder.run import Run
 
@@ -143,6 +145,7 @@ def recommend(run: Run, options: DecisionOptions | None = None) -> Recommendatio
         better_draft=better_draft(headline.choice, run.candidates, better, requests),
         best_of_each=best_of_each(evaluated, headline.leader, evaluator.by),
         stopping=stopping(evaluator, decided),
+        stopping_bounds=stopping_bounds(evaluator, decided),
         runner_up_faster=decided.chance(decided.runner_up, leader)
         if leader and decided.runner_up and decided.deciding
         else None,
@@ -252,16 +255,34 @@ def stopping(evaluator: Evaluator, decided: DecisionAt) -> Stopping | None:
     )
     if fixed is None or rule is None:
         return None
-    speed, evidence, most = table.value(fixed) or 0.0, evaluator.evidence(fixed), None
+    speed, evidence = table.value(fixed) or 0.0, evaluator.evidence(fixed)
+    most = average = None
     if evidence.block is not None:
-        most = speed * foresight(evidence.rounds, evidence.block, fixed.k)
+        at = evidence.rounds, evidence.block, fixed.k
+        most = speed * foresight(*at)
+        if decided.concurrency == 1 and (gain := moving_average(*at)):
+            average = speed * gain
     return Stopping(
         fixed=fixed,
         rule=rule,
         speedup_fixed=speed,
         speedup_rule=table.value(rule) or 0.0,
         speedup_foresight=most,
+        speedup_moving_average=average,
     )
+
+
+def stopping_bounds(evaluator: Evaluator, decided: DecisionAt) -> StoppingBounds | None:
+    """Between which speed-ups a rule would bring the leader's draft, where that is not known."""
+    leader = decided.leader
+    evidence = evaluator.evidence(leader) if leader else None
+    if leader is None or evidence is None or evidence.block is None or not evaluator.stops:
+        return None
+    rounds, speed = evidence.rounds, decided.table.value(leader) or 0.0
+    if leader.stop or rounds.knows_confidences:
+        return None
+    found = bounds(rounds, evidence.block, decided.concurrency, leader.k)
+    return found and StoppingBounds(fixed=leader, low=speed * found[0], high=speed * found[1])
 
 
 def best_of_each(

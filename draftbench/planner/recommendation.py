@@ -365,6 +365,17 @@ class Stopping(Record, frozen=True):
     speedup_fixed: float  # S of the best without a rule
     speedup_rule: float  # S of the best with one
     speedup_foresight: float | None  # S if every round drafted just what will be accepted
+    speedup_moving_average: float | None  # S if k followed SGLang's moving average, for one request
+
+
+class StoppingBounds(Record, frozen=True):
+    """Between which speed-ups a rule to stop by would bring the leader's draft, whose confidences
+    off the path were not replayed: S if it drafts on in vain there, and if it stops at once.
+    """
+
+    fixed: Configuration  # its best without a rule
+    low: float  # S if it drafts in vain up to k after each wrong token
+    high: float  # S if it stops after each wrong token
 
 
 class NextSweep(Record, frozen=True):
@@ -438,6 +449,7 @@ class Recommendation(Record, frozen=True):
     better_draft: BetterDraft | None = None  # None: training could not change the answer
     next_sweep: NextSweep | None = None  # None: no sweep would settle more
     stopping: Stopping | None = None  # None: no rule could be followed
+    stopping_bounds: StoppingBounds | None = None  # where confidences were replayed in part
 
     @property
     def provisional(self) -> str:

@@ -8,113 +8,135 @@ best on all the others (cross-fitting), and the rule that is named is the best o
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
+from functools import partial
+from itertools import product
 
 import numpy as np
 
 from draftbench.acceptance.candidate_rounds import CandidateRounds
 from draftbench.acceptance.every_rule import EveryRule, every_rule
 from draftbench.acceptance.rounds import Floats, Ints
-from draftbench.drafts.stopping import STOP_RULES
+from draftbench.drafts.laws import off_path_at_most
+from draftbench.drafts.stopping import STOP_RULES, THRESHOLDS
 from draftbench.planner.passes import Block
 from draftbench.planner.seconds import in_seconds
-from draftbench.records import StopKind, StopRule
+from draftbench.records import DraftLength, Replay, StopKind, StopRule
 from draftbench.remembered import remembered
 
 FOLDS = 5
 # Positions of responses over which rules are compared: more would hardly change the choice.
-_POSITIONS = 40_000
-# A rule that saves less than this is not worth a larger k or another threshold.
-_AS_FAST = 1e-3
+_POSITIONS = 20_000
+# A rule that saves less than this is not worth a larger k or another threshold; one that was
+# decoded, whose time is known better, is kept as long as no other saves more than that.
+_AS_FAST, _AS_FAST_AS_DECODED = 1e-3, 1e-2
 
 
 @dataclass(frozen=True)
 class ChosenRule:
     """The best rule of one kind: on all requests, and on those outside of each fold."""
 
-    k: int
-    stop: StopRule
-    elsewhere: tuple[tuple[int, StopRule], ...]  # by fold
+    length: DraftLength
+    elsewhere: tuple[DraftLength, ...]  # by fold
 
-    def seconds(self, rounds: CandidateRounds, block: Block, concurrency: int) -> Floats:
-        """Predicted seconds of every response by the rule that the other folds chose
-        [responses].
+    def seconds(
+        self,
+        rounds: CandidateRounds,
+        block: Block,
+        concurrency: int,
+        of_a_round: Floats | None = None,
+    ) -> Floats:
+        """Predicted seconds of every response by the rule that the other folds chose [responses].
+        Where an engine shows no passes they are rounds of the rule itself: those of another one
+        count as much more as a round takes longer.
+
+        Args:
+            of_a_round: its seconds there by the tokens that it drafts.
         """
         found, folds = np.zeros(len(rounds.trajectories)), _folds(rounds)
-        for fold, (k, stop) in enumerate(self.elsewhere):
-            seconds, _ = in_seconds(rounds, block, concurrency, k, stop)
-            found[folds == fold] = seconds[folds == fold]
+
+        def longer(length: DraftLength) -> float:
+            if of_a_round is None:
+                return 1.0
+            drafted = rounds.at(*length).drafted_per_round
+            return float(np.interp(drafted, np.arange(len(of_a_round)), of_a_round))
+
+        for fold, length in enumerate(self.elsewhere):
+            seconds, _ = in_seconds(rounds, block, concurrency, *length)
+            scaled = seconds * longer(length) / longer(self.length)
+            found[folds == fold] = scaled[folds == fold]
         return found
 
 
+# Rounds by the tokens that they propose, and by those that the draft itself drafts
+# [rules, k + 1] → their seconds [rules].
+Cost = Callable[[Floats, Floats], Floats]
+
+
 def chosen_rules(
-    rounds: CandidateRounds, block: Block, concurrency: int, kinds: Sequence[StopKind]
+    rounds: CandidateRounds,
+    cost: Cost,
+    kinds: Sequence[StopKind],
+    decoded: Collection[DraftLength] = (),
 ) -> list[ChosenRule]:
-    """The best rule of each of these kinds at one load, for rounds with known confidences."""
+    """The best rule of each of these kinds, for rounds with known confidences."""
     every, found = _every_rule(rounds), []
-    whole = np.sum(every.proposed, axis=1), np.sum(every.drafted, axis=1)
-    folds = every.proposed.shape[1]
-    of_all = _seconds(block, rounds.context, concurrency, *whole)
-    without = [
-        _seconds(
-            block,
-            rounds.context,
-            concurrency,
-            whole[0] - every.proposed[:, fold],
-            whole[1] - every.drafted[:, fold],
-        )
-        for fold in range(folds)
-    ]
+    proposed, drafted = every.proposed.sum(axis=1), every.drafted.sum(axis=1)
+    of_all, without = cost(proposed, drafted), list[Floats]()
+    for fold in range(every.proposed.shape[1]):
+        elsewhere = proposed - every.proposed[:, fold], drafted - every.drafted[:, fold]
+        without.append(cost(*elsewhere))
     for kind in kinds:
-        of_kind = np.array([at for at, (_, rule) in enumerate(every.rules) if rule.kind == kind])
+        of_kind = np.array(
+            [at for at, (_, stop) in enumerate(every.rules) if stop and stop.kind == kind]
+        )
         if not of_kind.size:
             continue
 
-        def best(seconds: Floats, of_kind: Ints = of_kind) -> tuple[int, StopRule]:
-            near = seconds[of_kind] <= seconds[of_kind].min() * (1 + _AS_FAST)
+        def best(seconds: Floats, of_kind: Ints = of_kind) -> DraftLength:
+            slower = seconds[of_kind] / seconds[of_kind].min() - 1
+            rules = [every.rules[at] for at in of_kind]
+            known = [at for at, rule in enumerate(rules) if rule in decoded]
+            if known and slower[at := min(known, key=lambda at: slower[at])] <= _AS_FAST_AS_DECODED:
+                return rules[at]
             # The smallest k, then the highest threshold, which drafts least in vain.
-            return min(
-                (every.rules[at] for at in of_kind[near]),
-                key=lambda each: (each[0], -each[1].threshold),
-            )
+            as_fast = (rules[at] for at in np.flatnonzero(slower <= _AS_FAST))
+            return min(as_fast, key=lambda own: (own.k, -(own.stop.threshold if own.stop else 0)))
 
-        k, stop = best(of_all)
-        found.append(ChosenRule(k, stop, tuple(map(best, without))))
+        found.append(ChosenRule(best(of_all), tuple(map(best, without))))
     return found
 
 
-def foresight(rounds: CandidateRounds, block: Block, fixed: int) -> float:
-    """How many times as fast as at a fixed k decoding would be if every round drafted just the
-    tokens that will be accepted, by timed passes of rows that are alike.
-
-    The seconds from a position on are the least over what a round there may draft (dynamic
-    programming from the end).
+def bounds(
+    rounds: CandidateRounds, block: Block, concurrency: int, fixed: int
+) -> tuple[float, float] | None:
+    """How many times as fast as at a fixed k the best rule is at least and at most, of a draft
+    model whose confidences were replayed along the responses alone; None where not even these were.
     """
-    widths, context = np.arange(rounds.most_stopped + 1), rounds.context
-    first, later = ((p.at(1, context)[0, 0] if p else 0.0) for p in block.draft_passes)
-    draft = np.where(widths > 0, first + later * np.maximum(widths - 1, 0), 0.0)
-    cost = block.target.at(1 + widths, context)[0] + draft
-    some = _some(rounds)
-    parts = [rounds.drafted[at] for at in some]
-    length = np.array([rounds.trajectories[at].output_tokens for at in some])
-    least = np.zeros((len(some), int(length.max(initial=1)) + len(widths) + 1))
-    matched = np.zeros(least.shape, np.int64)
-    for row, part in enumerate(parts):
-        _, _, accepted = part.under(rounds.most_stopped, None)
-        matched[row, 1 : 1 + len(accepted)] = accepted
-    for at in range(int(length.max(initial=1)) - 1, 0, -1):
-        # A round that accepts everything up to the end needs no token of the target's.
-        options = cost + least[:, at + 1 : at + 1 + len(widths)]
-        options = np.where(widths <= matched[:, at, None], options, np.inf)
-        least[:, at] = np.where(at < length, options.min(axis=1), 0.0)
-    weights = rounds.weights[some]
-    seconds, _ = in_seconds(rounds, block, 1, fixed)
-    return float((weights @ seconds[some]) / (weights @ least[:, 1]))
+    known = [
+        (t, replay)
+        for t, replay in rounds.replays
+        if isinstance(replay, Replay) and replay.accepts_outright and replay.confidence
+    ]
+    if not known or len(known) < len(rounds.replays):
+        return None
+    weights, found = rounds.weights, list[float]()
+    at_fixed = float(weights @ in_seconds(rounds, block, concurrency, fixed)[0])
+    for sure in (True, False):
+        assumed = CandidateRounds.of(
+            tuple((t, off_path_at_most(r, rounds.most_stopped, sure=sure)) for t, r in known),
+            rounds.ks,
+        )
+        cost = partial(by_passes, block, rounds.context, concurrency)
+        rules = chosen_rules(assumed, cost, ("after", "product"))
+        seconds = (float(weights @ rule.seconds(assumed, block, concurrency)) for rule in rules)
+        found.append(at_fixed / min(seconds))
+    return max(found[0], 1.0), max(*found, 1.0)
 
 
-def _some(rounds: CandidateRounds) -> Ints:
-    """As many of the responses as rules are compared on."""
+def compared(rounds: CandidateRounds) -> Ints:
+    """The rows of as many responses as rules are compared on."""
     lengths = np.array([t.output_tokens for t in rounds.trajectories])
     return np.arange(0, len(lengths), max(1, -(-int(lengths.sum()) // _POSITIONS)))
 
@@ -122,14 +144,16 @@ def _some(rounds: CandidateRounds) -> Ints:
 @remembered
 def _every_rule(rounds: CandidateRounds) -> EveryRule:
     """The rounds under every rule, by fold, of as many responses as the choice needs."""
-    some = _some(rounds)
+    some = compared(rounds)
     ks = [k for k in rounds.ks if 2 <= k <= rounds.most_stopped] or [rounds.most_stopped]
     return every_rule(
         [(rounds.trajectories[at], rounds.drafted[at]) for at in some],
         rounds.weights[some],
         _folds(rounds)[some],
-        ks,
-        tuple(STOP_RULES),
+        [
+            DraftLength(k, StopRule(kind=kind, threshold=threshold))
+            for kind, threshold, k in product(STOP_RULES, THRESHOLDS, ks)
+        ],
     )
 
 
@@ -141,11 +165,11 @@ def _folds(rounds: CandidateRounds) -> Ints:
     return np.array([fold[t.request] for t in rounds.trajectories], np.int64)
 
 
-def _seconds(
+def by_passes(
     block: Block, context: float, concurrency: int, proposed: Floats, drafted: Floats
 ) -> Floats:
-    """Seconds of all rounds [rules] by what they propose and draft [rules, k + 1], at one context:
-    the formulas of `passes`, with first passes that read a single token.
+    """The `Cost` of rounds at one context: the formulas of `passes`, with first passes that read a
+    single token.
     """
     widths, rounds = np.arange(proposed.shape[1]), proposed.sum(axis=1)
     target = block.target.at(1 + widths, context)[0]

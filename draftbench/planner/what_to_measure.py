@@ -92,22 +92,23 @@ def _gain(here: DecisionAt, timings: Floats) -> float:
 
 def next_start(
     run: Run, candidate: Candidate, concurrency: int = 1, ks: Sequence[int] = ()
-) -> int | None:
-    """The k with which to start a serving engine next; None if another start would change nothing.
+) -> DraftLength | None:
+    """The draft length with which to start a serving engine next; None if another start would
+    change nothing.
 
     First comes the smallest of `ks`, then the largest: together they show what a drafted token
     costs. A draft that only the engine runs begins with the largest, which shows the hazards of all
-    smaller ones. Then come the best predicted k and those worth their time, as long as the best one
-    may be faster than plain decoding.
+    smaller ones. Then come the best predicted length and those worth their time, as long as the
+    best one may be faster than plain decoding.
     """
     ks = sorted(ks) or ks_of(run)
     rows = [
         row for row in run.decodes if (row.candidate, row.concurrency) == (candidate, concurrency)
     ]
-    started = {row.k for row in rows}
+    started = {row.length for row in rows}
     is_replayed = any(replay.candidate == candidate for replay in run.replays)
-    ends = (ks[0], ks[-1]) if is_replayed else (ks[-1], ks[0])
-    if len(started) < 2 and (not_started := [k for k in ends if k not in started]):
+    ends = [DraftLength(k) for k in ((ks[0], ks[-1]) if is_replayed else (ks[-1], ks[0]))]
+    if len(started) < 2 and (not_started := [end for end in ends if end not in started]):
         return not_started[0]
     evaluator = Evaluator(run, DecisionOptions())
     here = evaluator.at(concurrency)
@@ -116,10 +117,10 @@ def next_start(
     expected = here.table.estimate(best) if best else None
     if best is None or (expected and expected.high < 1 + TIMING_NOISE):
         return None
-    if best.k in started:
-        others = [each for each in own if each.k not in started]
+    if best.length in started:
+        others = [each for each in own if each.length not in started]
         best = _worth_timing(evaluator, concurrency, others)
-    return best.k if best else None
+    return best.length if best else None
 
 
 def timed_enough(

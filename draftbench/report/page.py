@@ -25,9 +25,10 @@ from draftbench.acceptance.intervals import MIN_REQUESTS
 from draftbench.engines.every import ENGINES, STARTED
 from draftbench.errors import DraftbenchError
 from draftbench.export.configurations import configure
-from draftbench.export.serve_plan import serve_plan
+from draftbench.export.serve_plan import answer_for, serve_plan
 from draftbench.memory import format_size
 from draftbench.planner.caveats import predictions_off
+from draftbench.planner.options import DecisionOptions
 from draftbench.planner.recommendation import Recommendation
 from draftbench.records import SELF
 from draftbench.report import answer as words
@@ -45,8 +46,11 @@ _FLAG = re.compile(r"(?<![\w-])(--[a-z][a-z-]*)")
 _UNBREAKABLE = re.compile(r"\bk = (?=\d)|(?<!-)\bconcurrency (?=\d)")
 
 
-def page(name: str, run: Run, answer: Recommendation) -> str:
-    """The whole file; `name` is the run folder as the user called it.
+def page(
+    name: str, run: Run, answer: Recommendation, options: DecisionOptions | None = None
+) -> str:
+    """The whole file; `name` is the run folder as the user called it, `options` those of the
+    answer.
 
     Raises:
         RunFolderError: replays that do not fit their responses.
@@ -78,7 +82,7 @@ def page(name: str, run: Run, answer: Recommendation) -> str:
         speed=speed,
         strip=strip,
         steps=list(_steps(name, run, answer)),
-        engines=list(_engines(run, answer)),
+        engines=list(_engines(run, answer, options or DecisionOptions())),
         drafts=len(drafts),
         checks_itself=len(drafts) < len(answer.by_candidate),
         faster=sum(each.clearly_faster for each in drafts),
@@ -179,17 +183,20 @@ def _steps(name: str, run: Run, answer: Recommendation) -> Iterator[dict[str, st
         }
 
 
-def _engines(run: Run, answer: Recommendation) -> Iterator[dict[str, Any]]:
+def _engines(
+    run: Run, answer: Recommendation, options: DecisionOptions
+) -> Iterator[dict[str, Any]]:
     """The configuration of each engine that could serve the choice: of the engine that measured it,
-    or of the usual ones.
+    or of the usual ones. Each serves the best that it can follow.
     """
     if answer.choice is None:
         return
-    measured = run.manifest.question.engine
+    measured, ruled = run.manifest.question.engine, any(each.stop for each in answer.evaluations)
     for engine in (measured,) if measured in ENGINES else STARTED:
         name = ENGINES[engine].name
+        own = answer_for(ENGINES[engine], run, options) if ruled else answer
         try:
-            configuration = configure(serve_plan(answer, run, ENGINES[engine]), engine)
+            configuration = configure(serve_plan(own, run), engine)
         except DraftbenchError as error:
             yield {"name": name, "refused": error.message}
         else:

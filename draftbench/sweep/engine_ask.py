@@ -17,7 +17,7 @@ import time
 import uuid
 from array import array
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
 from itertools import chain, count, islice
@@ -68,6 +68,7 @@ from draftbench.sweep.engine_check import (
     engine_facts,
     files_of,
     other_drafting,
+    proposes,
     refuse_another,
     refuse_other_files,
 )
@@ -216,11 +217,8 @@ class EngineWorker:
                     config, facts = session.config, session.facts
                     answers = self.state.observations.answers((*config, load.concurrency))
                     its_own = [row for row in answers if row.server == facts.server]
-                    if config.candidate is not None and drafted_nothing(
-                        its_own,
-                        self.state.along(config.candidate),
-                        session.server.counters().drafted,
-                    ):
+                    counted, replayed = session.server.counters().drafted, self._replayed(config)
+                    if config.candidate and drafted_nothing(its_own, counted, replayed):
                         # One answer that says so is enough: none of this server's counts.
                         self._keep([msgspec.structs.replace(its_own[-1], error=OTHER_DRAFTING)])
                         raise other_drafting(config, "it drafted nothing")
@@ -229,6 +227,14 @@ class EngineWorker:
                 self._judge(plain)
         for config in filter(wrong.get, configs):
             self.watcher.note(f"{config}: {not_answered(wrong[config].elements(), sent[config])}")
+
+    def _replayed(self, config: ServerConfig) -> Callable[[Key], bool | None]:
+        """What says of a response whether its replay proposes anything as this server drafts; None
+        if that is unknown.
+        """
+        along = {} if config.candidate is None else self.state.along(config.candidate)
+        known = self.state.observations.trajectories
+        return lambda key: proposes(known[key], along[key], config.length) if key in along else None
 
     def _open(self, stack: ExitStack, config: ServerConfig, process: str) -> Session:
         """A server, ready and warmed up.

@@ -6,11 +6,11 @@ answers.
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 
 from draftbench.drafts.kinds import DRAFT_KINDS, draft_name, methods_called
-from draftbench.drafts.laws import AnyReplay
+from draftbench.drafts.laws import AnyReplay, drafted_from, has_confidences
 from draftbench.drafts.speculation import Speculation
 from draftbench.engines.drive import drive
 from draftbench.engines.every import DRAFTING_SETTINGS, ENGINES
@@ -24,12 +24,13 @@ from draftbench.measure.prompts import Prompt
 from draftbench.models.source import ModelSource
 from draftbench.records import (
     Candidate,
+    DraftLength,
     EngineFacts,
     Key,
-    LookupReplay,
     RoundCounts,
     Sampling,
     Served,
+    Trajectory,
 )
 from draftbench.run_folder.manifest import portable
 from draftbench.sweep.engine_servers import ServerConfig, Servers
@@ -320,17 +321,26 @@ def drafted_at_once(counts: RoundCounts | None) -> int:
 
 
 def drafted_nothing(
-    answers: Iterable[Served], along: Mapping[Key, AnyReplay], counted: int | None
+    answers: Iterable[Served], counted: int | None, proposes: Callable[[Key], bool | None]
 ) -> bool:
     """Whether a server that should draft proposed nothing in answers long enough to draft in; if
-    these do not say, judged by the tokens that it `counted` since its start. It is not a fault if
-    prompt lookup finds nothing in replay either. False if unknown.
+    these do not say, judged by the tokens that it `counted` since its start. It is not a fault
+    where replay `proposes` nothing either, as far as that is known. False if unknown.
     """
     roomy = [row for row in answers if row.output_tokens >= _ROOM]
     sums = [row.counts.drafted for row in roomy if row.counts]
     known = [drafted for drafted in sums if drafted is not None]
     if not roomy or (any(known) if known else counted != 0):
         return False
-    replays = [along[key] for row in roomy if (key := row.key) in along]
-    lookups = [replay.proposed for replay in replays if isinstance(replay, LookupReplay)]
-    return not lookups or any(map(any, lookups))
+    replayed = [some for row in roomy if (some := proposes(row.key)) is not None]
+    return not replayed or any(replayed)
+
+
+def proposes(trajectory: Trajectory, replay: AnyReplay, length: DraftLength) -> bool | None:
+    """Whether a round of this length from any start proposes something, which prompt lookup may not
+    find and a rule may stop; None if unknown.
+    """
+    if length.stop is not None and not has_confidences(replay):
+        return None
+    _, proposed, _ = drafted_from(trajectory, replay, length.k).under(*length)
+    return bool(proposed.any())

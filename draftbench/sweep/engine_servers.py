@@ -11,6 +11,7 @@ from datetime import UTC, datetime
 from typing import NamedTuple
 
 from draftbench.drafts.speculation import Speculation
+from draftbench.drafts.stopping import THRESHOLDS
 from draftbench.engines.engine import ServerStart
 from draftbench.engines.every import ENGINES
 from draftbench.engines.server import Server, ServerFacts
@@ -38,10 +39,13 @@ class ServerConfig(NamedTuple):
     stop: StopRule | None = None
 
     @property
+    def length(self) -> DraftLength:
+        return DraftLength(self.k, self.stop)
+
+    @property
     def drafting(self) -> str:
         """Its draft length and, from the second start on, which one it is: `k = 3, start 2`."""
-        length = DraftLength(self.k, self.stop)
-        name = "without a draft" if self.candidate is None else str(length)
+        name = "without a draft" if self.candidate is None else str(self.length)
         return f"{name}, start {self.repeat + 1}" if self.repeat else name
 
     def __str__(self) -> str:
@@ -105,6 +109,8 @@ class Servers:
         number = config.repeat
         if self.given is None:
             assert config.candidate is not None
+            threshold = config.stop.threshold if config.stop else None
+            number += (None, *THRESHOLDS).index(threshold) * self.options.repeats
             number = number * len(self.levels) + list(self.levels).index(config.candidate)
             number = number * len(self.options.ks) + self.options.ks.index(config.k)
         return [ServerConfig(None, 0, number + 1), config]
@@ -131,6 +137,7 @@ class Servers:
             speculation = replace(
                 self.speculations[config.candidate.draft],
                 k=config.k,
+                stop=config.stop,
                 quant=self.levels[config.candidate],
             )
         return ServerStart(

@@ -273,21 +273,25 @@ class SweepState:
             if servers.baseline is not None:
                 yield servers.session(servers.drafting._replace(repeat=repeat))
         elif servers.given is None and candidate in servers.levels:
-            for k in self._ks_to_start(servers, candidate, repeat):
-                yield servers.session(ServerConfig(candidate, k, repeat))
+            for k, stop in self._lengths_to_start(servers, candidate, repeat):
+                yield servers.session(ServerConfig(candidate, k, repeat, stop))
 
-    def _ks_to_start(self, servers: Servers, candidate: Candidate, repeat: int) -> Iterator[int]:
-        """All k's with `--measure all`; otherwise those started so far and then, one after the
-        other, those worth a start. Once a repeat has ended, with its last server without a draft or
-        where the next one has begun, no new k is started in it, except in the last repeat.
+    def _lengths_to_start(
+        self, servers: Servers, candidate: Candidate, repeat: int
+    ) -> Iterator[DraftLength]:
+        """All k's with `--measure all`; otherwise the draft lengths started so far and then, one
+        after the other, those worth a start. Once a repeat has ended, with its last server without
+        a draft or where the next one has begun, no new one is started in it, except in the last
+        repeat.
         """
         options, ks = self.prepared.options, servers.ks(candidate)
         if options.measure == "all":
-            yield from in_turn(sorted(ks), repeat)
+            yield from in_turn(map(DraftLength, sorted(ks)), repeat)
             return
         asked = {ServerConfig(*config[:-1]) for config in self.observations.answered()}
-        started = {s.k for s in asked if s.candidate == candidate and s.repeat <= repeat}
-        yield from in_turn(sorted(started), repeat)
+        own = (server for server in asked if server.candidate == candidate)
+        started = {server.length for server in own if server.repeat <= repeat}
+        yield from in_turn(sorted(started, key=lambda length: (length.k, str(length))), repeat)
         ended = any(server.candidate and server.repeat > repeat for server in asked)
         ended = ended or not asked.isdisjoint(servers.plain_starts(repeat)[-1:])
         last = repeat + 1 == options.repeats
@@ -296,11 +300,11 @@ class SweepState:
             wanted = (
                 next_start(run, candidate, concurrency, ks) for concurrency in options.concurrency
             )
-            k = next((k for k in wanted if k is not None and k not in started), None)
-            if k is None:
+            length = next((each for each in wanted if each and each not in started), None)
+            if length is None:
                 return
-            started.add(k)
-            yield k
+            started.add(length)
+            yield length
 
     def answered(self, candidate: Candidate) -> bool:
         """Whether any server that drafts with the candidate has answered."""

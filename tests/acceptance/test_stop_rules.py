@@ -12,7 +12,7 @@ from draftbench.acceptance.every_rule import every_rule
 from draftbench.acceptance.rounds import MOST_READ
 from draftbench.drafts.stack.replay import StackReplay
 from draftbench.drafts.stopping import STOP_RULES, THRESHOLDS, Watch, stops_at
-from draftbench.records import Candidate, Confidences, LookupReplay, StopRule
+from draftbench.records import Candidate, Confidences, DraftLength, LookupReplay, StopRule
 
 K = 4
 SURE = st.integers(0, 20).map(lambda twentieths: twentieths / 20)
@@ -140,13 +140,14 @@ def test_rounds_equal_a_walk_that_watches_every_token(drawn, k, rule):
     assert rounds_of.knows(k, rule)
     assert_same(rounds_of.at(k, rule), 0, counted)
 
-    every = every_rule(
-        [(response, rounds_of.drafted[0])], np.ones(1), np.zeros(1, int), [k], [rule.kind]
-    )
-    row = every.rules.index((k, rule))
+    lengths = [DraftLength(k, rule), DraftLength(k)]
+    drafted = rounds_of.drafted[0]
+    every = every_rule([(response, drafted)], np.ones(1), np.zeros(1, int), lengths)
     often = np.bincount([proposed for proposed, *_ in rounds], minlength=k + 1)
-    assert every.proposed[row, 0].tolist() == often.tolist()
-    assert every.drafted[row, 0].tolist() == by_draft.tolist()
+    assert every.proposed[0, 0].tolist() == often.tolist()
+    assert every.drafted[0, 0].tolist() == by_draft.tolist()
+    at_k = rounds_of.at(k)
+    np.testing.assert_allclose(every.proposed[1, 0], at_k.by_draft_length[0], atol=1e-12)
 
 
 @pytest.mark.parametrize(

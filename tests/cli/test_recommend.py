@@ -34,11 +34,6 @@ def assert_one_screen(answer):
         assert lines[-2:] == ["next: draftbench recommend runs/R --all", f"      {COMMANDS[1]}"]
 
 
-@pytest.fixture(scope="module")
-def answers(kept):
-    return {name: recommend(run) for name, run in kept.items()}
-
-
 @pytest.fixture
 def log(answers):
     """The answer of a kept run."""
@@ -70,12 +65,12 @@ def crowded(log):
     )
 
 
-def test_a_kept_run_and_an_odd_case_fit_one_screen_and_everything_of_it_its_width(answers):
+def test_a_kept_run_and_an_odd_case_fit_one_screen_and_everything_of_it_its_width(answers, kept):
     odd = (hand.perfect, hand.untimed, hand.undecoded, hand.one_request)
     limits = ({"min_speedup": 3.0}, {"min_speedup": 2.0}, {"max_memory": 1})
     odd_answers = [hand.answer(records()) for records in odd]
     odd_answers += [hand.answer(hand.perfect(), asked=asked) for asked in limits]
-    for answer in (*answers.values(), *odd_answers):
+    for answer in (*(answers[name] for name in kept), *odd_answers):
         assert_one_screen(answer)
         lines = render(answer, "table", 88, everything=True).splitlines()
         assert [line for line in lines if len(line) > 88] == []
@@ -155,8 +150,8 @@ def test_a_run_of_one_request_says_what_is_known_and_what_to_run():
     assert not any("1 requests" in line or "Runner-up" in line for line in lines)
 
 
-def test_a_caveat_is_printed_whole_in_its_short_form_or_not_at_all(crowded, answers, log):
-    for answer in (crowded, *answers.values()):
+def test_a_caveat_is_printed_whole_in_its_short_form_or_not_at_all(crowded, answers, kept, log):
+    for answer in (crowded, *(answers[name] for name in kept)):
         for width in (60, 88):
             text = " ".join(render(answer, "table", width).split())
             for caveat in answer.caveats:

@@ -4,8 +4,11 @@ import scenes
 import torch
 from scenes import EMBEDDED
 
+from draftbench.decoder.runner import DecodeTask, HostClock
+from draftbench.decoder.sampling import Uniforms
+from draftbench.decoder.speculate import decode
 from draftbench.drafts.eagle3.draft import build_head
-from draftbench.drafts.heads.draft import replay_head
+from draftbench.drafts.heads.draft import HeadDraft, replay_head
 from draftbench.measure.prompts import Prompt
 from draftbench.measure.trajectories import ScoredResponse
 from draftbench.models.quantize import Build, build_runner
@@ -32,6 +35,16 @@ class ReplayedHead:
         request = Request(id="r", source="log:1", prompt="", max_tokens=None, sampling=Sampling())
         response = ScoredResponse(Prompt(request, prompt, answer.ask.limit), tokens, trajectory)
         return replay_head(response, HEAD, self.head, self.target, k).matched
+
+    def decoded(self, answer, k, stop):
+        """The tokens that the built-in decoder's rounds propose for an answer, and accept."""
+        prompt, limit = answer.ask.prompt, answer.ask.limit
+        drawn = Uniforms("r", 0, limit + k)
+        task = DecodeTask([*prompt], limit, Sampling(), drawn, lambda output: False)
+        drafter = HeadDraft(self.head, self.target).drafter()
+        found = decode(task, self.target, drafter, k, HostClock(), stop)
+        assert found.tokens == list(answer.tokens)
+        return found.proposed, found.accepted
 
     def check_rounds(self, answer, k):
         """Check the rounds of vLLM, one by one; how many there were. The last one may go on behind

@@ -11,6 +11,7 @@ import psutil
 import pytest
 import torch
 from engines.replayed_head import EMBEDDED, ReplayedHead
+from engines.stepped_draft import SteppedDraft, before
 
 from draftbench.drafts.speculation import speculation_of
 from draftbench.engines.connect import connect
@@ -22,7 +23,7 @@ from draftbench.engines.start import started
 from draftbench.engines.vllm import VllmServer
 from draftbench.models.quantize import Build, build_runner
 from draftbench.models.source import ModelSource
-from draftbench.records import NEAR_TIE_MARGIN, NGramSizes, Sampling
+from draftbench.records import NEAR_TIE_MARGIN, NGramSizes, RoundCounts, Sampling, StopRule
 
 with pytest.MonkeyPatch.context() as patch:
     patch.syspath_prepend(str(Path(__file__).parents[2] / "scripts"))
@@ -34,6 +35,9 @@ TEXTS = (
     'class Reader:\n    """Reads lines."""\n',
     "héllo wörld — 12345 ÷ 7\t\n\n   don't",
 )
+# The embedded target ends a few tokens after this.
+ENDING = "    args = parser.parse_args()\n    main(args)\n\n\nif __name__ == '__main__':\n"
+IN_FLOAT32 = "-ctk f32 -ctv f32 -ctkd f32 -ctvd f32 -fa off"
 
 pytestmark = pytest.mark.slow
 needs_llama = pytest.mark.skipif(
@@ -44,16 +48,19 @@ needs_vllm = pytest.mark.skipif(VLLM is None, reason="DRAFTBENCH_VLLM_PYTHON nam
 
 @pytest.fixture(scope="module")
 def llama(tmp_path_factory):
-    """llama(drafts) is how to start it with the embedded models; `drafts` is a draft's name."""
+    """llama(drafts) is how to start it with the embedded models; `drafts` is a draft's name. With a
+    rule it computes in float32 throughout, as the built-in decoder does.
+    """
     folder = tmp_path_factory.mktemp("gguf")
     write_family(folder)
 
-    def start(drafts=None):
+    def start(drafts=None, k=4, stop=None):
         files = {"distilled": "{}/distilled.gguf", "head": "eagle3:{}/head.gguf"}
         name = files.get(drafts, "ngram").format(folder)
         return ServerStart(
             *("llama.cpp", f"{folder}/target.gguf"),
-            drafts and speculation_of(name, 4, lookup=NGramSizes(4, 2)),
+            drafts and speculation_of(name, k, lookup=NGramSizes(4, 2), stop=stop),
+            args=IN_FLOAT32 if stop else "",
             command=LLAMA,
             context_length=512,
             concurrency=2,
@@ -76,14 +83,19 @@ def vllm(monkeypatch):
     )
 
 
-def driven(start, folder):
+@pytest.fixture(scope="module")
+def stepped():
+    return SteppedDraft("distilled", 6)
+
+
+def driven(start, folder, texts=TEXTS, limit=48):
     """The answers of one server, its facts and what it counted; all its processes have ended."""
     with started(start, folder) as running:
         server, port = connect(running.url), running.url.rpartition(":")[2]
-        prompts = [server.tokenize(text) for text in TEXTS]
+        prompts = [server.tokenize(text) for text in texts]
         server.echo(prompts)
         before = server.counters()
-        asks = [Ask((str(n), 0), ids, 48, Sampling(seed=1)) for n, ids in enumerate(prompts)]
+        asks = [Ask((str(n), 0), ids, limit, Sampling(seed=1)) for n, ids in enumerate(prompts)]
         answers = list(drive(server, asks, concurrency=1))
         counted, facts = since(before, server.counters()), server.facts()
         named = psutil.process_iter(["cmdline"])
@@ -149,6 +161,42 @@ def test_llama_server_accepts_of_a_heads_drafts_what_its_replay_says(tmp_path, l
     assert (facts.method, facts.k) == ("draft-eagle3", 4)
     for answer in answers:
         assert head.sums(answer, 4) == (answer.counts.drafted, answer.counts.accepted)
+
+
+@needs_llama
+@pytest.mark.parametrize("threshold", [0.3, 0.6, 0.9])
+def test_llama_server_stops_before_a_token_of_which_the_draft_is_unsure(
+    tmp_path, llama, stepped, threshold
+):
+    """Its counters leave the unsure token out, and rounds that propose nothing."""
+    stop = StopRule(kind="before", threshold=threshold)
+    answers, facts, _ = driven(llama("distilled", 6, stop), tmp_path, (*TEXTS, ENDING), limit=120)
+    assert facts.k == 6
+    for answer in answers:
+        begin, text = len(answer.ask.prompt) + 1, (*answer.ask.prompt, *answer.tokens)
+        end = begin - 1 + answer.ask.limit
+        rounds = list(stepped.rounds(text, begin, end, before(threshold)))
+        proposed, accepted, _ = map(sum, zip(*rounds, strict=True))
+        # An end token that is accepted before the last one proposed is not counted.
+        some, right, written = rounds[-1]
+        accepted -= right == written and right < some
+        counted = answer.counts
+        assert (counted.drafted, counted.accepted) == (proposed, accepted)
+        assert counted.rounds == sum(some > 0 for some, _, _ in rounds)
+    assert {answer.finish for answer in answers} == {"stop", "length"}
+
+
+@needs_llama
+@pytest.mark.parametrize("threshold", [0.3, 0.6, 0.9])
+def test_llama_server_stops_a_head_where_the_built_in_decoder_does(tmp_path, llama, threshold):
+    stop, head = StopRule(kind="before", threshold=threshold), ReplayedHead()
+    answers, _, _ = driven(llama("head", 6, stop), tmp_path)
+    for answer in answers:
+        proposed, accepted = head.decoded(answer, 6, stop)
+        # An answer in which nothing is proposed has no counts.
+        counts = answer.counts or RoundCounts(rounds=0, drafted=0, accepted=0)
+        assert (counts.drafted, counts.accepted) == (sum(proposed), sum(accepted))
+        assert counts.rounds == sum(some > 0 for some in proposed)
 
 
 @needs_vllm

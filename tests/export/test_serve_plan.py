@@ -4,22 +4,16 @@ from pathlib import Path
 
 import msgspec
 import pytest
+import scenes
 
-from draftbench.acceptance.intervals import Estimate
-from draftbench.drafts.stopping import STOP_RULES
 from draftbench.engines.llama_cpp import LLAMA_CPP
 from draftbench.engines.transformers import TRANSFORMERS
 from draftbench.engines.vllm import VLLM, speculative_config
 from draftbench.errors import UsageError
-from draftbench.export.serve_plan import (
-    NotRecommendedError,
-    schedule_of,
-    serve_plan,
-    speculation_of_pick,
-)
+from draftbench.export.serve_plan import answer_for, schedule_of, serve_plan, speculation_of_pick
+from draftbench.planner.options import DecisionOptions
 from draftbench.planner.recommend import recommend
 from draftbench.planner.recommendation import Configuration, ScheduleEntry
-from draftbench.records import StopRule
 from draftbench.run_folder.folder import RunFolder
 from draftbench.run_folder.run import read_run
 
@@ -80,70 +74,30 @@ def test_loads_that_are_inconclusive_are_one_range(answer, steps, words):
 
 
 def test_a_plan_carries_the_schedule_of_its_run(run, answer):
-    plan = serve_plan(answer((1, 6), (8, 0)), run, VLLM)
+    plan = serve_plan(answer((1, 6), (8, 0)), run)
     assert plan.schedule == ((1, 7, 6), (8, 8, 0))
     assert plan.longest == 6
-    assert serve_plan(answer((1, 2)), run, VLLM).longest == 2
-
-
-RULES = {kind: StopRule(kind=kind, threshold=0.4) for kind in STOP_RULES}
-
-
-@pytest.fixture
-def ruled(run, answer):
-    """The answer to a run in which drafting by `product` is best, then by `before`, by `after` and
-    last at fixed k's, of which 5 is best; `pays` is whether fixed k's do.
-    """
-
-    def make(*, pays=True):
-        one = recommend(run).evaluations[0]
-        speed_ups = {("product", 8): 2.0, ("before", 7): 1.9, ("after", 6): 1.8}
-        speed_ups |= {(None, 5): 1.5, (None, 1): 1.2}
-        ways = [
-            msgspec.structs.replace(
-                one,
-                k=k,
-                stop=RULES.get(kind),
-                speedup_expected=Estimate(value=value, low=value, high=value),
-                clearly_faster=pays or kind is not None,
-            )
-            for (kind, k), value in speed_ups.items()
-        ]
-        best = ways[0].configuration
-        return msgspec.structs.replace(answer(), evaluations=ways, choice=best, leader=best)
-
-    return make
+    assert serve_plan(answer((1, 2)), run).longest == 2
 
 
 @pytest.mark.parametrize(
-    ("engine", "kind", "k"), [(LLAMA_CPP, "before", 7), (TRANSFORMERS, "after", 6), (VLLM, None, 5)]
+    ("engine", "kinds"),
+    [(LLAMA_CPP, {None, "before"}), (TRANSFORMERS, {None, "after"}), (VLLM, {None})],
 )
-def test_an_engine_is_given_the_best_of_fixed_ks_and_the_rule_that_it_follows(
-    run, ruled, engine, kind, k
-):
-    plan = serve_plan(ruled(), run, engine)
-    assert (plan.speculation.k, plan.speculation.stop) == (k, RULES.get(kind))
-    way = "k = 5" if kind is None else f"k at most {k}, stop below 0.4 ({kind})"
-    said = f"{way}, not stop below 0.4 (product) as measured: {engine.name} follows no such rule"
-    assert plan.differences == (said,)
+def test_an_engine_is_given_the_best_of_fixed_ks_and_the_rule_that_it_follows(engine, kinds):
+    run = scenes.telling_run(60)
+    answer = answer_for(engine, run, DecisionOptions())
+    assert {each.stop and each.stop.kind for each in answer.evaluations} == kinds
+    speculation = serve_plan(answer, run).speculation
+    assert (speculation.k, speculation.stop) == answer.choice.length
 
 
-def test_a_rule_that_the_engine_follows_is_served_as_it_is_recommended(run, ruled):
-    before = ruled().evaluations[1].configuration
-    plan = serve_plan(msgspec.structs.replace(ruled(), choice=before), run, LLAMA_CPP)
-    assert (plan.speculation.k, plan.speculation.stop, plan.differences) == (7, before.stop, ())
-
-
-def test_what_is_played_back_follows_no_rule(run, ruled):
-    plan = serve_plan(ruled(), run, LLAMA_CPP, synthetic=True)
-    assert (plan.speculation.k, plan.speculation.stop, len(plan.survival)) == (5, None, 5)
-
-
-def test_without_its_rule_a_draft_that_does_not_pay_is_exported_only_anyway(run, ruled):
-    with pytest.raises(NotRecommendedError, match="vLLM follows no such rule, and without it"):
-        serve_plan(ruled(pays=False), run, VLLM)
-    assert serve_plan(ruled(pays=False), run, VLLM, anyway=True).speculation.k == 5
-    assert serve_plan(ruled(pays=False), run, LLAMA_CPP).speculation.k == 7
+def test_what_is_played_back_follows_no_rule():
+    run = scenes.telling_run(20)
+    answer = answer_for(LLAMA_CPP, run, DecisionOptions(), synthetic=True)
+    plan = serve_plan(answer, run, synthetic=True)
+    assert plan.speculation.stop is None
+    assert len(plan.survival) == plan.speculation.k
 
 
 def drafting(path, draft, given=None):
@@ -193,7 +147,7 @@ def test_without_an_engine_mtp_is_the_targets_own_layers(make_run):
 def test_a_heads_own_vocabulary_is_no_other_size(make_run, spec, sizes):
     path = make_run(drafts=(spec,), specs={"small": spec}, sizes=(100, 90))
     run = read_run(RunFolder(Path(path)))
-    assert serve_plan(recommend(run), run, VLLM).vocabularies == sizes
+    assert serve_plan(recommend(run), run).vocabularies == sizes
 
 
 def test_a_file_of_fields_that_the_run_did_not_record_is_named(make_run):

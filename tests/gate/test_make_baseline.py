@@ -99,9 +99,9 @@ def test_times_are_those_of_the_rows_asked_for_or_of_the_fewest():
         assert found.question.concurrency is None
 
 
-def test_the_expected_speed_up_is_the_recommendations_at_this_k_and_load(reference):
+def test_the_expected_speed_up_is_the_recommendations_at_this_k_and_load(reference, answers):
     draft = reference.candidates[0]
-    (figures,) = [each for each in recommend(reference).evaluations
+    (figures,) = [each for each in answers["qwen2.5-coder"].evaluations
                   if (each.candidate, each.k) == (draft, 3)]  # fmt: skip
     found = make_baseline(reference, draft, 3, ())
     assert found.speedup == figures.speedup_expected

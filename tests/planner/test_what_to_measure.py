@@ -93,11 +93,16 @@ def test_the_best_predicted_k_is_decoded_at_each_load(loaded):
     assert ks_of_lengths(run, BIG) == []
 
 
-@pytest.fixture
+def start_at(*asked, **more):
+    length = next_start(*asked, **more)
+    return length and length.k
+
+
 def ks_of_lengths(*asked, **more):
     return [length.k for length in lengths_to_decode(*asked, **more)]
 
 
+@pytest.fixture
 def alike(scene, monkeypatch):
     """Of eight tokens two rounds of 1.4 and 1.2 s at k = 4, and one of 1.9 + .7 s at k = 8, which
     take as long; alike(.1): decoding may show that k's differ by about 10 %.
@@ -153,7 +158,7 @@ SOME = {"accept": (1, 1, 0, 1, 1, 0, 1, 1)}
 )
 def test_the_smallest_k_and_the_largest_are_started_then_the_best_predicted(rows, options, k):
     run = replayed_run(*PLAIN, *rows, accept=options.get("accept", (1.0,) * 8))
-    assert next_start(run, SMALL, ks=options.get("ks", ())) == k
+    assert start_at(run, SMALL, ks=options.get("ks", ())) == k
 
 
 def test_a_k_between_two_is_started_where_rounds_may_bend_so_far_that_it_is_the_best(monkeypatch):
@@ -161,7 +166,7 @@ def test_a_k_between_two_is_started_where_rounds_may_bend_so_far_that_it_is_the_
     run = replayed_run(*PLAIN, *in_rounds(1, 0.13), *in_rounds(4, 0.22))
     assert next_start(run, SMALL) is None
     monkeypatch.setattr(effects, "BEND", 3.0)
-    assert next_start(run, SMALL) == 2
+    assert start_at(run, SMALL) == 2
 
 
 def test_what_cannot_reach_plain_decoding_is_not_started():
@@ -176,12 +181,12 @@ def test_what_cannot_reach_plain_decoding_is_not_started():
 def test_a_draft_that_only_the_engine_runs_is_started_at_the_largest_k_and_has_its_hazards():
     eagle = Candidate(draft="eagle3")
     own = [msgspec.structs.replace(row, candidate=eagle) for row in in_rounds(4, 0.14)]
-    assert next_start(replayed_run(*PLAIN), eagle) == 4
+    assert start_at(replayed_run(*PLAIN), eagle) == 4
     along = candidate_rounds(replayed_run(*PLAIN, *own), eagle)
     # Everything is accepted: at k = 1 four rounds for 8 tokens.
     assert along.at(1).with_draft == pytest.approx([4.0] * 5)
     assert not along.reaches(5)
-    assert next_start(replayed_run(*PLAIN, *own), eagle) == 1
+    assert start_at(replayed_run(*PLAIN, *own), eagle) == 1
 
 
 @pytest.fixture

@@ -173,15 +173,15 @@ def test_the_legend_explains_what_is_shown_and_nothing_else():
     assert ["without ±" in words for words in (decoded, single)] == [False, True]
 
 
-def test_an_alpha_that_a_draft_cannot_have_is_explained(kept):
+def test_an_alpha_that_a_draft_cannot_have_is_explained(answers):
     """Prompt lookup has none; the only draft of the other run has one."""
     for run, said in (("tinyllama-stories-40", True), ("tinyllama-stories", False)):
-        (legend,) = candidates(recommend(kept[run])).notes
+        (legend,) = candidates(answers[run]).notes
         assert ("α acceptance rate (draft models only)" in legend) is said
 
 
-def test_what_was_not_decoded_is_marked_and_the_control_explained(reference):
-    answer = recommend(reference)
+def test_what_was_not_decoded_is_marked_and_the_control_explained(answers):
+    answer = answers["qwen2.5-coder"]
     table = candidates(answer)
     assert [row[3][1] for row in table.rows] == [" ", "*", " ", " ", "*"]
     assert table.notes[0].endswith("self: the target drafts, α < 1 at temperature > 0")

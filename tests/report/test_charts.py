@@ -39,8 +39,13 @@ def whole(drawn):
 
 
 @pytest.fixture(scope="module")
-def charts(reference):
-    return charts_of(reference, recommend(reference))
+def answer(answers):
+    return answers["qwen2.5-coder"]
+
+
+@pytest.fixture(scope="module")
+def charts(reference, answer):
+    return charts_of(reference, answer)
 
 
 def test_a_whole_run_has_every_chart_with_its_numbers(whole):
@@ -86,19 +91,16 @@ def test_where_latency_is_asked_for_the_speed_ups_drawn_are_those_of_the_table(
     ]
 
 
-def test_the_choice_alone_is_marked(reference, charts):
+def test_the_choice_alone_is_marked(reference, answer, charts):
     assert words(charts["speedup-by-k"]).count("choice") == 1
     assert [row[0] for row in charts["speedup-by-candidate"].table.rows] == ["→", "", "", "", ""]
-    open_decision = msgspec.structs.replace(
-        recommend(reference), choice=None, decision="inconclusive"
-    )
+    open_decision = msgspec.structs.replace(answer, choice=None, decision="inconclusive")
     undecided = charts_of(reference, open_decision)
     assert "choice" not in words(undecided["speedup-by-k"])
     assert {row[0] for row in undecided["speedup-by-candidate"].table.rows} == {""}
 
 
-def test_over_k_what_is_expected_stands_beside_what_is_measured(reference, charts):
-    answer = recommend(reference)
+def test_over_k_what_is_expected_stands_beside_what_is_measured(answer, charts):
     drafts = [each for each in answer.by_candidate if each.draft != "self"]
     measured = [each for each in answer.evaluations if each.speedup_measured]
     dots = [line for line in charts["speedup-by-k"].plot.axes.lines if line.get_marker() == "o"]
@@ -116,8 +118,8 @@ def test_the_control_is_a_candidate_to_compare_with_and_drawn_nowhere_else(chart
     assert "self" not in {row[3] for row in charts["tokens-per-round-by-group"].table.rows}
 
 
-def test_each_decoded_configuration_has_the_error_of_its_prediction(reference, charts):
-    chart, checked = charts["prediction-errors"], recommend(reference).prediction_error
+def test_each_decoded_configuration_has_the_error_of_its_prediction(answer, charts):
+    chart, checked = charts["prediction-errors"], answer.prediction_error
     assert len(chart.table.rows) == checked.configurations == 32
     first = checked.by_configuration[0]
     where = [str(first.candidate), str(first.k), str(first.concurrency)]
@@ -133,21 +135,21 @@ def test_waits_are_drawn_from_the_median_to_the_longest(charts):
     assert {"344", "1026"} <= {cell for row in charts["latency"].table.rows for cell in row}
 
 
-def test_the_speed_ups_by_concurrency_are_those_that_decide_as_in_the_table(reference, charts):
-    deciding = [level.speedup_deciding.value for level in recommend(reference).by_concurrency]
+def test_the_speed_ups_by_concurrency_are_those_that_decide_as_in_the_table(answer, charts):
+    deciding = [level.speedup_deciding.value for level in answer.by_concurrency]
     lines = charts["speedup-by-concurrency"].plot.axes.lines
     assert deciding in [list(line.get_ydata()) for line in lines]
 
 
 def test_the_leader_of_each_concurrency_is_named_by_its_k_and_its_load_by_the_runner(
-    reference, drawn, whole
+    reference, answer, drawn, whole
 ):
     built_in = words(whole["speedup-by-concurrency"])
     assert {"k = 2", "concurrency (active decoding rows)"} <= {*built_in}
     assert "speedup-by-concurrency" not in drawn(hand.perfect())
     question = msgspec.structs.replace(reference.manifest.question, engine="vllm")
     manifest = msgspec.structs.replace(reference.manifest, question=question)
-    chart = charts_of(replace(reference, manifest=manifest), recommend(reference))
+    chart = charts_of(replace(reference, manifest=manifest), answer)
     assert "concurrency (requests in flight)" in words(chart["speedup-by-concurrency"])
 
 

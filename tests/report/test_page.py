@@ -18,7 +18,6 @@ import msgspec
 import pytest
 from scenes import failure, trajectory
 
-from draftbench import notebook
 from draftbench.cli import main
 from draftbench.planner.options import DecisionOptions
 from draftbench.planner.recommend import recommend
@@ -92,8 +91,8 @@ def read(text):
 
 
 @pytest.fixture(scope="module")
-def whole(reference):
-    return page_of(reference)
+def whole(reference, answers):
+    return page("run", reference, answers["qwen2.5-coder"])
 
 
 def section(text, key):
@@ -359,9 +358,7 @@ def test_a_figure_is_rounded_for_the_eye_alone(whole):
     ]
 
 
-def test_the_lines_of_a_command_are_lines_on_the_page_too():
+def test_the_lines_of_a_command_are_lines_on_the_page_too(whole):
     """What is copied would otherwise be one comment: SGLang's command has some before it."""
-    run = notebook.read("results/reference/qwen2.5-coder")
-    text = page("run", run, recommend(run))
-    assert "</span><span>\n</span>" in text
-    assert '<span class="flag">\n' not in text
+    assert "</span><span>\n</span>" in whole
+    assert '<span class="flag">\n' not in whole

@@ -9,7 +9,7 @@ from types import SimpleNamespace
 
 import pytest
 import scenes
-from scenes import EMBEDDED
+from scenes import EMBEDDED, FEW
 from sweep.engine import FakeEngine, fake_drive
 
 from draftbench.drafts.stack.replay import StackReplay
@@ -40,10 +40,12 @@ class Notes(list):
 
 def options(*drafts, requests=2, temperature=0.0, **changes):
     """A sweep of two requests and ten tokens."""
+    # Whatever is sampled, all are rendered.
+    traffic = str(FEW) if requests <= 12 else "suite:completion"
     fields = {
         "target": str(EMBEDDED / "target"),
         "drafts": tuple(map(str, drafts)) or (str(EMBEDDED / "draft"), "ngram"),
-        "traffic": TrafficQuery("suite:completion", b"key", requests),
+        "traffic": TrafficQuery(traffic, b"key", requests),
         "ks": (1, 2),
         "mode": DraftingMode.SAMPLED if temperature else DraftingMode.GREEDY,
         "max_new_tokens": 10,

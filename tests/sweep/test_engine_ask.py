@@ -14,7 +14,15 @@ from draftbench.engines.faults import Fault
 from draftbench.errors import EngineError, RunFolderError
 from draftbench.planner.doubts import unfinished
 from draftbench.planner.recommend import recommend
-from draftbench.records import Candidate, DraftingMode, Failure, MachineState, Served
+from draftbench.records import (
+    Candidate,
+    DraftingMode,
+    DraftLength,
+    Failure,
+    MachineState,
+    Served,
+    StopRule,
+)
 from draftbench.run_folder.folder import PrivateStart, PrivateText, RunFolder
 from draftbench.run_folder.run import read_run
 from draftbench.sweep import engine_ask, resume
@@ -24,6 +32,7 @@ with pytest.MonkeyPatch.context() as patch:
     from embedded_gguf import write
 
 DRAFT, LOOKUP = Candidate(draft="draft"), Candidate(draft="ngram")
+RULE = StopRule(kind="before", threshold=0.6)
 
 
 ONE = {"measure": "all", "ks": (2,)}  # every draft at one k
@@ -124,7 +133,7 @@ def test_a_sweep_that_was_killed_in_its_second_repeat_goes_on_there(served, smal
 def test_a_repeat_that_the_plain_server_closed_gets_no_other_k(served, monkeypatch):
     """What is worth one more start after a break is started in the repeat that goes on."""
     wanted = [2]
-    monkeypatch.setattr(resume, "next_start", lambda *_: wanted[-1])
+    monkeypatch.setattr(resume, "next_start", lambda *_: DraftLength(wanted[-1]))
     sweep = {"ks": (2, 4), "serving": {"restarts": 2}, "controls": False}
     with pytest.raises(Killed):
         served("ngram", on=killed_at(4), **sweep)
@@ -132,6 +141,31 @@ def test_a_repeat_that_the_plain_server_closed_gets_no_other_k(served, monkeypat
     found = served("ngram", **sweep)
     assert found.engine.ks == [2, 4, 0]
     assert [len(rows_of(found.run, 4, repeat)) for repeat in (0, 1)] == [0, 2]
+
+
+@pytest.mark.parametrize("side_by_side", [False, True])
+def test_a_rule_that_is_worth_a_start_is_started_kept_apart_and_resumed(
+    served, monkeypatch, side_by_side
+):
+    """In every repeat, beside a fixed length of the same k."""
+    lengths = [DraftLength(2), DraftLength(4), DraftLength(4, RULE)]
+
+    def wanted(run, *_):
+        started = {row.length for row in run.decodes}
+        return next((each for each in lengths if each not in started), None)
+
+    monkeypatch.setattr(resume, "next_start", wanted)
+    sweep = {"ks": (2, 4), "serving": {"restarts": 2, "side_by_side": side_by_side}}
+    found = served("ngram", **sweep, controls=False)
+    drafting = [start.speculation for start in found.engine.starts if start.speculation]
+    told = [(each.k, each.stop) for each in drafting]
+    assert told == [*lengths, *lengths[::-1]]
+    assert [(facts.k, facts.stop) for facts in found.run.engines if facts.k] == told
+    for k, stop in lengths:
+        rows = [row for row in found.run.served if (row.k, row.stop) == (k, stop)]
+        assert {row.repeat for row in rows} == {0, 1}
+        assert len(rows) == 4
+    assert served("ngram", **sweep, controls=False).engine.starts == []
 
 
 def never(start):

@@ -6,19 +6,31 @@ import shutil
 from dataclasses import replace
 
 import pytest
+from scenes import replayed
 from sweep import engine
 from sweep.engine import FakeEngine, FakeServer, drafted, rows_of
 
 from draftbench.errors import EngineError, RunFolderError, UsageError
 from draftbench.planner.recommend import recommend
-from draftbench.records import Candidate, EngineFacts, Failure, RoundCounts, Served
+from draftbench.records import (
+    Candidate,
+    Confidences,
+    DraftLength,
+    EngineFacts,
+    Failure,
+    RoundCounts,
+    Served,
+    StopRule,
+)
 from draftbench.run_folder.folder import RunFolder
 from draftbench.run_folder.manifest import cores_here
 from draftbench.run_folder.run import read_run
 from draftbench.sweep import engine_servers
+from draftbench.sweep.engine_check import proposes
 from draftbench.traffic import TrafficQuery
 
 LOOKUP = Candidate(draft="ngram")
+BEFORE = StopRule(kind="before", threshold=0.75)
 
 
 ONE = {"measure": "all", "ks": (2,)}
@@ -454,6 +466,27 @@ def test_prompt_lookup_that_finds_nothing_is_measured(served, monkeypatch, repea
     run = served("ngram", on=FakeEngine(lambda *_: silent()), **ONE).run
     assert ["it drafted nothing" in failure.reason for failure in run.failures] == [True] * repeats
     assert len(rows_of(run, 2)) == (0 if repeats else 2)
+
+
+@pytest.mark.parametrize(
+    ("sure", "rule", "said"),
+    [
+        ((0.5, 0.7), BEFORE, False),
+        ((0.5, 0.8), BEFORE, True),
+        # The unsure token is proposed.
+        ((0.5, 0.7), StopRule(kind="after", threshold=0.75), True),
+        ((0.5, 0.7), None, True),
+        (None, BEFORE, None),
+    ],
+)
+def test_a_rule_may_stop_every_draft_of_a_response(sure, rule, said):
+    """The draft is always wrong, and sure of a token in as many ways as it has positions."""
+    told = {}
+    if sure is not None:
+        nothing = Confidences(lengths=(0, 0, 0), of_all=(), of_ten=())
+        told = {"confidence": sure, "confidence_of_ten": sure, "off_path": nothing}
+    response, replay = replayed((0.0, 0.0), **told)
+    assert proposes(response, replay, DraftLength(4, rule)) is said
 
 
 def test_a_k_that_a_server_does_not_say_is_the_largest_that_it_proposed(served, small):

@@ -9,7 +9,6 @@ from sweep.conftest import rows_as_replayed
 from transformers import Glm4MoeForCausalLM
 
 from draftbench.drafts.check import check_models
-from draftbench.drafts.kinds import parts_of
 from draftbench.drafts.stack.replay import StackReplay
 from draftbench.errors import PairError
 from draftbench.models.source import ModelSource
@@ -39,23 +38,17 @@ def target(small, tmp_path, monkeypatch):
 def test_a_targets_own_layers_are_replayed_and_decoded_through_the_same_rounds(
     small, target, layers, drafted, said
 ):
-    how = {"ks": (1, 3), "dtype": "float32", "requests": 3, "max_new_tokens": 24}
-    run = small.found("mtp", **how, target=str(target(layers)), measure_requests=3)
-    assert [str(candidate) for candidate in run.candidates] == ["mtp"]
-    assert run.facts_of(run.candidates[0]).caveats == said
-    assert {n for record in run.replays for n in record.proposed} == {drafted}
-    assert {row.k for row in rows_as_replayed(run)} == {1, 3}
-
-
-@pytest.mark.parametrize("layers", [1, 2])
-def test_behind_prompt_lookup_every_decoded_round_is_the_one_that_the_parts_replays_say(
-    small, target, layers
-):
-    how = {"ks": (1, 3), "dtype": "float32", "requests": 3, "max_new_tokens": 24}
-    run = small.found("ngram+mtp", **how, target=str(target(layers)), measure_requests=3)
+    """Alone, and behind prompt lookup."""
+    how = {"ks": (1, 3), "dtype": "float32", "max_new_tokens": 24}
+    run = small.found("ngram+mtp", **how, target=str(target(layers)), measure_requests=2)
+    own = run.candidates[0]
     assert [str(candidate) for candidate in run.candidates] == ["mtp", "ngram", "ngram+mtp"]
+    assert run.facts_of(own).caveats == said
+    alone = [record for record in run.replays if record.candidate == own]
+    assert {n for record in alone for n in record.proposed} == {drafted}
+    decoded = {(row.candidate, row.k) for row in rows_as_replayed(run)}
+    assert decoded == {(candidate, k) for candidate in run.candidates for k in (1, 3)}
     stacked = [record for record in run.replays if isinstance(record, StackReplay)]
-    assert {row.k for row in rows_as_replayed(run) if parts_of(row.candidate)} == {1, 3}
     assert {bool(n) for record in stacked for n in record.lookup.proposed} == {True, False}
 
 
