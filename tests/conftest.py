@@ -1,4 +1,6 @@
-"""Every test is offline, 100 columns wide, on one thread, with a request key of its own."""
+"""Every test is offline, 100 columns wide, on one thread of a quiet machine, with a request key of
+its own.
+"""
 
 import gc
 import os
@@ -25,6 +27,8 @@ settings.load_profile("untimed")
 @pytest.fixture(autouse=True)
 def _isolated(monkeypatch):
     monkeypatch.setenv("DRAFTBENCH_KEY", "the key of the tests")
+    # Of a busy machine every answer says so, in place of what a test looks for.
+    monkeypatch.setattr(os, "getloadavg", lambda: (0.0, 0.0, 0.0))
 
 
 @pytest.fixture(autouse=True, scope="module")
