@@ -69,8 +69,11 @@ def serve_plan(
         NotRecommendedError: the run does not recommend speculation, or no speed is known.
         UsageError: a name is unknown or cannot be written into a command.
     """
-    pick, differences = _chosen(answer, candidate, anyway=anyway)
     question = run.manifest.question
+    # Other rules, which this engine does not follow, may have another answer.
+    among = " for what this engine follows" * ("confidence" in question.stop)
+    says = f"the run's answer{among} is"
+    pick, differences = _chosen(answer, candidate, says, anyway=anyway)
     served = target or question.target
     served_name, served_revision = split_revision(served)
     speculation = speculation_of_pick(pick, run.manifest, draft)
@@ -129,9 +132,9 @@ def serve_plan(
 
 
 def _chosen(
-    answer: Recommendation, candidate: Candidate | None, *, anyway: bool
+    answer: Recommendation, candidate: Candidate | None, says: str, *, anyway: bool
 ) -> tuple[Configuration, tuple[str, ...]]:
-    """The configuration to export, and how it differs from the recommended one."""
+    """The configuration to export, and how it differs from the one that the run `says`."""
     decision = answer.decision.replace("_", " ")
     if candidate is not None:
         evaluation = answer.best_of(candidate)
@@ -156,12 +159,10 @@ def _chosen(
         )
     if not anyway:
         raise NotRecommendedError(
-            f"the run's answer is `{decision}`, so there is nothing to export",
+            f"{says} `{decision}`, so there is nothing to export",
             hint="`draftbench recommend` says why; --anyway exports what ranked first anyway",
         )
-    return answer.leader, (
-        f"not recommended: the run's answer is `{decision}`; exported because of --anyway",
-    )
+    return answer.leader, (f"not recommended: {says} `{decision}`; exported because of --anyway",)
 
 
 def speculation_of_pick(pick: Configuration, manifest: Manifest, given: str | None) -> Speculation:

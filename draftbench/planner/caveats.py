@@ -402,12 +402,12 @@ def checks(answer: Recommendation) -> tuple[str, ...]:
     if (stopping := answer.stopping) and stopping.speedup_foresight:
         average = ""
         if stopping.speedup_moving_average:
-            average = f", SGLang's moving average {stopping.speedup_moving_average:.2f}×"
+            average = f"; SGLang's moving average {stopping.speedup_moving_average:.2f}×"
         found.append(
-            f"With {stopping.fixed.candidate}, a rule that knew what will be accepted would reach "
-            f"{stopping.speedup_foresight:.2f}×. The best fixed k reaches "
-            f"{stopping.speedup_fixed:.2f}×, the best rule that stops where the draft is unsure "
-            f"{stopping.speedup_rule:.2f}× ({stopping.rule.length}){average}."
+            f"With {stopping.fixed.candidate}, the best fixed k brings "
+            f"{stopping.speedup_fixed:.2f}×; the best rule, {stopping.rule.length}, "
+            f"{stopping.speedup_rule:.2f}×{average}; a rule that knew what will be accepted "
+            f"{stopping.speedup_foresight:.2f}×."
         )
     if within := answer.stopping_bounds:
         found.append(
