@@ -95,13 +95,14 @@ def chosen_rules(
             continue
 
         def best(seconds: Floats, of_kind: Ints = of_kind) -> DraftLength:
-            slower = seconds[of_kind] / seconds[of_kind].min() - 1
+            least, own = seconds[of_kind].min(), seconds[of_kind]
             rules = [every.rules[at] for at in of_kind]
-            known = [at for at, rule in enumerate(rules) if rule in decoded]
-            if known and slower[at := min(known, key=lambda at: slower[at])] <= _AS_FAST_AS_DECODED:
+            known = (at for at, rule in enumerate(rules) if rule in decoded)
+            at = min(known, key=lambda at: own[at], default=None)
+            if at is not None and own[at] <= least * (1 + _AS_FAST_AS_DECODED):
                 return rules[at]
             # The smallest k, then the highest threshold, which drafts least in vain.
-            as_fast = (rules[at] for at in np.flatnonzero(slower <= _AS_FAST))
+            as_fast = (rules[at] for at in np.flatnonzero(own <= least * (1 + _AS_FAST)))
             return min(as_fast, key=lambda own: (own.k, -(own.stop.threshold if own.stop else 0)))
 
         found.append(ChosenRule(best(of_all), tuple(map(best, without))))
@@ -119,7 +120,7 @@ def bounds(
         for t, replay in rounds.replays
         if isinstance(replay, Replay) and replay.accepts_outright and replay.confidence
     ]
-    if not known or len(known) < len(rounds.replays):
+    if not known or len(known) < len(rounds.replays) or not rounds.tokens.any():
         return None
     weights, found = rounds.weights, list[float]()
     at_fixed = float(weights @ in_seconds(rounds, block, concurrency, fixed)[0])
