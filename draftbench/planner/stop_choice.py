@@ -103,7 +103,7 @@ def chosen_rules(
                 return rules[at]
             # The smallest k, then the highest threshold, which drafts least in vain.
             as_fast = (rules[at] for at in np.flatnonzero(own <= least * (1 + _AS_FAST)))
-            return min(as_fast, key=lambda own: (own.k, -(own.stop.threshold if own.stop else 0)))
+            return min(as_fast, key=lambda each: (each.k, -each.stop.threshold))
 
         found.append(ChosenRule(best(of_all), tuple(map(best, without))))
     return found
