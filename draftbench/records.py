@@ -292,8 +292,7 @@ class Confidences(Record, frozen=True):
     """A draft's confidences in runs of tokens that it drafted, one run after the other: among all
     tokens (`of_all`) and among its ten best (`of_ten`), cut to thousandths.
 
-    `lengths` are the tokens of each run. A run ends after its first token of which both are below
-    `drafts.stopping.LEAST`, since there every rule stops, and where a round must.
+    `lengths` are the tokens of each run, no fewer than a round may draft there.
     """
 
     lengths: tuple[Count, ...]

@@ -112,8 +112,9 @@ def main() -> None:
             head, _ = build_head(draft, build, name, target, layers)
             drafting = HeadDraft(head, target)
         else:
-            runner, _ = build_runner(draft, build, name)
-            drafting = ModelDraft(runner, target, DraftingMode.GREEDY)
+            model, _ = build_runner(draft, build, name)
+            drafting = ModelDraft(model, target, DraftingMode.GREEDY)
+            del model
         loaded = LoadedCandidate(Candidate(draft=name, quant=level), drafting, measurement)
         along = replace(loaded, measurement=replace(measurement, stops=False))
         loaded.replay(material[:1])
@@ -156,7 +157,7 @@ def main() -> None:
             f"{spec}: replay {own_seconds:.2f} s ({own_along:.2f} s without what is off the path), "
             f"decoding {decode_seconds - before:.1f} s"
         )
-        del runner, loaded, along
+        del drafting, loaded, along
     print(f"{len(prompts)} requests, {len(options.drafts)} drafts, k = 1 … {options.largest_k}")
     print(f"target's responses and their scores {responses:8.1f} s")
     print(f"replay of the grid                  {replay_seconds:8.2f} s")

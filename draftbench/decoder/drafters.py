@@ -92,8 +92,8 @@ class Draft:
 
 
 def going_on(drafts: Sequence[Draft], logits: Tensor, stop: StopRule | None) -> list[int]:
-    """The places of the drafts that go on after their newest tokens, which were chosen by logits
-    [n, vocab]. With a rule the host waits for the device here, once for all rows.
+    """The places of the drafts that do not end with their newest tokens, which were chosen by
+    logits [n, vocab]. With a rule the host waits for the device here, once for all rows.
     """
     shorter = [at for at, draft in enumerate(drafts) if len(draft.tokens) < draft.most]
     # How sure a draft is of a round's last token changes nothing if that is proposed anyway.

@@ -25,7 +25,7 @@ from draftbench.errors import ModelError, UsageError
 from draftbench.measure.decoding import WARM_TOKENS, repeats_of
 from draftbench.measure.step_costs import LEAST_TURNS, PREFILL_TURNS
 from draftbench.measure.timed_passes import CostGrid
-from draftbench.measure.trajectories import RESPONSE_ROWS, PromptSample
+from draftbench.measure.trajectories import GROUP, RESPONSE_ROWS, PromptSample
 from draftbench.memory import format_size
 from draftbench.models.check import engine_sheet, memory_free, memory_here
 from draftbench.models.check_result import ModelSheet
@@ -50,6 +50,8 @@ _OPERATIONS = 40
 _TOKEN_IN_LAYER = 1 / 20
 # How long each of these is timed: what else runs on the machine slows a sweep too.
 _TIMED_SECONDS = 0.2
+# The share of a response's tokens of which a draft is assumed to have another.
+_WRONG = 1 / 4
 # Passes of a visit, with the untimed one before it.
 _VISIT, _PROMPT_VISIT = SAMPLES_PER_VISIT + 1, 2
 
@@ -198,8 +200,14 @@ def stages_of_decoder(
     def model(candidate: Candidate) -> _Model:
         return ours if candidate.draft == SELF else theirs.get(candidate, _Model())
 
-    loading = sum(draft.loading for draft in theirs.values())
-    reading = sum(model(candidate).reading(read + written) for candidate in prepared.candidates)
+    def replaying(candidate: Candidate) -> float:
+        """Reading everything and, as far as rules may ask, drafting on after wrong tokens."""
+        draft, rows = model(candidate), min(GROUP, len(prompts) * options.samples)
+        wrong = _WRONG * written * (options.stops and candidate in theirs)
+        return draft.reading(read + written) + wrong * beyond / rows * draft.one_pass(rows)
+
+    beyond, loading = max(options.ks) - 1, sum(draft.loading for draft in theirs.values())
+    reading = sum(map(replaying, prepared.candidates))
     for wave, size in enumerate(wave_sizes(prepared)):
         share = size / len(prompts)
         again = wave == 0 or workers > 1  # all but the worker that times have ended by then
@@ -213,7 +221,7 @@ def stages_of_decoder(
                 begun += (candidate in theirs) * draft.loading
                 if workers == 1 or process > 0:
                     # The next process only loads it.
-                    own = (process == 0) * share * draft.reading(read + written)
+                    own = (process == 0) * share * replaying(candidate)
                     yield Stage(candidate, "replay", begun, own)
                     begun = 0.0
                 for rows in options.concurrency if options.times(candidate) and not wave else ():

@@ -135,6 +135,8 @@ def own_layers(layers):
     model, drafting = random_mtp.target(layers, 64)
     target = TransformersRunner(model, "none")
     head = MtpHead(drafting, random_mtp.LAYERS, "none", random_mtp.CONTEXT)
+    # Random weights are never sure.
+    logits, head.logits = head.logits, lambda left: 5 * logits(left)
     tasks, responses = [], []
     # The first are shorter than the rows that the last layer reads for a round.
     for seed, size in enumerate((1, 2, 12, 7)):
@@ -162,5 +164,7 @@ def own_layers(layers):
 def test_a_stopped_round_of_own_layers_is_the_one_that_replay_says(layers, rules):
     draft, target, responses, tasks = own_layers(layers)
     rows = [1, 4] if rules == RULES else [4]
+    sure = draft.replay(Candidate(draft="mtp"), responses, K)[2].confidences.of_all
+    assert 0.2 < sum(each < 0.5 for each in sure) / len(sure) < 0.8
     for each in (draft, stack(draft)):
         assert assert_no_difference(each, target, responses, tasks, rules, rows, 4) > 10

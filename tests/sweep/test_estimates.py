@@ -51,7 +51,10 @@ LOADING = 5 + 10 + 1
 # tokens of prompts at a tenth of a step.
 WRITING = 0.1 * (50 * 1.7 + 60)
 # The target scores 1000 tokens; draft, and target as its own, read them; prompt lookup takes none.
+# After every fourth of 400 written tokens the draft drafts two more, in ten rows side by side.
 READING = 0.1 * 100 + 0.01 * 100 + 0.1 * 100
+OFF_PATH = 0.01 * 400 / 4 * 2 / 10 * 1.9
+REPLAYING = READING + OFF_PATH
 # 3 turns of 3 passes at 3 lengths of text, over 1, 2, 3 and 4 tokens, beside either candidate, and
 # over 1 and 2 by the draft; 3 prompts of 60 tokens, 3 times twice.
 OF_TARGET, OF_SMALL = 0.1 * (27 * 4.6 + 18 * 6), 0.01 * (27 * 2.1 + 18 * 6)
@@ -74,26 +77,26 @@ def test_layers_take_their_time_once_a_pass_and_a_little_for_each_further_token(
     """10 layers of 1 ms in each of the 50 passes that write responses, and 0.1 ms for 7 rows of
     them, the 600 tokens of prompts, and the 1000 that target and self read; 1 layer of the draft.
     """
-    replays = LOADING + WRITING + READING
-    assert work(measure="replay", speed=replace(CORES, layer=1e-3)) == replays + 50 * 0.01
+    replays, asked = LOADING + WRITING + READING, {"measure": "replay", "stop": ("none",)}
+    assert work(**asked, speed=replace(CORES, layer=1e-3)) == replays + 50 * 0.01
     tokens = 0.001 * (50 * 7 + 600 + 1000 + 1000) + 0.0001 * 1000
-    assert work(measure="replay", speed=replace(CORES, in_layer=1e-4)) == replays + tokens
+    assert work(**asked, speed=replace(CORES, in_layer=1e-4)) == replays + tokens
 
 
 def test_the_target_as_its_own_draft_is_timed_and_decoded_only_where_it_was_asked_for(work):
     of_self = STEPS + OF_TARGET, WITH_SELF
     asked = work(drafts=("small", "self"))
     decoding = DECODING + 2 * WITH_SELF
-    assert asked == LOADING + WRITING + READING + timed(2, *of_self) + decoding
+    assert asked == LOADING + WRITING + REPLAYING + timed(2, *of_self) + decoding
     # At three k's instead of one.
     every = 4 * (WITH_SMALL + CELL + WITH_SELF)
-    assert work(measure="all") == LOADING + WRITING + READING + timed(4, *of_self) + every
+    assert work(measure="all") == LOADING + WRITING + REPLAYING + timed(4, *of_self) + every
 
 
 # What all replays take, and all but loading of a whole sweep.
-REPLAYS, WHOLE = LOADING + WRITING + READING, WRITING + READING + timed(2) + DECODING
+REPLAYS, WHOLE = LOADING + WRITING + REPLAYING, WRITING + REPLAYING + timed(2) + DECODING
 # Workers share two loads of the draft.
-SHARED = 5 + (5 + 10) + (1 + WRITING + READING) / 2
+SHARED = 5 + (5 + 10) + (1 + WRITING + REPLAYING) / 2
 
 
 @pytest.mark.parametrize(
@@ -102,7 +105,8 @@ SHARED = 5 + (5 + 10) + (1 + WRITING + READING) / 2
         ({}, LOADING + WHOLE),
         ({"measure": "none"}, REPLAYS + STEPS),
         ({"measure": "replay"}, REPLAYS),
-        ({"measure": "replay", "responses": "log"}, LOADING + READING),
+        ({"measure": "replay", "mode": "sampled"}, REPLAYS - OFF_PATH),
+        ({"measure": "replay", "responses": "log"}, LOADING + REPLAYING),
         # One process for each of three candidates, in every turn; the first writes the responses.
         ({"processes": 3}, 10 * 5 + 9 * 10 + 3 + WHOLE + 2 * (timed(2) + DECODING)),
         ({"workers": 1}, 5 + LOADING + WHOLE),

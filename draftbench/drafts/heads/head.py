@@ -101,7 +101,7 @@ class Head(ABC):
     ) -> Iterator[Drafted]:
         """What rounds draft at each depth that start at the rows `first`, `first` + 1, … of a text,
         as long as there is a next token to draft; computed some rows at a time. Each round reads
-        what it drafts itself, whether the text goes on so or not.
+        what it drafts itself, whether the text continues so or not.
 
         Args:
             states: the target's at all of the text's tokens except the last.

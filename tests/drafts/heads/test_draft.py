@@ -3,6 +3,7 @@
 from itertools import chain
 from types import SimpleNamespace
 
+import msgspec
 import pytest
 import torch
 from scenes import lengths
@@ -119,6 +120,15 @@ def test_how_sure_a_head_was_is_known_up_to_its_first_wrong_token(loaded, few):
     record = replay_of(Drafted(tokens, margins), response, loaded)
     assert set(record.matched[:-2]) == {1}
     assert set(record.margin[:-2]) == {0.751}
+
+
+def test_how_sure_a_head_is_is_recorded_from_every_start_where_rounds_may_stop(loaded, few):
+    """At every depth; without rules to stop by nothing else changes."""
+    responses, records = few
+    unasked = loaded.draft.replay(HEAD, responses, DEPTHS, stops=False)
+    for record, without in zip(records, unasked, strict=True):
+        assert record.confidences.lengths == record.proposed == (DEPTHS,) * len(record.matched)
+        assert msgspec.structs.replace(record, confidences=None) == without
 
 
 def stale_keys(monkeypatch):
