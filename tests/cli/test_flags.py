@@ -50,7 +50,7 @@ def choice(command, name, words, tmp_path):
 DECIDING = {
     "recommend": "cli.recommend.decide",
     "report": "cli.report.recommend",
-    "export": "cli.export.recommend",
+    "export": "export.serve_plan.recommend",
     "gate": "gate.make_baseline.recommend",
 }
 

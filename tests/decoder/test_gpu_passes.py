@@ -16,13 +16,13 @@ from draftbench.decoder import cuda_graphs, llama, runner
 from draftbench.decoder.attention import PIECE
 from draftbench.decoder.cuda_graphs import CudaGraphs, RecordedPasses
 from draftbench.decoder.device import default_dtype, make_ready
-from draftbench.decoder.drafters import Proposal, ProposalRequest
+from draftbench.decoder.drafters import Draft, Proposal, ProposalRequest
 from draftbench.decoder.llama import LlamaRunner
 from draftbench.decoder.quantized_linear import kernel_of
 from draftbench.decoder.runner import clock_for
 from draftbench.decoder.sampling import TOP_P_CANDIDATES
 from draftbench.decoder.speculate import _target_tokens
-from draftbench.drafts.model.drafter import ModelDrafter, _Draft
+from draftbench.drafts.model.drafter import ModelDrafter, _Sampler
 from draftbench.memory import LEVELS
 from draftbench.records import DraftingMode, Sampling
 from tests.decoder.operations import Operations
@@ -350,16 +350,18 @@ def test_rows_of_all_kinds_of_settings_are_drafted_and_answered_without_a_read(
             return numbers.narrow(0, 0, n)
 
         token, q = on_card(1, dtype=torch.long), on_card(1, words)
-        rows, drafts, proposals = [], [], []
+        rows, drafts, proposals, samplers = [], [], [], []
         for sampling in settings:
             sampled = drafts_are_sampled and sampling.temperature > 0
             task = SimpleNamespace(sampling=sampling)
             rows.append(SimpleNamespace(task=task, uniforms=uniforms))
             proposals.append(Proposal([token] * k, [q] * k if sampled else ()))
-            sampler = SimpleNamespace(filters=sampling, uniforms=numbers, prompt_length=0)
-            ask = ProposalRequest(0, [1, 2], k)
-            drafts.append(_Draft(ask, k, sampler if sampled else None))
+            sampler = _Sampler(sampling, numbers, 0)
+            ask = ProposalRequest(len(drafts), [1, 2], k)
+            drafts.append(Draft(ask, k, None))
+            samplers.append(sampler if sampled else None)
         drafter = ModelDrafter(SimpleNamespace(device="cuda"), DraftingMode.SAMPLED)
+        drafter._samplers = samplers
         with Operations() as operations:
             drafted = drafter._next(drafts, on_card(n, words))
             answers = _target_tokens(rows, on_card(n * (k + 1), words), proposals)
