@@ -64,9 +64,7 @@ def test_too_few_requests_are_refused_before_anything_that_trains_is_loaded(
     assert said.startswith("error: too few requests to train and prove the draft on: the run has")
 
 
-def test_a_run_whose_acceptance_is_doubtful_proves_nothing(
-    failing, brief, tmp_path, monkeypatch
-):
+def test_a_run_whose_acceptance_is_doubtful_proves_nothing(failing, brief, tmp_path, monkeypatch):
     monkeypatch.setattr("draftbench.training.examples.MIN_REQUESTS", 0)
     doubtful = shutil.copytree(brief, tmp_path / "run")
     with_fields(doubtful / "run.json", under_way=[{"draft": "spoiled", "quant": "none"}])
