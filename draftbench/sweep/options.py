@@ -351,8 +351,8 @@ class SweepOptions:
     )
     stop: tuple[str, ...] = in_measure(
         "none,confidence",
-        "When a round ends: none drafts k tokens, confidence stops where the draft is unsure. Both "
-        "are measured where what runs the target can do both (greedy drafting).",
+        "What may end a round before k tokens: none, or the draft's confidence, by the best rule that "
+        "the built-in decoder or llama.cpp follows (greedy drafting).",
         "WHEN,…",
         parse=_stops,
     )
