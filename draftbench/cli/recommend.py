@@ -24,6 +24,7 @@ from draftbench.report.answer import (
     limits_kept,
     named,
     next_sweep,
+    on_engines,
     reasons,
     schedule,
     stopping,
@@ -210,7 +211,13 @@ def _below(answer: Recommendation) -> list[str]:
             lines.append(f"Runner-up: {named(answer.runner_up)}, {second.reason}.")
     if answer.schedule and answer.crossover_between:
         lines.append(crossover(answer))
-    known = (stopping(answer), schedule(answer), better_draft(answer), unmeasured(answer))
+    known = (
+        stopping(answer),
+        on_engines(answer),
+        schedule(answer),
+        better_draft(answer),
+        unmeasured(answer),
+    )
     return [*lines, *filter(None, known), *limits_kept(answer)]
 
 

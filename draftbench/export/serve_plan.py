@@ -229,10 +229,9 @@ def schedule_of(answer: Recommendation, k: int) -> tuple[Schedule, tuple[str, ..
     if any(entry.stop for entry in answer.schedule):  # no engine takes rules by load
         decided = [entry for entry in answer.schedule if entry.k is not None]
         steps = groupby(decided, key=lambda entry: DraftLength(entry.k or 0, entry.stop))
-        best = "; ".join(
-            f"{length.short} from {next(entries).concurrency}" for length, entries in steps
-        )
-        return (), (f"the best draft length by concurrent requests: {best}",)
+        best = [f"{length.short} from {next(entries).concurrency}" for length, entries in steps]
+        words = f"the best draft length by concurrent requests: {'; '.join(best)}"
+        return (), (words,) * (len(best) > 1)
     for unknown, group in groupby(answer.schedule, key=lambda entry: entry.k is None):
         entries = list(group)
         if unknown:

@@ -94,6 +94,10 @@ def choose(
     concurrency = next(iter(options.concurrency), None)
     if candidate is None or k is None:
         answer = recommend(run, options)
+        if "confidence" in run.manifest.question.stop:
+            remarks.append(
+                "acceptance is kept at a fixed k; a rule that stops a draft is not judged"
+            )
         if answer.decision == "inconclusive":
             at_a_k = " at a fixed k" * ("confidence" in run.manifest.question.stop)
             remarks.append(

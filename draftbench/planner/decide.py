@@ -9,8 +9,8 @@ lies above the required minimum plus timing noise, and not to if it lies below.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 
 import numpy as np
@@ -21,7 +21,7 @@ from draftbench.drafts.stopping import STOP_RULES
 from draftbench.planner.caveat_kinds import OVER_TOKENS
 from draftbench.planner.recommendation import Configuration, Decision
 from draftbench.planner.table import Table
-from draftbench.records import SELF, Candidate
+from draftbench.records import SELF, Candidate, StopKind
 
 # Interleaved runs of one process differ by 1.6 points on their own: closer speeds are a tie.
 TIMING_NOISE = 0.02
@@ -34,8 +34,9 @@ _COMPLEXITY = {kind: place for place, kind in enumerate((None, *STOP_RULES))}
 
 @dataclass(frozen=True, eq=False)
 class DecisionAt:
-    """The decision between the configurations of a table, or between those of one candidate.
-    `breaks` has the limits that some break, `not_run` why others may not be chosen.
+    """The decision between the configurations of a table, or between those of one candidate, or
+    those without a rule or with one that `stops` a draft so. `breaks` has the limits that some
+    break, `not_run` why others may not be chosen.
     """
 
     table: Table
@@ -43,6 +44,7 @@ class DecisionAt:
     breaks: Mapping[Configuration, Sequence[str]] = field(default_factory=dict)
     not_run: Mapping[Configuration, str] = field(default_factory=dict)
     only: Candidate | None = None
+    stops: Collection[StopKind] | None = None
 
     @property
     def concurrency(self) -> int:
@@ -50,7 +52,10 @@ class DecisionAt:
 
     @cached_property
     def configurations(self) -> list[Configuration]:
-        return [c for c in self.table.configurations if self.only in (None, c.candidate)]
+        own = [c for c in self.table.configurations if self.only in (None, c.candidate)]
+        if self.stops is None:
+            return own
+        return [c for c in own if c.stop is None or c.stop.kind in self.stops]
 
     @cached_property
     def shown(self) -> list[Configuration]:
@@ -140,7 +145,11 @@ class DecisionAt:
 
     def alone(self, candidate: Candidate) -> DecisionAt:
         """The decision on one candidate alone."""
-        return DecisionAt(self.table, self.min_speedup, self.breaks, self.not_run, candidate)
+        return replace(self, only=candidate)
+
+    def following(self, stops: Collection[StopKind]) -> DecisionAt:
+        """The decision among k's and these kinds of rules alone."""
+        return replace(self, stops=stops)
 
     @cached_property
     def runner_up(self) -> Configuration | None:

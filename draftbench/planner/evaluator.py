@@ -69,7 +69,7 @@ class Evaluator:
         # The kinds of rules that may be chosen: those that what ran the target follows.
         runner = run.manifest.question.engine
         followed = (kind for kind, rule in STOP_RULES.items() if runner in (None, rule.engine))
-        self.stops = tuple(followed) if options.stops is None else options.stops
+        self.stops = tuple(followed)
         timed, blocks, engine = self.source.run, self.source.blocks, self.on_engine
         # With the costs of another run, its requests are resampled too.
         runs = filter(None, (run, timed))
@@ -117,7 +117,7 @@ class Evaluator:
                     breaks[each] = broken
                 if not self.foreign and (why := not_run(run, each)):
                     elsewhere[each] = why
-        return DecisionAt(table, limits.min_speedup, breaks, elsewhere, only)
+        return DecisionAt(table, limits.min_speedup, breaks, elsewhere, only, limits.stops)
 
     def table(self, concurrency: int, by: Kind | None = None) -> Table:
         """The speed-ups of every candidate at every k that the run was asked for, if anything is

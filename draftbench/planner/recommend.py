@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from statistics import mean, median
 from typing import Any
 
@@ -24,6 +24,7 @@ from draftbench.acceptance.definitions import (
 from draftbench.acceptance.faults import near_tie_share
 from draftbench.acceptance.intervals import estimates
 from draftbench.drafts.kinds import parts_of
+from draftbench.drafts.stopping import STOP_RULES
 from draftbench.planner.caveats import caveats, checks
 from draftbench.planner.cells import Cell
 from draftbench.planner.concurrencies import at_concurrency, crossover, schedule
@@ -42,6 +43,7 @@ from draftbench.planner.recommendation import (
     CheckedPrediction,
     Configuration,
     Evaluation,
+    OnEngine,
     PredictionError,
     Recommendation,
     Stopping,
@@ -49,7 +51,7 @@ from draftbench.planner.recommendation import (
 )
 from draftbench.planner.settle import larger_sweep, next_sweep, settled_by
 from draftbench.planner.stop_choice import bounds
-from draftbench.records import SELF, Candidate, DraftingMode
+from draftbench.records import SELF, Candidate, DraftingMode, StopKind
 from draftbench.run_folder.run import Run
 
 
@@ -147,6 +149,7 @@ def recommend(run: Run, options: DecisionOptions | None = None) -> Recommendatio
         best_of_each=best_of_each(evaluated, headline.leader, evaluator.by),
         stopping=stopping(evaluator, decided),
         stopping_bounds=stopping_bounds(evaluator, decided),
+        on_engines=tuple(on_engines(decided)),
         runner_up_faster=decided.chance(decided.runner_up, leader)
         if leader and decided.runner_up and decided.deciding
         else None,
@@ -160,7 +163,7 @@ def evaluations(evaluator: Evaluator, decided: DecisionAt) -> tuple[Evaluation, 
     samples: dict[Configuration, dict[str, Sample | None]] = {}
     bests, answered = set[Configuration | None](), dict[Configuration, int]()
     rates: dict[Candidate, Sample | None] = {}
-    for each in table.configurations:
+    for each in decided.configurations:
         evidence, candidate = evaluator.evidence(each), each.candidate
         measured, rounds = evidence.measured, evidence.rounds
         if candidate not in rates:
@@ -191,7 +194,8 @@ def evaluations(evaluator: Evaluator, decided: DecisionAt) -> tuple[Evaluation, 
     decoding, whole = (evaluator.table(concurrency, by) for by in ("expected", "end_to_end"))
     prefills = evaluator.by == "end_to_end"
     found = []
-    for column, (each, of) in enumerate(samples.items()):
+    for each, of in samples.items():
+        column = table.column[each]
         figures: dict[str, Any] = {name: next(intervals) for name in of}
         alone = {name: sample.value for name, sample in of.items() if sample and not figures[name]}
         evidence = evaluator.evidence(each)
@@ -273,11 +277,26 @@ def stopping(evaluator: Evaluator, decided: DecisionAt) -> Stopping | None:
     )
 
 
+def on_engines(decided: DecisionAt) -> Iterator[OnEngine]:
+    """The decision among what each engine follows, if the leader stops a draft by a rule."""
+    if decided.leader is None or decided.leader.stop is None:
+        return
+    follows: dict[str | None, list[StopKind]] = {
+        rule.engine: [kind] for kind, rule in STOP_RULES.items() if rule.engine
+    }
+    for engine, kinds in {**follows, None: []}.items():
+        at = decided.following(kinds)
+        speed = decided.table.value(at.leader) if at.leader else None
+        yield OnEngine(engine=engine, decision=at.decision, leader=at.leader, speedup=speed)
+
+
 def stopping_bounds(evaluator: Evaluator, decided: DecisionAt) -> StoppingBounds | None:
     """Between which speed-ups a rule would bring the leader's draft, where that is not known."""
     leader = decided.leader
     evidence = evaluator.evidence(leader) if leader else None
-    if leader is None or evidence is None or evidence.block is None or not evaluator.stops:
+    if leader is None or evidence is None or evidence.block is None:
+        return None
+    if evaluator.options.stops == ():
         return None
     rounds, speed = evidence.rounds, decided.table.value(leader) or 0.0
     if leader.stop or rounds.knows_confidences:

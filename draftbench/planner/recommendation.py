@@ -368,6 +368,17 @@ class Stopping(Record, frozen=True):
     speedup_moving_average: float | None  # S if k followed SGLang's moving average, for one request
 
 
+class OnEngine(Record, frozen=True):
+    """What an engine can do of it, at this answer's concurrency: fixed k's, and the rules by which
+    it stops a draft.
+    """
+
+    engine: str | None  # None: every engine that stops no draft
+    decision: Decision  # speculate, do_not_speculate or inconclusive
+    leader: Configuration | None  # ranks first there
+    speedup: float | None  # S of the leader
+
+
 class StoppingBounds(Record, frozen=True):
     """Between which speed-ups a rule to stop by would bring the leader's draft, whose confidences
     off the path were not replayed: S if it drafts on in vain there, and if it stops at once.
@@ -449,6 +460,7 @@ class Recommendation(Record, frozen=True):
     better_draft: BetterDraft | None = None  # None: training could not change the answer
     next_sweep: NextSweep | None = None  # None: no sweep would settle more
     stopping: Stopping | None = None  # None: no rule could be followed
+    on_engines: tuple[OnEngine, ...] = ()  # where the leader stops a draft; none: as it is here
     stopping_bounds: StoppingBounds | None = None  # where confidences were replayed in part
 
     @property

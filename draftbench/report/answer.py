@@ -635,6 +635,17 @@ def stopping(answer: Recommendation) -> str | None:
     return f"Rule: {rule.at(stop.threshold)} ({follows}). The best fixed k: {fixed}."
 
 
+def on_engines(answer: Recommendation) -> str | None:
+    """What each engine can do of it; None unless the choice stops a draft by a rule."""
+    parts = []
+    for at in answer.on_engines if answer.choice else ():
+        best = at.leader and at.speedup and f"{named(at.leader)}, {at.speedup:.2f}×"
+        if at.decision != "speculate":
+            best = DECISIONS[at.decision].lower() + f" (best: {best})" * bool(best)
+        parts.append(f"{at.engine or 'other engines, at a fixed k'}: {best}")
+    return sentence(f"To serve it: {'; '.join(parts)}") if parts else None
+
+
 def losers(answer: Recommendation) -> list[str]:
     """Why each other candidate was not chosen."""
     return [

@@ -62,7 +62,7 @@ def test_a_fixed_k_is_chosen_where_confidence_tells_nothing():
 def test_only_the_kinds_that_are_allowed_are_candidates():
     run = telling_run(20)
     found = [
-        {each.stop and each.stop.kind for each in Evaluator(run, options).table(1).configurations}
+        {each.stop and each.stop.kind for each in Evaluator(run, options).at(1).configurations}
         for options in (DecisionOptions(), DecisionOptions(stops=("before",)))
     ]
     assert found == [{None, "after", "before", "product"}, {None, "before"}]
