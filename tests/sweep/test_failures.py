@@ -153,9 +153,9 @@ def models_replay(monkeypatch):
     def models_replay(before):
         replay = ModelDraft.replay
 
-        def instead(self, *given):
+        def instead(self, *given, **how):
             before()
-            return replay(self, *given)
+            return replay(self, *given, **how)
 
         monkeypatch.setattr(ModelDraft, "replay", instead)
 

@@ -286,8 +286,9 @@ def test_a_replay_of_another_length_than_its_response_is_refused(small):
     path = ended.path / "observations" / "replay.jsonl"
     first, *others = path.read_text().splitlines()
     records = json.loads(first)
-    for name in ("accept", "confidence", "margin", "rank"):
+    for name in ("accept", "confidence", "margin", "rank", "confidence_of_ten"):
         records[0][name] = records[0][name][:-2]
+    records[0]["off_path"] = None
     path.write_text("\n".join([json.dumps(records), *others]) + "\n")
     with pytest.raises(RunFolderError, match="does not fit the response"):
         small.sweep(measure="replay")

@@ -175,8 +175,10 @@ def test_the_trained_draft_is_replayed_as_it_decodes_and_writes_what_the_target_
     outcome = command(*words, "--out", tmp_path / "run")
     assert outcome.code == 0
     assert "0 unexplained" in outcome.err
-    (only,) = json.loads(outcome.out)["evaluations"]
-    assert only["acceptance_luck"] == pytest.approx(0, abs=1e-12)
+    at_k, *rules = json.loads(outcome.out)["evaluations"]
+    assert at_k["acceptance_luck"] == pytest.approx(0, abs=1e-12)
+    decoded = [each["acceptance_luck"] for each in rules if each["requests_measured"]]
+    assert decoded == pytest.approx([0.0] * len(decoded), abs=1e-12)
 
 
 @slow
