@@ -95,7 +95,7 @@ def changes(comparison: Comparison, *, everything: bool = False) -> list[Section
         for row in change.figures:
             seldom = seldom or (row.difference is not None and row.timed_too_seldom)
             if row.obstacle and row.a and row.b:
-                obstacles.setdefault(row.obstacle, {})[_FIGURES.get(row.figure, row.figure)] = None
+                obstacles.setdefault(row.obstacle, {})[_shown(row.figure)] = None
             paired = row.difference and row.requests and row.k_a == row.k_b
             best = main.get(row.figure)
             better = best is None or (row.a and best.a and row.a.value > best.a.value)
@@ -147,6 +147,12 @@ def _names(what: str, facts: Sequence[str]) -> list[str]:
     return [f"{what.capitalize()} that differ: {', '.join(names)}"] if names else []
 
 
+def _shown(figure: str) -> str:
+    """A figure's name in the table; that of a rule's speed-up names the rule too."""
+    name, comma, rule = figure.partition(", ")
+    return _FIGURES.get(name, name) + comma + rule
+
+
 def _row(row: FigureChange) -> list[TableCell]:
     """A figure in both runs, and whether it changed."""
     change, ratio = row.difference, row.ratio
@@ -166,7 +172,7 @@ def _row(row: FigureChange) -> list[TableCell]:
     # Both ends, since an interval may be lopsided.
     difference = change and f"{change.value:+.3f} [{change.low:+.3f}, {change.high:+.3f}]"
     ks = None if row.k_a is None else ", ".join(map(str, dict.fromkeys((row.k_a, row.k_b))))
-    return [_FIGURES.get(row.figure, row.figure), ks, row.a, row.b, difference, b_is]
+    return [_shown(row.figure), ks, row.a, row.b, difference, b_is]
 
 
 def answers(compared: SideBySide, *, everything: bool = False) -> list[Section]:

@@ -22,7 +22,7 @@ from draftbench.hub import split_revision
 from draftbench.planner.options import DecisionOptions
 from draftbench.planner.recommend import recommend
 from draftbench.planner.recommendation import Configuration, Recommendation, ScheduleEntry
-from draftbench.records import LOOKUP, Candidate, NGramSizes, Sampling, draft_of_stack
+from draftbench.records import LOOKUP, Candidate, DraftLength, NGramSizes, Sampling, draft_of_stack
 from draftbench.run_folder.manifest import Manifest
 from draftbench.run_folder.run import Run
 
@@ -147,8 +147,8 @@ def _chosen(
         if answer.choice is not None and pick.candidate == answer.choice.candidate:
             return answer.choice, ()
         chosen = answer.choice and str(answer.choice)
-        recommended = f"recommends {chosen}" if chosen else f"says `{decision}`"
-        return pick, (f"not recommended: the run {recommended}; exported because of --candidate",)
+        recommended = f"the run recommends {chosen}" if chosen else f"{says} `{decision}`"
+        return pick, (f"not recommended: {recommended}; exported because of --candidate",)
     if answer.choice is not None:
         return answer.choice, ()
     if answer.leader is None:
@@ -226,6 +226,13 @@ def schedule_of(answer: Recommendation, k: int) -> tuple[Schedule, tuple[str, ..
     """
     lengths: list[tuple[int, int]] = []
     open_loads = []
+    if any(entry.stop for entry in answer.schedule):  # no engine takes rules by load
+        decided = [entry for entry in answer.schedule if entry.k is not None]
+        steps = groupby(decided, key=lambda entry: DraftLength(entry.k or 0, entry.stop))
+        best = "; ".join(
+            f"{length.short} from {next(entries).concurrency}" for length, entries in steps
+        )
+        return (), (f"the best draft length by concurrent requests: {best}",)
     for unknown, group in groupby(answer.schedule, key=lambda entry: entry.k is None):
         entries = list(group)
         if unknown:

@@ -8,6 +8,7 @@ best on all the others (cross-fitting), and the rule that is named is the best o
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -79,8 +80,13 @@ def chosen_rules(
     cost: Cost,
     kinds: Sequence[StopKind],
     decoded: Collection[DraftLength] = (),
+    most: float = math.inf,
 ) -> list[ChosenRule]:
-    """The best rule of each of these kinds, for rounds with known confidences."""
+    """The best rule of each of these kinds, for rounds with known confidences.
+
+    Args:
+        cost: of rounds of up to `most` tokens; longer ones are unknown.
+    """
     every, found = _every_rule(rounds), []
     proposed, drafted = every.proposed.sum(axis=1), every.drafted.sum(axis=1)
     of_all, without = cost(proposed, drafted), list[Floats]()
@@ -89,7 +95,11 @@ def chosen_rules(
         without.append(cost(*elsewhere))
     for kind in kinds:
         of_kind = np.array(
-            [at for at, (_, stop) in enumerate(every.rules) if stop and stop.kind == kind]
+            [
+                at
+                for at, (k, stop) in enumerate(every.rules)
+                if stop and stop.kind == kind and k <= most
+            ]
         )
         if not of_kind.size:
             continue
@@ -122,6 +132,8 @@ def bounds(
     ]
     if not known or len(known) < len(rounds.replays) or not rounds.tokens.any():
         return None
+    if rounds.most_stopped < 2:
+        return None
     weights, found = rounds.weights, list[float]()
     at_fixed = float(weights @ in_seconds(rounds, block, concurrency, fixed)[0])
     for sure in (True, False):
@@ -146,7 +158,7 @@ def compared(rounds: CandidateRounds) -> Ints:
 def _every_rule(rounds: CandidateRounds) -> EveryRule:
     """The rounds under every rule, by fold, of as many responses as the choice needs."""
     some = compared(rounds)
-    ks = [k for k in rounds.ks if 2 <= k <= rounds.most_stopped] or [rounds.most_stopped]
+    ks = [k for k in rounds.ks if 2 <= k <= rounds.most_stopped]
     return every_rule(
         [(rounds.trajectories[at], rounds.drafted[at]) for at in some],
         rounds.weights[some],
