@@ -9,10 +9,11 @@ whatever the type of its weights, so there they tie as in float16.
 
 If the server reports its rounds one by one (vLLM), each must equal replay's; if it reports sums
 (llama.cpp), the rounds, proposed and accepted tokens must be ones that replay can give. Counted
-apart are positions where the draft's two best tokens nearly tie (`near ties`), tokens that an
-engine accepted beyond the end of a response, and answers that differ from the response, which are
-compared up to the difference. Above temperature 0, answers that differ from those without the draft
-are compared in expectation, with an interval. Exits with 1 on any other difference.
+apart are positions where the draft's two best tokens nearly tie, or where it is nearly as sure as a
+rule to stop by demands (`near ties`), tokens that an engine accepted beyond the end of a response,
+and answers that differ from the response, which are compared up to the difference. Above
+temperature 0, answers that differ from those without the draft are compared in expectation, with an
+interval. Exits with 1 on any other difference.
 """
 
 from __future__ import annotations
@@ -21,28 +22,36 @@ import sys
 from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
+from itertools import product
 from pathlib import Path
 
 import numpy as np
+from msgspec.structs import replace
 
 from draftbench.acceptance.definitions import TOKENS_PER_ROUND, ratio, tokens_per_round
 from draftbench.acceptance.intervals import FEW_REQUESTS, estimate, paired_difference
 from draftbench.acceptance.rounds import expected_rounds
-from draftbench.drafts.laws import AnyReplay, law_of
+from draftbench.drafts.laws import AnyReplay, drafted_from, law_of
 from draftbench.drafts.stack.replay import StackReplay
 from draftbench.errors import DraftbenchError
 from draftbench.records import (
     NEAR_TIE_MARGIN,
     Candidate,
+    DraftLength,
     LookupReplay,
     Replay,
     RoundCounts,
     Served,
+    StopRule,
     Trajectory,
 )
 from draftbench.run_folder.folder import RunFolder
 from draftbench.run_folder.run import Run, read_run
 from draftbench.run_folder.served import rounds_of
+
+# By as much confidences may differ: replays cut them to thousandths, and engines round otherwise.
+_NEARLY = 0.001
 
 
 @dataclass
@@ -61,11 +70,14 @@ class Tally:
 
 @dataclass(frozen=True)
 class ReplayedResponse:
-    """A response with one candidate's replay of it, on an engine that drafts k tokens."""
+    """A response with one candidate's replay of it, on an engine that drafts k tokens, or fewer
+    where a rule stops it.
+    """
 
     trajectory: Trajectory
     replay: AnyReplay
     k: int
+    stop: StopRule | None
     keeps_to_limit: bool  # llama.cpp proposes nothing past the limit, vLLM does
     tie_margin: float
 
@@ -83,10 +95,22 @@ class ReplayedResponse:
         stack = isinstance(self.replay, StackReplay)
         return self.replay.drafting_at(start) if stack else self.replay
 
-    def proposed(self, start: int) -> int:
+    @cached_property
+    def stopped_at(self) -> list[Sequence[int]]:
+        """What a round from each start proposes under the rule; then if the draft were hardly surer
+        or less sure.
+        """
+        assert self.stop is not None
+        drafted, own = drafted_from(self.trajectory, self.replay, self.k), self.stop
+        near = (replace(own, threshold=own.threshold + by) for by in (0, -_NEARLY, _NEARLY))
+        return [drafted.under(self.k, rule)[1].tolist() for rule in near]
+
+    def proposed(self, start: int, nearly: int = 0) -> int:
         """Tokens that a round from here proposes."""
         found, replay = self.k, self.drafting_at(start)
-        if isinstance(replay, LookupReplay):
+        if self.stop is not None:
+            found = self.stopped_at[nearly][start - 1]
+        elif isinstance(replay, LookupReplay):
             found = min(self.k, replay.proposed[start - 1])
         room = self.trajectory.limit - start - 1
         return max(0, min(found, room)) if self.keeps_to_limit else found
@@ -139,7 +163,8 @@ def compare_sums(answer: Served, response: ReplayedResponse, tally: Tally) -> No
     """Compare an engine's sums with replay's, and with all that near ties could make of these."""
     if answer.first_difference is not None:
         return
-    counts = answer.counts or RoundCounts()
+    # llama.cpp counts nothing in an answer without a proposal.
+    counts = answer.counts or RoundCounts(rounds=0, drafted=0, accepted=0)
     rounds = counts.rounds
     counted = (rounds, counts.drafted, counts.accepted)
     exact = _sums(response, ties=False)
@@ -150,7 +175,7 @@ def compare_sums(answer: Served, response: ReplayedResponse, tally: Tally) -> No
             ("rounds", "proposed", "accepted"), counted, drawn, strict=True
         )
     )
-    where = f"{answer.request[:8]} k={response.k}: {shown}"
+    where = f"{answer.request[:8]}: {shown}"
     tally.rounds += rounds or 0
     if _among(counted, exact):
         tally.equal += rounds or 0
@@ -180,8 +205,9 @@ def _sums(response: ReplayedResponse, ties: bool) -> set[tuple[int, int, range]]
     reached[1] = {(0, 0, 0)}
     ended = set()
     for start in range(1, response.last + 1):
-        proposed = response.proposed(start)
-        for rounds, drafted, kept in reached.pop(start, ()):
+        near = range(3) if ties and response.stop else (0,)
+        proposals = {response.proposed(start, nearly) for nearly in near}
+        for (rounds, drafted, kept), proposed in product(reached.pop(start, ()), proposals):
             counts = rounds + (proposed > 0), drafted + proposed
             for accepted in _outcomes(response, start, proposed, ties):
                 following = start + accepted + 1
@@ -214,12 +240,12 @@ def _outcomes(response: ReplayedResponse, start: int, proposed: int, ties: bool)
     return outcomes | {most}
 
 
-def expectations(run: Run, candidate: Candidate, k: int, greedy: bool) -> str | None:
+def expectations(run: Run, candidate: Candidate, length: DraftLength, greedy: bool) -> str | None:
     """Tokens per round predicted from the answers without a draft, and counted by the server with
     one, at temperature 0 or above it, with a paired interval of the difference.
     """
     replays = {r.key: r for r in run.replays if r.candidate == candidate}
-    rows = {s.key: s for s in _answers(run, candidate, k) if s.counts is not None}
+    rows = {s.key: s for s in _answers(run, candidate, length) if s.counts is not None}
     pairs = [
         (t, replays[key], rows[key])
         for t in run.trajectories
@@ -229,7 +255,11 @@ def expectations(run: Run, candidate: Candidate, k: int, greedy: bool) -> str | 
     if not pairs:
         return None
     trajectories = [t for t, _, _ in pairs]
-    predicted = expected_rounds([law_of(t, r) for t, r, _ in pairs], k)
+    laws = [
+        law_of(t, r) if length.stop is None else drafted_from(t, r, length.k).law(t, *length)
+        for t, r, _ in pairs
+    ]
+    predicted = expected_rounds(laws, length.k)
     tokens = np.array([float(row.output_tokens - 1) for _, _, row in pairs])
     passes = np.array([float(len(rounds_of(row))) for _, _, row in pairs])
     mine = tokens_per_round(trajectories, predicted)
@@ -246,12 +276,9 @@ def expectations(run: Run, candidate: Candidate, k: int, greedy: bool) -> str | 
     )
 
 
-def _answers(run: Run, candidate: Candidate, k: int) -> Sequence[Served]:
-    return [
-        s
-        for s in run.served
-        if s.candidate == candidate and s.k == k and s.error is None and s.concurrency == 1
-    ]
+def _answers(run: Run, candidate: Candidate, length: DraftLength) -> Sequence[Served]:
+    asked = (s for s in run.served if (s.candidate, s.k, s.stop) == (candidate, *length))
+    return [s for s in asked if s.error is None and s.concurrency == 1]
 
 
 def check(run: Run, dtype: str) -> int:
@@ -265,26 +292,28 @@ def check(run: Run, dtype: str) -> int:
     wrong = 0
     for candidate in run.candidates:
         replays = {r.key: r for r in run.replays if r.candidate == candidate}
-        for k in sorted({s.k for s in run.served if s.candidate == candidate and s.k}):
+        served = (s for s in run.served if s.candidate == candidate and s.k)
+        for length in dict.fromkeys(DraftLength(s.k, s.stop) for s in served):
             tally = Tally()
-            for answer in _answers(run, candidate, k):
+            for answer in _answers(run, candidate, length):
                 key = answer.key
                 trajectory, replay = by_key[key], replays.get(key)
                 drawn = trajectory.sampling.temperature > 0
                 # With one seed the draws may be the same.
                 if replay is None or (drawn and answer.digest != trajectory.digest):
                     continue
-                response = ReplayedResponse(trajectory, replay, k, engine == "llama.cpp", margin)
+                limited = engine == "llama.cpp"
+                response = ReplayedResponse(trajectory, replay, *length, limited, margin)
                 tally.requests += 1
                 tally.left += answer.first_difference is not None
                 if answer.counts and answer.counts.by_round is not None:
                     compare_rounds(answer, response, tally)
-                elif answer.counts:
+                elif answer.counts or length.stop:
                     compare_sums(answer, response, tally)
                 else:
                     tally.uncounted += 1
             wrong += len(tally.wrong)
-            print(f"\n{candidate}, k = {k}: {tally.requests} answers")
+            print(f"\n{candidate}, {length}: {tally.requests} answers")
             print(
                 f"  {tally.equal} of {tally.rounds} rounds equal, {len(tally.ties)} near ties, "
                 f"{len(tally.wrong)} unexplained; {tally.past} tokens accepted past the end; "
@@ -294,7 +323,7 @@ def check(run: Run, dtype: str) -> int:
                 for line in found:
                     print(f"  {kind}: {line}")
             for greedy in (True, False):
-                if line := expectations(run, candidate, k, greedy):
+                if line := expectations(run, candidate, length, greedy):
                     print(f"  {line}")
     return wrong
 
