@@ -99,16 +99,19 @@ def report(run: Run, html: str | Path) -> None:
 
 
 def candidates(run: Run) -> pd.DataFrame:
-    """A row for each candidate and k, with every figure that `recommend` knows and the ends of its
-    interval, `NAME_low` and `NAME_high`. Unknown figures are NaN.
+    """A row for each candidate and draft length, with every figure that `recommend` knows and the
+    ends of its interval, `NAME_low` and `NAME_high`. Unknown figures are NaN. `stop` is the rule
+    that may end a round before k tokens, in words; it is missing at a fixed k.
     """
     import pandas as pd
 
     rows = []
-    for evaluation in msgspec.to_builtins(recommend(run).evaluations):
-        row = {}
-        for name, value in evaluation.items():
-            if isinstance(value, dict) and "value" in value:
+    for each in recommend(run).evaluations:
+        row: dict[str, Any] = {}
+        for name, value in msgspec.to_builtins(each).items():
+            if name == "stop":
+                row[name] = str(each.stop) if each.stop else None
+            elif isinstance(value, dict) and "value" in value:
                 row[name] = value["value"]
                 row |= {f"{name}_{end}": value[end] for end in ("low", "high")}
             elif isinstance(value, dict):

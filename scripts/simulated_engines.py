@@ -75,7 +75,9 @@ class EngineWorld(World):
                 while True:
                     run = run_of(asked, records)
                     wanted = (next_start(run, draft, rows) for rows in self.scenario.concurrency)
-                    k = next((k for k in wanted if k and k not in started[at]), None)
+                    k = next(
+                        (each.k for each in wanted if each and each.k not in started[at]), None
+                    )
                     if k is None:
                         break
                     started[at].append(k)

@@ -122,9 +122,10 @@ def drafted_from(
     states: Tensor,
     newest: int,
     depths: int,
+    along: Sequence[int] = (),
 ) -> list[int]:
     """What a round drafts whose newest token is text[newest]: all rows anew for every token, as one
-    causal layer.
+    causal layer. It reads its own tokens, or those that it is taken `along`.
     """
     given = {name: tensor.double() for name, tensor in weights.items()}
 
@@ -169,5 +170,6 @@ def drafted_from(
         best = int((last[-1] @ given["lm_head.weight"].T).argmax())
         found.append(best + int(weights["d2t"][best]))
         left = last if config.get("norm_output") else x
-        state, read = torch.cat([state, left[-1:]]), [*read, found[-1]]
+        following = [*along, found[-1]][min(len(found) - 1, len(along))]
+        state, read = torch.cat([state, left[-1:]]), [*read, following]
     return found

@@ -22,7 +22,7 @@ from draftbench.hub import split_revision
 from draftbench.planner.options import DecisionOptions
 from draftbench.planner.recommend import recommend
 from draftbench.planner.recommendation import Configuration, Recommendation, ScheduleEntry
-from draftbench.records import LOOKUP, Candidate, NGramSizes, Sampling, draft_of_stack
+from draftbench.records import LOOKUP, Candidate, DraftLength, NGramSizes, Sampling, draft_of_stack
 from draftbench.run_folder.manifest import Manifest
 from draftbench.run_folder.run import Run
 
@@ -69,8 +69,11 @@ def serve_plan(
         NotRecommendedError: the run does not recommend speculation, or no speed is known.
         UsageError: a name is unknown or cannot be written into a command.
     """
-    pick, differences = _chosen(answer, candidate, anyway=anyway)
     question = run.manifest.question
+    # Other rules, which this engine does not follow, may have another answer.
+    among = " for what this engine follows" * ("confidence" in question.stop)
+    says = f"the run's answer{among} is"
+    pick, differences = _chosen(answer, candidate, says, anyway=anyway)
     served = target or question.target
     served_name, served_revision = split_revision(served)
     speculation = speculation_of_pick(pick, run.manifest, draft)
@@ -129,9 +132,9 @@ def serve_plan(
 
 
 def _chosen(
-    answer: Recommendation, candidate: Candidate | None, *, anyway: bool
+    answer: Recommendation, candidate: Candidate | None, says: str, *, anyway: bool
 ) -> tuple[Configuration, tuple[str, ...]]:
-    """The configuration to export, and how it differs from the recommended one."""
+    """The configuration to export, and how it differs from the one that the run `says`."""
     decision = answer.decision.replace("_", " ")
     if candidate is not None:
         evaluation = answer.best_of(candidate)
@@ -144,8 +147,8 @@ def _chosen(
         if answer.choice is not None and pick.candidate == answer.choice.candidate:
             return answer.choice, ()
         chosen = answer.choice and str(answer.choice)
-        recommended = f"recommends {chosen}" if chosen else f"says `{decision}`"
-        return pick, (f"not recommended: the run {recommended}; exported because of --candidate",)
+        recommended = f"the run recommends {chosen}" if chosen else f"{says} `{decision}`"
+        return pick, (f"not recommended: {recommended}; exported because of --candidate",)
     if answer.choice is not None:
         return answer.choice, ()
     if answer.leader is None:
@@ -156,12 +159,10 @@ def _chosen(
         )
     if not anyway:
         raise NotRecommendedError(
-            f"the run's answer is `{decision}`, so there is nothing to export",
+            f"{says} `{decision}`, so there is nothing to export",
             hint="`draftbench recommend` says why; --anyway exports what ranked first anyway",
         )
-    return answer.leader, (
-        f"not recommended: the run's answer is `{decision}`; exported because of --anyway",
-    )
+    return answer.leader, (f"not recommended: {says} `{decision}`; exported because of --anyway",)
 
 
 def speculation_of_pick(pick: Configuration, manifest: Manifest, given: str | None) -> Speculation:
@@ -225,6 +226,13 @@ def schedule_of(answer: Recommendation, k: int) -> tuple[Schedule, tuple[str, ..
     """
     lengths: list[tuple[int, int]] = []
     open_loads = []
+    if any(entry.stop for entry in answer.schedule):  # no engine takes rules by load
+        decided = [entry for entry in answer.schedule if entry.k is not None]
+        steps = groupby(decided, key=lambda entry: DraftLength(entry.k or 0, entry.stop))
+        best = "; ".join(
+            f"{length.short} from {next(entries).concurrency}" for length, entries in steps
+        )
+        return (), (f"the best draft length by concurrent requests: {best}",)
     for unknown, group in groupby(answer.schedule, key=lambda entry: entry.k is None):
         entries = list(group)
         if unknown:

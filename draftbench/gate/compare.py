@@ -7,6 +7,7 @@ are shown without a difference, with the reason. `side_by_side` lists the answer
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
@@ -171,7 +172,7 @@ def compare_runs(names: tuple[str, str], a: Run, b: Run) -> Comparison:
             if before != after:
                 name = f"{candidate or 'target'} {field.replace('_', ' ')}"
                 models.append(Difference(name, before, after))
-    bests = [{c.candidate: c.k for c in answer.evaluations if c.best} for answer in answers]
+    bests = [_best_ks(answer) for answer in answers]
     measured = [measurements(run) for run in runs]
     return Comparison(
         a=names[0],
@@ -191,6 +192,18 @@ def compare_runs(names: tuple[str, str], a: Run, b: Run) -> Comparison:
     )
 
 
+def _best_ks(answer: Recommendation) -> dict[Candidate, int]:
+    """Each candidate's best fixed k; none where no speed is known."""
+    found = dict[Candidate, tuple[float, int]]()
+    known = {each.candidate for each in answer.evaluations if each.best}
+    for each in answer.evaluations:
+        if each.candidate in known and each.stop is None:
+            speed = answer.ranked_by(each)
+            rank = math.inf if each.best else speed.value if speed else 0.0
+            found[each.candidate] = max(found.get(each.candidate, (-1.0, 0)), (rank, each.k))
+    return {candidate: k for candidate, (_, k) in found.items()}
+
+
 def _figures(
     runs: tuple[Run, Run],
     candidate: Candidate,
@@ -203,7 +216,10 @@ def _figures(
     windows = [replay.window for replay in replays if not isinstance(replay, Replay)]
     # Without replays in both runs the rounds that engines counted are compared, as in the gate.
     counted = not (a.replays and b.replays)
-    of_candidate = [[row for row in run.decodes if row.candidate == candidate] for run in runs]
+    of_candidate = [
+        [row for row in run.decodes if row.candidate == candidate and row.stop is None]
+        for run in runs
+    ]
     served = [{row.k for row in rows} for rows in of_candidate]
     max_concurrency = {run.manifest.question.max_concurrency for run in runs} - {None}
     other_arrivals = len({arrivals_of(run) for run in runs}) > 1 or len(max_concurrency) > 1
@@ -298,12 +314,13 @@ def _figures(
             timed_apart
             or f"not comparable: {other} of {len(keys)} were sampled with other settings"
         )
-    decoded = {own.k for side in measured for own in side if own.candidate == candidate}
-    for k in sorted(decoded):
-        found = [side.get(Configuration.of(candidate, k, 1)) for side in measured]
+    decoded = {own.length for side in measured for own in side if own.candidate == candidate}
+    for k, stop in sorted(decoded, key=lambda length: (length.k, str(length))):
+        found = [side.get(Configuration.of(candidate, k, 1, stop)) for side in measured]
         speeds = [each.speedup if each else None for each in found]
         timed = [[timing.row for timing in each.runs] if each else [] for each in found]
-        change = _paired("S measured", (k, k), speeds, timed_apart)
+        name = f"S measured, {stop}" if stop else "S measured"
+        change = _paired(name, (k, k), speeds, timed_apart)
         yield replace(change, processes=_fewest_processes(timed))
 
 

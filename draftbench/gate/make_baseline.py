@@ -95,7 +95,10 @@ def choose(
     if candidate is None or k is None:
         answer = recommend(run, options)
         if answer.decision == "inconclusive":
-            remarks.append(f"`{run.path}` is inconclusive: the best draft may be another one")
+            at_a_k = " at a fixed k" * ("confidence" in run.manifest.question.stop)
+            remarks.append(
+                f"`{run.path}` is inconclusive{at_a_k}: the best draft may be another one"
+            )
         elif answer.provisional:
             remarks.append(f"the answer of `{run.path}` is provisional: {answer.provisional}")
         picked = answer.best_of(candidate) if candidate else answer.choice or answer.leader

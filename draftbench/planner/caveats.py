@@ -399,20 +399,22 @@ def checks(answer: Recommendation) -> tuple[str, ...]:
             "Upper bound: even a perfect greedy draft reaches only α = "
             f"{answer.ceiling_alpha:.2f} here, because some requests sample."
         )
-    if (stopping := answer.stopping) and stopping.speedup_foresight:
-        average = ""
+    if stopping := answer.stopping:
+        others = ""
         if stopping.speedup_moving_average:
-            average = f", SGLang's moving average {stopping.speedup_moving_average:.2f}×"
+            others += f"; SGLang's moving average {stopping.speedup_moving_average:.2f}×"
+        if stopping.speedup_foresight:
+            others += "; a rule that knew what will be accepted "
+            others += f"{stopping.speedup_foresight:.2f}×"
         found.append(
-            f"With {stopping.fixed.candidate}, a rule that knew what will be accepted would reach "
-            f"{stopping.speedup_foresight:.2f}×. The best fixed k reaches "
-            f"{stopping.speedup_fixed:.2f}×, the best rule that stops where the draft is unsure "
-            f"{stopping.speedup_rule:.2f}× ({stopping.rule.length}){average}."
+            f"With {stopping.fixed.candidate}, the best fixed k brings "
+            f"{stopping.speedup_fixed:.2f}×; the best rule, {stopping.rule.length}, "
+            f"{stopping.speedup_rule:.2f}×{others}."
         )
     if within := answer.stopping_bounds:
         found.append(
-            f"How sure {within.fixed.candidate} is after a wrong token was not replayed: a rule "
-            f"that stops where it is unsure would bring {within.low:.2f}× to {within.high:.2f}×. A "
+            f"How sure {within.fixed.candidate} is after a wrong token was not replayed: stopping "
+            f"after an unsure token would bring about {within.low:.2f}× to {within.high:.2f}×. A "
             "sweep with --stop confidence tells which."
         )
     timed = "costs of" if answer.costs_from else "timed with"

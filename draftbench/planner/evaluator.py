@@ -214,7 +214,8 @@ class Evaluator:
 
     def _one_of_each_kind(self, candidate: Candidate) -> Iterator[DraftLength]:
         """A rule of each kind that the candidate may stop by; none for the control."""
-        if candidate.draft != SELF and candidate_rounds(self.run, candidate).knows_confidences:
+        rounds = candidate_rounds(self.run, candidate)
+        if candidate.draft != SELF and rounds.knows_confidences and rounds.most_stopped > 1:
             for kind in self.stops:
                 yield DraftLength(self.ks[-1], StopRule(kind=kind, threshold=LEAST))
 
@@ -240,7 +241,8 @@ class Evaluator:
 
         measured = self.measured(concurrency)
         decoded = {each.length for each in measured if each.candidate == candidate}
-        for rule in chosen_rules(rounds, cost, kinds, decoded):
+        longest = math.inf if block is None or block.longest is None else block.longest - 1
+        for rule in chosen_rules(rounds, cost, kinds, decoded, longest):
             own = Configuration.of(candidate, rule.length.k, concurrency, rule.length.stop)
             found[own] = rule.seconds(rounds, block or ROUND, concurrency, of_a_round)
             if isinstance(design, EngineDesign):

@@ -76,7 +76,7 @@ def headroom(
                     draft=candidate.draft,
                     quant=candidate.quant,
                     alpha=alphas.get(candidate),
-                    speedup=fastest[candidate],
+                    speedup=max(at.speedup for at in every),
                     most=max((at.with_tokens(at.most) for at in every), key=lambda r: r.speedup),
                     to_pay=_least(every, decided.min_speedup),
                     to_win=_least(every, best),

@@ -1,19 +1,19 @@
 """Rules that need no confidence, beside which the chosen one stands: foresight, which no rule
 beats, and the moving average of accepted tokens that SGLang adapts k by.
 
-Both are exact from what was accepted, for rows that are alike.
+Both follow from what was accepted, for rows that are alike, and are ratios of rounds whose first
+passes read one token. Stacks, whose rounds cost what lookup finds, have neither.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import numpy as np
 
 from draftbench.acceptance.candidate_rounds import CandidateRounds
 from draftbench.acceptance.rounds import Floats, Ints
 from draftbench.planner.passes import Block
-from draftbench.planner.seconds import in_seconds
 from draftbench.planner.stop_choice import compared
 
 # SGLang 0.5.23, speculative/adaptive_spec_params.py: what it does by default with one request.
@@ -47,22 +47,37 @@ def moving_average(rounds: CandidateRounds, block: Block, fixed: int) -> float |
     """
     if rounds.most_stopped < STEPS[-1]:
         return None
-    cost, some, seconds = _seconds_of_rounds(rounds, block), compared(rounds), list[float]()
     k, seen = STEPS[len(STEPS) // 2], 0
     average = k - 1.0
-    for limit, matched in _matched(rounds, some):
+
+    def following(accepted: int) -> int:
+        nonlocal k, seen, average
+        average += WEIGHT * (accepted - average)
+        seen += 1
+        if seen > WARM_UP and (seen - WARM_UP) % INTERVAL == 0:
+            k = _next_step(k, average)
+        return k
+
+    return _over_fixed(rounds, block, fixed, _walked(rounds, block, k, following))
+
+
+def _walked(
+    rounds: CandidateRounds, block: Block, k: int, following: Callable[[int], int]
+) -> Floats:
+    """Seconds of each response, one after the other, if `following` gives the k of the next round
+    by what was accepted.
+    """
+    cost, seconds = _seconds_of_rounds(rounds, block), list[float]()
+    for limit, matched in _matched(rounds, compared(rounds)):
         at, spent = 1, 0.0
         while at <= len(matched):
             drafted = min(k, max(limit - at - 1, 0))
             accepted = min(int(matched[at - 1]), drafted)
             spent += float(cost[drafted])
             at += accepted + 1
-            average += WEIGHT * (accepted - average)
-            seen += 1
-            if seen > WARM_UP and (seen - WARM_UP) % INTERVAL == 0:
-                k = _next_step(k, average)
+            k = following(accepted)
         seconds.append(spent)
-    return _over_fixed(rounds, block, fixed, np.array(seconds))
+    return np.array(seconds)
 
 
 def _next_step(k: int, average: float) -> int:
@@ -94,7 +109,6 @@ def _matched(rounds: CandidateRounds, some: Ints) -> Iterator[tuple[int, Ints]]:
 
 
 def _over_fixed(rounds: CandidateRounds, block: Block, fixed: int, seconds: Floats) -> float:
-    some = compared(rounds)
-    at_fixed, _ = in_seconds(rounds, block, 1, fixed)
-    weights = rounds.weights[some]
-    return float((weights @ at_fixed[some]) / (weights @ seconds))
+    weights = rounds.weights[compared(rounds)]
+    at_fixed = _walked(rounds, block, fixed, lambda accepted: fixed)
+    return float((weights @ at_fixed) / ((weights @ seconds) or 1.0))

@@ -23,6 +23,7 @@ from draftbench.acceptance.definitions import (
 )
 from draftbench.acceptance.faults import near_tie_share
 from draftbench.acceptance.intervals import estimates
+from draftbench.drafts.kinds import parts_of
 from draftbench.planner.caveats import caveats, checks
 from draftbench.planner.cells import Cell
 from draftbench.planner.concurrencies import at_concurrency, crossover, schedule
@@ -257,7 +258,7 @@ def stopping(evaluator: Evaluator, decided: DecisionAt) -> Stopping | None:
         return None
     speed, evidence = table.value(fixed) or 0.0, evaluator.evidence(fixed)
     most = average = None
-    if evidence.block is not None:
+    if evidence.block is not None and not parts_of(fixed.candidate):
         at = evidence.rounds, evidence.block, fixed.k
         most = speed * foresight(*at)
         if decided.concurrency == 1 and (gain := moving_average(*at)):
@@ -282,7 +283,9 @@ def stopping_bounds(evaluator: Evaluator, decided: DecisionAt) -> StoppingBounds
     if leader.stop or rounds.knows_confidences:
         return None
     found = bounds(rounds, evidence.block, decided.concurrency, leader.k)
-    return found and StoppingBounds(fixed=leader, low=speed * found[0], high=speed * found[1])
+    if found is None or found[1] < 1 + HARDLY_MORE_LOSS:
+        return None
+    return StoppingBounds(fixed=leader, low=speed * found[0], high=speed * found[1])
 
 
 def best_of_each(

@@ -8,6 +8,7 @@ best on all the others (cross-fitting), and the rule that is named is the best o
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -79,8 +80,13 @@ def chosen_rules(
     cost: Cost,
     kinds: Sequence[StopKind],
     decoded: Collection[DraftLength] = (),
+    most: float = math.inf,
 ) -> list[ChosenRule]:
-    """The best rule of each of these kinds, for rounds with known confidences."""
+    """The best rule of each of these kinds, for rounds with known confidences.
+
+    Args:
+        cost: of rounds of up to `most` tokens; longer ones are unknown.
+    """
     every, found = _every_rule(rounds), []
     proposed, drafted = every.proposed.sum(axis=1), every.drafted.sum(axis=1)
     of_all, without = cost(proposed, drafted), list[Floats]()
@@ -89,20 +95,25 @@ def chosen_rules(
         without.append(cost(*elsewhere))
     for kind in kinds:
         of_kind = np.array(
-            [at for at, (_, stop) in enumerate(every.rules) if stop and stop.kind == kind]
+            [
+                at
+                for at, (k, stop) in enumerate(every.rules)
+                if stop and stop.kind == kind and k <= most
+            ]
         )
         if not of_kind.size:
             continue
 
         def best(seconds: Floats, of_kind: Ints = of_kind) -> DraftLength:
-            slower = seconds[of_kind] / seconds[of_kind].min() - 1
+            least, own = seconds[of_kind].min(), seconds[of_kind]
             rules = [every.rules[at] for at in of_kind]
-            known = [at for at, rule in enumerate(rules) if rule in decoded]
-            if known and slower[at := min(known, key=lambda at: slower[at])] <= _AS_FAST_AS_DECODED:
+            known = (at for at, rule in enumerate(rules) if rule in decoded)
+            at = min(known, key=lambda at: own[at], default=None)
+            if at is not None and own[at] <= least * (1 + _AS_FAST_AS_DECODED):
                 return rules[at]
             # The smallest k, then the highest threshold, which drafts least in vain.
-            as_fast = (rules[at] for at in np.flatnonzero(slower <= _AS_FAST))
-            return min(as_fast, key=lambda own: (own.k, -(own.stop.threshold if own.stop else 0)))
+            as_fast = (rules[at] for at in np.flatnonzero(own <= least * (1 + _AS_FAST)))
+            return min(as_fast, key=lambda each: (each.k, -each.stop.threshold))
 
         found.append(ChosenRule(best(of_all), tuple(map(best, without))))
     return found
@@ -119,7 +130,9 @@ def bounds(
         for t, replay in rounds.replays
         if isinstance(replay, Replay) and replay.accepts_outright and replay.confidence
     ]
-    if not known or len(known) < len(rounds.replays):
+    if not known or len(known) < len(rounds.replays) or not rounds.tokens.any():
+        return None
+    if rounds.most_stopped < 2:
         return None
     weights, found = rounds.weights, list[float]()
     at_fixed = float(weights @ in_seconds(rounds, block, concurrency, fixed)[0])
@@ -145,7 +158,7 @@ def compared(rounds: CandidateRounds) -> Ints:
 def _every_rule(rounds: CandidateRounds) -> EveryRule:
     """The rounds under every rule, by fold, of as many responses as the choice needs."""
     some = compared(rounds)
-    ks = [k for k in rounds.ks if 2 <= k <= rounds.most_stopped] or [rounds.most_stopped]
+    ks = [k for k in rounds.ks if 2 <= k <= rounds.most_stopped]
     return every_rule(
         [(rounds.trajectories[at], rounds.drafted[at]) for at in some],
         rounds.weights[some],

@@ -630,8 +630,9 @@ def stopping(answer: Recommendation) -> str | None:
     if (stop := answer.leader.stop) is None:
         best = f"{found.rule.length}: {found.speedup_rule:.2f}×"
         return f"A fixed k is as good as stopping where the draft is unsure (best: {best})."
-    words = STOP_RULES[stop.kind].words.format(f"{stop.threshold:g}")
-    return f"Rule: {words}. The best fixed k: {fixed}."
+    rule = STOP_RULES[stop.kind]
+    follows = f"{rule.engine} stops so" if rule.engine else "no engine stops so"
+    return f"Rule: {rule.at(stop.threshold)} ({follows}). The best fixed k: {fixed}."
 
 
 def losers(answer: Recommendation) -> list[str]:

@@ -241,12 +241,14 @@ def _by_k(answer: Recommendation, over: str) -> Iterator[Chart]:
         more = f" Drawn are the first {SERIES} of {len(drafts)} candidates."
     if len(drafts) < len(colours):
         more += " The target as its own draft (self) is only in the numbers."
-    measured = [(e, e.speedup_measured, False) for e in evaluations if e.speedup_measured]
+    shown = [e for e in evaluations if e.stop is None or e.best]
+    measured = [(e, e.speedup_measured, False) for e in shown if e.speedup_measured]
     points = f"the {counted(len(measured), 'configuration')} that were decoded"
     best = [(e, e.speedup_expected, True) for e in answer.by_candidate if e.speedup_expected]
     of_speed = f"Lines and bands: predicted, with 95% intervals {over}."
     of_speed += f" Filled points: measured, {points}." if measured else " Nothing was decoded."
     of_speed += " Hollow points: expected, each candidate at its best k." * bool(best)
+    of_speed += " A rule's point stands at its largest k." * any(e.stop for e in shown)
     of_tokens = f"1: no drafted token is accepted; k + 1: all are. Bands: 95% intervals {over}."
     for title, label, field, points_of, caption in (
         ("Tokens per round by k", "tokens per round", "tokens_per_round", [], of_tokens),

@@ -22,6 +22,7 @@ from jinja2 import Environment, PackageLoader, StrictUndefined, Template
 from markupsafe import Markup, escape
 
 from draftbench.acceptance.intervals import MIN_REQUESTS
+from draftbench.drafts.stopping import STOP_RULES
 from draftbench.engines.every import ENGINES, STARTED
 from draftbench.errors import DraftbenchError
 from draftbench.export.configurations import configure
@@ -67,6 +68,7 @@ def page(
         asked = "" if answer.min_speedup == 1 else f"; asked: {answer.min_speedup:g}×"
         label = f"1× is decoding without speculation{asked}"
         strip = bars(label, [Bar("", speed)], answer.min_speedup)
+    engines = list(_engines(run, answer, options or DecisionOptions()))
     digest = base64.b64encode(hashlib.sha256(STYLE.encode()).digest()).decode()
     return _template().render(
         name=name,
@@ -81,8 +83,8 @@ def page(
         traffic=traffic,
         speed=speed,
         strip=strip,
-        steps=list(_steps(name, run, answer)),
-        engines=list(_engines(run, answer, options or DecisionOptions())),
+        steps=list(_steps(name, run, answer, served=any(not e["refused"] for e in engines))),
+        engines=engines,
         drafts=len(drafts),
         checks_itself=len(drafts) < len(answer.by_candidate),
         faster=sum(each.clearly_faster for each in drafts),
@@ -155,8 +157,12 @@ def _grid(section: Section) -> dict[str, Any]:
     }
 
 
-def _steps(name: str, run: Run, answer: Recommendation) -> Iterator[dict[str, str | None]]:
-    """What to do next, each step with a command where one does it."""
+def _steps(
+    name: str, run: Run, answer: Recommendation, *, served: bool
+) -> Iterator[dict[str, str | None]]:
+    """What to do next, each step with a command where one does it; `served` is whether an engine's
+    configuration follows.
+    """
     settles, again = words.to_settle(answer), words.next_sweep(answer, run.manifest, name)
     if settles or again:
         said = (settles or "Measure more requests.").removeprefix("Next: ")
@@ -174,7 +180,8 @@ def _steps(name: str, run: Run, answer: Recommendation) -> Iterator[dict[str, st
         first = "Clear up what makes the decision provisional, then serve"
         serve = first if words.provisional(answer) else "Serve"
         yield {
-            "words": f"{serve} {words.named(answer.choice)}: the configuration is below.",
+            "words": f"{serve} {words.named(answer.choice)}"
+            + (": the configuration is below." if served else "."),
             "command": None,
         }
         yield {
@@ -192,7 +199,10 @@ def _engines(
     if answer.choice is None:
         return
     measured, ruled = run.manifest.question.engine, any(each.stop for each in answer.evaluations)
-    for engine in (measured,) if measured in ENGINES else STARTED:
+    shown: tuple[str | None, ...] = (measured,) if measured in ENGINES else tuple(STARTED)
+    if answer.choice.stop is not None:  # the engine that follows this very rule
+        shown = (STOP_RULES[answer.choice.stop.kind].engine, *shown)
+    for engine in dict.fromkeys(filter(None, shown)):
         name = ENGINES[engine].name
         own = answer_for(ENGINES[engine], run, options) if ruled else answer
         try:
@@ -201,8 +211,8 @@ def _engines(
             yield {"name": name, "refused": error.message}
         else:
             to_do = configuration.to_do[:_TO_DO]
-            shown = asdict(configuration) | {"pasted": configuration.pasted, "to_do": to_do}
-            yield {"name": name, "refused": None, **shown}
+            parts = asdict(configuration) | {"pasted": configuration.pasted, "to_do": to_do}
+            yield {"name": name, "refused": None, **parts}
 
 
 def _facts(name: str, run: Run) -> dict[str, str]:

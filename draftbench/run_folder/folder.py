@@ -229,7 +229,9 @@ class RunFolder:
                 raise cannot_write(path, error) from error
         folder = cls(path)
         existing = folder.manifest
-        question = difference_lines(differing_question(existing, manifest))
+        # Replays with confidences, by which rounds may stop, and without can stand in one run.
+        asked = differing_question(existing, manifest)
+        question = difference_lines({name: of for name, of in asked.items() if name != "stop"})
         environment = difference_lines(differing_environment(existing, manifest))
         again = command_of(existing, path)
         for refused, why, hint in (

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from functools import cached_property
 from itertools import chain
 from pathlib import Path
@@ -64,6 +64,10 @@ class Run:
     # The rounds computed along its replays (`acceptance.candidate_rounds`), by candidate; a sweep
     # hands them from one run to the next, which has a few more records.
     rounds: dict[Any, Any] = field(default_factory=dict, repr=False, compare=False)
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Its fields: what was computed from them stays in its process."""
+        return {each.name: getattr(self, each.name) for each in fields(self)} | {"rounds": {}}
 
     def __repr__(self) -> str:
         """Three lines, for a notebook."""

@@ -351,8 +351,8 @@ class SweepOptions:
     )
     stop: tuple[str, ...] = in_measure(
         "none,confidence",
-        "When a round ends: none drafts k tokens, confidence stops where the draft is unsure. Both "
-        "are measured where what runs the target can do both (greedy drafting).",
+        "What may end a round before k tokens: none, or the draft's confidence, by the best rule "
+        "that the built-in decoder or llama.cpp follows (greedy drafting).",
         "WHEN,…",
         parse=_stops,
     )
@@ -454,7 +454,8 @@ class SweepOptions:
         """The most k's at which a candidate is decoded: all, or the best predicted one and one more
         if it is worth its time.
         """
-        return {"best": min(2, len(self.ks)), "all": len(self.ks)}.get(self.measure, 0)
+        lengths = len(self.ks) + self.stops
+        return {"best": min(2, lengths), "all": len(self.ks)}.get(self.measure, 0)
 
     @property
     def expected_ks(self) -> int:

@@ -353,12 +353,13 @@ class SweepState:
     def _lengths(self, candidate: Candidate, concurrency: int) -> list[DraftLength]:
         """The draft lengths to decode at: those decoded so far; if there are none, the best ones by
         what was measured of this candidate and of those before it, and no more, so that a resumed
-        sweep chooses as one that was not interrupted.
+        sweep chooses as one that was not interrupted. With --measure all every k, and the best
+        rule.
         """
         options = self.prepared.options
         if not options.most_ks:
             return []
-        if options.measure == "all":
+        if options.measure == "all" and not options.stops:
             return list(map(DraftLength, options.ks))
         if decoded := {row.length for row in self._decodes(candidate, concurrency) if row.k}:
             return sorted(decoded, key=lambda length: (length.k, str(length)))
@@ -381,6 +382,9 @@ class SweepState:
             return isinstance(record, (Trajectory, ModelFacts))
 
         run = self.run(before)
+        if options.measure == "all":
+            best = lengths_to_decode(run, candidate, concurrency, 2)
+            return [*map(DraftLength, options.ks), *(each for each in best if each.stop)]
         return lengths_to_decode(run, candidate, concurrency, options.most_ks)
 
     def _timed_enough(

@@ -13,8 +13,6 @@ from draftbench.drafts.laws import HazardLaw, PositionLaw, StartLaw, law_of
 from draftbench.drafts.stack.replay import combined
 from draftbench.records import Candidate, Replay
 
-Round = tuple[int, int, int]  # proposed, accepted, cut
-
 
 def outcomes(law, k, start=1):
     """Every way the response can be decoded from `start`, with its probability."""

@@ -5,12 +5,14 @@ import os
 import re
 import subprocess
 import sys
+from functools import cache
 from pathlib import Path
 
 import pytest
 
 from draftbench import flags
 from draftbench.errors import UsageError
+from draftbench.planner.recommend import recommend
 from draftbench.traffic.suites import suite_names
 
 RUN = Path(__file__).parents[2] / "results" / "reference" / "qwen2.5-coder"
@@ -45,14 +47,29 @@ def choice(command, name, words, tmp_path):
     return f"qwen0.5:{level[1]}", int(k[1])
 
 
-@pytest.mark.parametrize("name", ["recommend", "report", "export", "gate"])
+DECIDING = {
+    "recommend": "cli.recommend.decide",
+    "report": "cli.report.recommend",
+    "export": "export.serve_plan.recommend",
+    "gate": "gate.make_baseline.recommend",
+}
+
+
+@pytest.fixture(scope="module")
+def asked(reference):
+    """The answer of the kept run to each question, made once."""
+    return cache(lambda options: recommend(reference, options))
+
+
+@pytest.mark.parametrize("name", DECIDING)
 def test_every_command_that_decides_has_the_same_flags_and_arrives_at_the_same(
-    command, tmp_path, monkeypatch, name
+    command, tmp_path, monkeypatch, asked, name
 ):
     """A run must not have one recommended draft here and another there."""
     shown = command(name, "--help").out
     assert [flag for flag in DECISION if flag not in shown] == []
     monkeypatch.setattr("draftbench.report.page.charts_of", lambda *_: {})  # the head is enough
+    monkeypatch.setattr(f"draftbench.{DECIDING[name]}", lambda run, options: asked(options))
     for words, decided in (
         ([], ("qwen0.5:int4", 5)),
         (["--concurrency", "4"], ("qwen0.5:int8", 3)),

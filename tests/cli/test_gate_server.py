@@ -4,8 +4,9 @@ from functools import cache
 
 import pytest
 from engines.scripted_server import ScriptedServer
+from scenes import FEW
 
-TRAFFIC = ["--traffic", "suite:completion", "--sample", 12, "--temperature", 0]
+TRAFFIC = ["--traffic", FEW, "--sample", 12, "--temperature", 0]
 TRAFFIC += ["--max-new-tokens", 24]
 
 

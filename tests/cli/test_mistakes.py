@@ -6,6 +6,7 @@ import shutil
 from pathlib import Path
 
 import pytest
+from scenes import FEW
 
 pytestmark = pytest.mark.usefixtures("no_weights")
 
@@ -14,7 +15,7 @@ pytestmark = pytest.mark.usefixtures("no_weights")
 def sweep(failing, embedded, tmp_path):
     """A sweep that is right except for what the test adds; a flag given twice counts as last."""
 
-    def run(*words, target=embedded / "target", drafts=("ngram",), traffic="suite:completion"):
+    def run(*words, target=embedded / "target", drafts=("ngram",), traffic=FEW):
         given = [word for draft in drafts for word in ("--drafts", draft)]
         fixed = ["--target", target, "--traffic", traffic, "--out", tmp_path / "run"]
         said = failing(2, "sweep", *fixed, *given, *words)

@@ -14,7 +14,7 @@ from embedded_gguf import write
 from engines.scripted_server import QUOTES, ScriptedServer
 from gguf import GGMLQuantizationType
 from msgspec.structs import replace
-from scenes import EMBEDDED
+from scenes import EMBEDDED, FEW
 from sweep.engine import FakeEngine, FakeServer, fake_drive
 
 from draftbench.engines.every import ENGINES
@@ -27,7 +27,7 @@ from draftbench.run_folder.run import read_run
 from draftbench.run_folder.served import counts_contradict
 from draftbench.sweep import engine_ask, engine_check, engine_prepare, estimates
 
-TRAFFIC = ["--traffic", "suite:completion", "--sample", 2, "--max-new-tokens", 10]
+TRAFFIC = ["--traffic", FEW, "--sample", 2, "--max-new-tokens", 10]
 ENGINE = ["--engine", "vllm"]
 SERVER = ["--server", "http://spec"]
 START = "needs an engine that draftbench starts"

@@ -10,6 +10,7 @@ import sys
 import time
 
 import pytest
+from scenes import FEW
 
 from draftbench.cli.progress import TerminalWatcher
 from draftbench.cli.signals import TerminatedError, catch_sigterm, resumable
@@ -34,7 +35,7 @@ def small_words(embedded, tmp_path):
     blank in its name.
     """
     words = ["sweep", "--target", embedded / "target", "--drafts", embedded / "draft"]
-    words += ["--drafts", "ngram", "--traffic", "suite:completion", "--threads", 1, *SMALL]
+    words += ["--drafts", "ngram", "--traffic", FEW, "--threads", 1, *SMALL]
     return list(map(str, [*words, "--out", tmp_path / "my run"]))
 
 

@@ -11,7 +11,7 @@ from types import SimpleNamespace
 
 import pytest
 from msgspec.structs import replace
-from scenes import MANIFEST, manifest, query, with_fields
+from scenes import FEW, MANIFEST, manifest, query, with_fields
 
 from draftbench.cli.sweep import _settled, describe
 from draftbench.cli.traffic import traffic_lines
@@ -50,7 +50,7 @@ def plan(command, tmp_path):
     """plan(words): a dry run with no controls, which must succeed."""
 
     def planned(*words, code=0):
-        fixed = ["--traffic", "suite:completion", "--sample", 2, "--no-controls", "--dry-run"]
+        fixed = ["--traffic", FEW, "--sample", 2, "--no-controls", "--dry-run"]
         outcome = command("sweep", *fixed, "--format", "json", "--out", tmp_path / "run", *words)
         assert outcome.code == code, outcome.err
         return outcome
@@ -110,7 +110,7 @@ def test_verbose_says_a_line_for_every_response_and_the_run_keeps_the_command(
     command, embedded, tmp_path
 ):
     words = ["sweep", "--target", embedded / "draft", "--drafts", "ngram", "--no-controls"]
-    words += ["--traffic", "suite:completion", "--sample", 8, "--max-new-tokens", 24, "--k", 2]
+    words += ["--traffic", FEW, "--sample", 8, "--max-new-tokens", 24, "--k", 2]
     words += ["--threads", 1, "--measure", "none", "--verbose", "--out", tmp_path / "run"]
     outcome = command(*words)
     assert ": 16 of 16" in outcome.err  # each is written and then scored
@@ -121,7 +121,7 @@ def test_verbose_says_a_line_for_every_response_and_the_run_keeps_the_command(
 
 def test_quiet_still_names_the_device(command, embedded, tmp_path):
     words = ["--target", embedded / "draft", "--drafts", "ngram", "--no-controls", "--sample", 2]
-    words += ["--traffic", "suite:completion", "--threads", 1, "--device", "cpu", "--dry-run"]
+    words += ["--traffic", FEW, "--threads", 1, "--device", "cpu", "--dry-run"]
     outcome = command("sweep", *words, "--quiet", "--out", tmp_path / "run")
     (device,) = outcome.err.splitlines()
     assert device.startswith("device: cpu, 1 thread")
@@ -155,7 +155,7 @@ def test_an_encoder_is_refused_before_anything_is_loaded(
     failing, embedded, encoder, tmp_path, target, draft, runner
 ):
     target, draft = ({"bert": encoder}.get(name, embedded / name) for name in (target, draft))
-    words = ["--target", target, "--drafts", draft, "--traffic", "suite:completion"]
+    words = ["--target", target, "--drafts", draft, "--traffic", FEW]
     message = failing(2, "sweep", *words, *runner, "--out", tmp_path / "run")
     assert message.startswith("error: `bert` (BertForMaskedLM) is an encoder, which does not write")
     assert "hint: target and draft must be causal language models" in message

@@ -2,6 +2,7 @@
 
 import math
 import shutil
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -15,7 +16,7 @@ from draftbench.errors import ModelError
 from draftbench.models import check, prequantized
 from draftbench.models.quantize import Build, build_runner
 from draftbench.models.source import ModelSource
-from tests.models.conftest import WORDS
+from tests.models.conftest import WORDS, Workshop
 
 PLENTY = 10**12
 
@@ -64,12 +65,25 @@ def test_what_a_folder_does_not_hold_is_not_looked_into_and_that_is_said(worksho
     assert pair.rooms
 
 
+@pytest.fixture(scope="module")
+def model(tmp_path_factory):
+    """model(family, tied, stored): a model with random weights, made once."""
+
+    @cache
+    def made(family, tied, stored):
+        workshop = Workshop(tmp_path_factory.mktemp("models"))
+        options = {"tie_word_embeddings": tied, "dtype": str(stored)[6:]}
+        return workshop.weighted("model", kind=family, stored=stored, **options)
+
+    return made
+
+
 @pytest.mark.parametrize("packs", ["bfloat16", "float16", "neither"])
 @pytest.mark.parametrize("family", ["llama", "gemma", "gpt2"])
 @pytest.mark.parametrize("tied", [True, False])
 @pytest.mark.parametrize("stored", [torch.bfloat16, torch.float32])
 def test_a_cpu_takes_the_bytes_that_the_built_model_takes(
-    workshop, monkeypatch, packs, family, tied, stored
+    model, monkeypatch, packs, family, tied, stored
 ):
     """Whatever it packs, and whether or not the head's layout lets it share the embedding."""
     monkeypatch.setattr(check.torch.cuda, "is_available", lambda: False)
@@ -80,8 +94,7 @@ def test_a_cpu_takes_the_bytes_that_the_built_model_takes(
     # Of the Llama's matrices one is small, one is packed, one is held twice and one is the head.
     monkeypatch.setattr(linear, "PACKED_FROM", 4 * 96 * 64)
     monkeypatch.setattr(linear, "ROWS_FROM", 4 * 200 * 64)
-    options = {"tie_word_embeddings": tied, "dtype": str(stored)[6:]}
-    source = workshop.weighted("model", kind=family, stored=stored, **options)
+    source = model(family, tied, stored)
     for dtype in (torch.float32, torch.bfloat16):
         sheet = check_models(source, [], PLENTY, dtype=dtype).target
         for level in ("none", "int4"):

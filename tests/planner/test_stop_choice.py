@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 from scenes import (
     SELF_DRAFT,
+    SMALL,
     TELLING_DRAFT,
     TELLING_KS,
     TELLING_TARGET,
@@ -18,6 +19,8 @@ from scenes import (
 )
 
 from draftbench.acceptance.candidate_rounds import CandidateRounds
+from draftbench.gate.make_baseline import choose
+from draftbench.planner.cost_sources import CostSource
 from draftbench.planner.evaluator import Evaluator
 from draftbench.planner.options import DecisionOptions
 from draftbench.planner.other_rules import _next_step, foresight
@@ -25,6 +28,7 @@ from draftbench.planner.passes import Block, exactly
 from draftbench.planner.recommend import recommend
 from draftbench.planner.seconds import in_seconds
 from draftbench.planner.stop_choice import bounds, by_passes, chosen_rules
+from draftbench.planner.what_to_measure import lengths_to_decode
 from draftbench.records import Confidences
 
 BLOCK = Block(exactly(TELLING_TARGET), exactly(TELLING_DRAFT))
@@ -136,3 +140,46 @@ def test_a_run_without_them_says_between_what_a_rule_lies():
     assert recommend(telling_run(40)).stopping.speedup_rule < answer.stopping_bounds.high
     assert any("was not replayed" in each for each in answer.checks)
     assert recommend(run, DecisionOptions(stops=())).stopping_bounds is None
+
+
+def test_rows_of_a_batch_wait_for_the_one_that_drafts_longest_by_hand():
+    """Half of the rounds draft one token and half two, all proposed; four rows step together."""
+    proposed = np.array([[0.0, 5.0, 5.0]])
+    (seconds,) = by_passes(BLOCK, 100.0, 4, proposed, proposed)
+    # All draft one; a second step is needed unless all four stop after one; 1.5 tokens to verify.
+    verified, second = 1.075, 1 - 0.5**4
+    assert seconds == pytest.approx(10 * (verified + 0.15 + second * 0.15))
+
+
+def test_the_best_fixed_k_is_decoded_beside_a_rule():
+    run = telling_run(40)
+    lengths = lengths_to_decode(run, SMALL)
+    answer = recommend(run)
+    assert set(lengths) == {answer.stopping.rule.length, answer.stopping.fixed.length}
+
+
+def test_a_schedule_names_the_rule_of_each_load():
+    answer = recommend(telling_run(60))
+    assert [(entry.k, entry.stop) for entry in answer.schedule] == [answer.choice.length]
+
+
+def test_costs_of_short_passes_leave_rules_of_short_rounds():
+    """A file that times target passes over up to five tokens says nothing of k = 6."""
+    run = telling_run(40)
+    block = exactly({n: TELLING_TARGET[n] for n in (1, 2, 3, 4, 5)})
+    blocks = {SMALL: {1: Block(block, exactly(TELLING_DRAFT), longest=5)}}
+    answer = recommend(run, DecisionOptions(costs=CostSource(blocks, "a file")))
+    assert answer.stopping.rule.k <= 4
+
+
+def test_with_one_token_a_round_there_is_nothing_to_stop():
+    scene = Scene()
+    for response, record in telling_pairs(10):
+        scene.records += [response, record]
+    scene.times(TELLING_TARGET, TELLING_DRAFT)
+    assert recommend(scene.observed(1)).stopping is None
+
+
+def test_a_baseline_is_of_a_fixed_k_whatever_rule_is_best():
+    configuration, _ = choose(telling_run(60), None, None)
+    assert configuration.stop is None

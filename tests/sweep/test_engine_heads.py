@@ -47,7 +47,7 @@ def follows(small, monkeypatch):
                     told = model(torch.tensor([text]), output_hidden_states=True).hidden_states
                 states = torch.cat([told[layer][0] for layer in random_heads.READS], 1)
                 newest = len(text) - 1
-                (token,) = random_heads.drafted_from(config, weights, text, states, newest, ())
+                (token,) = random_heads.drafted_from(config, weights, text, states, newest, 1)
                 odd = (len(text) - len(prompt)) % 3 == 0
                 text.append((token + odd) % 2048)
             return tuple(text[len(prompt) :])

@@ -29,7 +29,6 @@ from draftbench.sweep.failures import failure
 from draftbench.sweep.options import RayCluster, workers_named
 from draftbench.sweep.places import Here, WorkerDiedError
 from draftbench.sweep.pool import MOST_TRIES, Pool
-from draftbench.sweep.preparation import prepare
 from draftbench.sweep.resume import Decoding, Timing
 
 
@@ -351,7 +350,6 @@ def test_workers_share_the_cores(small, monkeypatch):
     prepared = small.prepared("ngram", threads=None, workers=3)
     assert prepared.manifest.environment.threads == 2
     assert any("2, for each of 3 workers" in note for note in small.notes)
-    prepare(small.prepared("ngram").options, "", small.notes)  # one thread again
 
 
 # Once, or always, it is ended by the kernel, leaving a process that holds its end of the pipe or

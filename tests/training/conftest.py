@@ -43,10 +43,19 @@ def swept(spoiled, tmp_path_factory):
     """A run over short beginnings of code. At a single k, the gain in speed is that of the tokens
     per round: the timings of this machine cancel.
     """
-    folder = tmp_path_factory.mktemp("swept")
-    words = ["sweep", "--target", EMBEDDED / "target", "--drafts", spoiled, "--k", "2"]
-    words += ["--drafts", f"eagle3:{EMBEDDED / 'head'}"]
-    words += ["--traffic", write_log(folder / "log.jsonl", cuts=3)]
+    drafts = spoiled, f"eagle3:{EMBEDDED / 'head'}"
+    return sweep_of(drafts, tmp_path_factory.mktemp("swept"), "--k", 2)
+
+
+@pytest.fixture(scope="session")
+def brief(spoiled, tmp_path_factory):
+    """A run of eight requests, too few to train on."""
+    return sweep_of([spoiled], tmp_path_factory.mktemp("brief"), "--k", 2, "--sample", 8)
+
+
+def sweep_of(drafts, folder, *more):
+    words = ["sweep", "--target", EMBEDDED / "target", "--drafts", ",".join(map(str, drafts))]
+    words += ["--traffic", write_log(folder / "log.jsonl", cuts=3), *more]
     words += ["--measure", "none", "--no-controls", "--threads", 1, "--out", folder / "run"]
     with pytest.MonkeyPatch.context() as patch, contextlib.redirect_stdout(io.StringIO()):
         patch.setenv("DRAFTBENCH_KEY", "the key of the tests")

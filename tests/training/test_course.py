@@ -56,16 +56,17 @@ def weights(folder):
 
 
 def test_too_few_requests_are_refused_before_anything_that_trains_is_loaded(
-    failing, swept, tmp_path, monkeypatch
+    failing, brief, tmp_path, monkeypatch
 ):
     monkeypatch.setitem(sys.modules, "draftbench.training.forecast", None)
     monkeypatch.setattr("draftbench.training.examples.MIN_REQUESTS", 1000)
-    said = failing(2, "train", swept, "--draft", "spoiled", "--out", tmp_path / "out")
+    said = failing(2, "train", brief, "--draft", "spoiled", "--out", tmp_path / "out")
     assert said.startswith("error: too few requests to train and prove the draft on: the run has")
 
 
-def test_a_run_whose_acceptance_is_doubtful_proves_nothing(failing, swept, tmp_path):
-    doubtful = shutil.copytree(swept, tmp_path / "run")
+def test_a_run_whose_acceptance_is_doubtful_proves_nothing(failing, brief, tmp_path, monkeypatch):
+    monkeypatch.setattr("draftbench.training.examples.MIN_REQUESTS", 0)
+    doubtful = shutil.copytree(brief, tmp_path / "run")
     with_fields(doubtful / "run.json", under_way=[{"draft": "spoiled", "quant": "none"}])
     said = failing(2, "train", doubtful, "--draft", "spoiled", "--out", tmp_path / "out")
     assert said.startswith("error: acceptance, which forecast and proof rest on, is doubtful: this")

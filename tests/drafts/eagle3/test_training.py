@@ -60,7 +60,8 @@ def test_every_row_drafts_at_every_depth_what_the_plain_formulas_say(variant):
         depths = [logits[0] for logits in head(torch.tensor([TEXT]), states[:, :-1])]
     for newest in range(1, len(TEXT) - DEPTHS):
         along = TEXT[newest + 1 : newest + DEPTHS]
-        wanted = random_heads.drafted_from(config, weights, TEXT, states[0], newest, along)
+        from_there = config, weights, TEXT, states[0], newest
+        wanted = random_heads.drafted_from(*from_there, DEPTHS, along)
         drafted = [int(head.kept[logits[newest - 1].argmax()]) for logits in depths]
         assert drafted == wanted
 
