@@ -15,7 +15,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from draftbench.planner.recommend import recommend
-from draftbench.planner.what_to_measure import ks_to_decode
+from draftbench.planner.what_to_measure import lengths_to_decode
 from draftbench.records import Decode
 from draftbench.run_folder.folder import RunFolder
 from draftbench.run_folder.run import Run, read_run
@@ -40,7 +40,9 @@ def as_now(run: Run) -> Run:
             ]
             known = {row.k for row in rows} - {0}
             before = replace(run, replays=replays, costs=costs, decodes=tuple(decodes))
-            asked = ks_to_decode(before, candidate, concurrency) if known else []
+            asked = (
+                [k for k, _ in lengths_to_decode(before, candidate, concurrency)] if known else []
+            )
             ks = {min(known, key=lambda k, own=own: (abs(k - own), k)) for own in asked}
             if known:
                 print(f"  {candidate}, {concurrency} at once: decoded {sorted(known)}, now {asked}")

@@ -9,12 +9,13 @@ import random_mtp
 import scenes
 import torch
 from measure.conftest import PROMPTS, _source
-from stopped_rounds import decoded, simulated
+from stopped_rounds import decoded, drafted_from, simulated
 
+from draftbench.decoder import drafters
 from draftbench.decoder.any_transformer import TransformersRunner
 from draftbench.decoder.runner import DecodeTask, HostClock
 from draftbench.decoder.sampling import Uniforms
-from draftbench.decoder.speculate import decode_all
+from draftbench.decoder.speculate import decode, decode_all
 from draftbench.drafts.eagle3.draft import build_head
 from draftbench.drafts.heads.draft import HeadDraft
 from draftbench.drafts.lookup.draft import LookupDraft
@@ -168,3 +169,36 @@ def test_a_stopped_round_of_own_layers_is_the_one_that_replay_says(layers, rules
     assert 0.2 < sum(each < 0.5 for each in sure) / len(sure) < 0.8
     for each in (draft, stack(draft)):
         assert assert_no_difference(each, target, responses, tasks, rules, rows, 4) > 10
+
+
+@pytest.mark.parametrize("name", ["model", "head", "foreign", "1", "3", "4"])
+def test_a_rule_looks_at_the_confidences_that_replay_recorded(name, monkeypatch, request):
+    """At every token of rounds that it never stops; a number names that many own layers, which
+    draft after short prompts too.
+    """
+    if name.isdigit():
+        draft, target, responses, tasks = own_layers(int(name))
+    else:
+        target, responses, tasks = (
+            request.getfixturevalue("target"),
+            *request.getfixturevalue("written"),
+        )
+        draft = DRAFTS[name](target, request.getfixturevalue("text_source"))
+    looked_at, confidence = [], drafters.confidence
+
+    def look(logits, among):
+        looked_at.extend(confidence(logits, among).tolist())
+        return confidence(logits, among)
+
+    monkeypatch.setattr(drafters, "confidence", look)
+    never, compared = StopRule(kind="before", threshold=0.0), 0
+    for record, response, task in zip(replayed(draft, responses, K), responses, tasks, strict=True):
+        output, start = decode(task, target, draft.drafter(), K, HostClock(), never), 1
+        for drafted, accepted in zip(output.drafted, output.accepted, strict=True):
+            run, _ = drafted_from(record, start, len(response.tokens))
+            recorded = [of_ten for _, of_ten in run[:drafted]]
+            assert looked_at[:drafted] == pytest.approx(recorded, abs=0.0011)
+            del looked_at[:drafted]
+            start, compared = start + accepted + 1, compared + drafted
+        assert looked_at == []
+    assert compared > 100
