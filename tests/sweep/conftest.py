@@ -12,6 +12,7 @@ import scenes
 from scenes import EMBEDDED, FEW
 from sweep.engine import FakeEngine, fake_drive
 
+from draftbench.drafts.laws import drafted_from
 from draftbench.drafts.stack.replay import StackReplay
 from draftbench.records import DraftingMode, LookupReplay
 from draftbench.run_folder.run import read_run
@@ -129,7 +130,15 @@ def rows_as_replayed(run):
         record, response = along[row.key, row.candidate], run.responses[row.key]
         assert row.digest == response.digest
         found = list(zip(row.proposed, row.accepted, strict=True))
-        if isinstance(record, StackReplay):
+        if row.stop is not None:
+            _, proposed, matched = drafted_from(response, record, row.k).under(row.k, row.stop)
+            at = 1
+            for tokens, accepted in found:
+                room = min(row.k, response.limit - at - 1)
+                assert tokens == min(proposed[at - 1], room)
+                assert accepted == min(matched[at - 1], room)
+                at += accepted + 1
+        elif isinstance(record, StackReplay):
             assert found == list(scenes.rounds_of_stack(record, response, row.k))
         elif isinstance(record, LookupReplay):
             at = 1
