@@ -125,6 +125,8 @@ def _misreads(method: Method, raw: Mapping[str, Any], layers: list[int]) -> str:
     """How it uses a head differently from its training."""
     if method == "eagle3" and layers and len(layers) != 3:
         return f"takes the states of three layers, and this head reads {len(layers)}"
+    if raw.get("markov_head_type", "vanilla") != "vanilla":
+        return f"knows no {raw['markov_head_type']} Markov head"
     if raw.get("fc_norm") or raw.get("norm_output"):
         return "knows neither fc_norm nor norm_output"
     return ""
@@ -425,7 +427,7 @@ def _file(name: str, quant: str, side: str) -> str:
 LLAMA_CPP = Engine(
     key="llama.cpp",
     name="llama.cpp",
-    methods=("draft-model", "ngram", "eagle3", "mtp", "dflash", "raw"),
+    methods=("draft-model", "ngram", "eagle3", "mtp", "dflash", "dspark", "raw"),
     option=lambda how: shlex.join(drafting_flags(how)),
     # Prompt lookup first, whatever order --spec-type names (common/speculative.cpp).
     stacks=True,

@@ -79,6 +79,8 @@ def drafting_flags(speculation: Speculation) -> list[str]:
         return [*words, *chain, *draft_tokens, *quantization, *pinned]
     if speculation.method == "dflash":  # its block holds the last accepted token too
         return [*words, *pinned, "--speculative-dflash-block-size", str(speculation.k + 1)]
+    if speculation.method == "dspark":
+        return [*words, *pinned, "--speculative-dspark-block-size", str(speculation.k)]
     return [*words, *pinned, *chain, *draft_tokens]
 
 
@@ -272,7 +274,7 @@ def _write(plan: ServePlan, version: Version) -> Written:
 SGLANG = Engine(
     key="sglang",
     name="SGLang",
-    methods=("draft-model", "ngram", "eagle3", "mtp", "dflash", "raw"),
+    methods=("draft-model", "ngram", "eagle3", "mtp", "dflash", "dspark", "raw"),
     option=lambda how: shlex.join(drafting_flags(how)),
     quantizes=_QUANTIZES,
     # `_validate_vocab_compatibility`: config.vocab_size, then both get_vocab() as a whole.
