@@ -32,6 +32,9 @@ if TYPE_CHECKING:
 
 
 _IN_USE = "Known to be used, not known to be fast here: measure them with `draftbench sweep`."
+_OWN_UNKNOWN = (
+    "Whether it carries a draft of its own is unknown: give its folder, whose config.json says it."
+)
 _UNKNOWN = (
     "Known pairs are listed by their names on the hub; for a folder, give the id it came from. "
     "Otherwise look for a model of the target's family and generation, 10 to 30 times smaller; "
@@ -77,10 +80,10 @@ def _checked(target: str, rows: tuple[KnownPairing, ...]) -> Suggestion:
         note(paragraph(said, min(width(), SCREEN_COLUMNS)))
     # Nothing is fetched for a target without known drafts.
     reason = _unreadable(source) if drafts or source.local else None
-    own = own_draft_of(source.spec)
+    own, read = own_draft_of(None, source.spec), False
     if drafts or source.local:
         with suppress(ModelError):
-            own = own_draft_of(source.raw_config)
+            own, read = own_draft_of(source.raw_config, source.spec), True
     if drafts:
         from draftbench.drafts.check import check_models
     size: int | None = None
@@ -114,7 +117,8 @@ def _checked(target: str, rows: tuple[KnownPairing, ...]) -> Suggestion:
             )
         )
     name = source.name if rows else source.spec
-    return Suggestion(name, size, tuple(proposals), own, active, heads_of(target))
+    unknown = own is None and not read
+    return Suggestion(name, size, tuple(proposals), own, active, heads_of(target), unknown)
 
 
 def _unreadable(model: ModelSource) -> str | None:
@@ -137,12 +141,15 @@ def sections(answer: Suggestion) -> Iterator[Section]:
         rows, sources = [], dict[str, None]()
         for head in sorted(answer.heads, key=lambda head: head.method != "eagle3"):
             name, runs = f"{head.method}:{head.head}", "an engine"
-            if head.method not in get_args(Method):
+            if head.engine is not None:
+                name, runs = head.head, f"{head.engine}, its own engine"
+            elif head.method not in get_args(Method):
                 name, runs = head.head, f"an engine, as {head.method} (spec:FILE.json)"
             elif head.method == "eagle3":
                 runs = "draftbench*, or an engine"
             rows.append([name, runs, "–" if head.k is None else str(head.k)])
-            sources[head.source + (f", {head.date}" if head.date else "")] = None
+            source = head.source + (f", {head.date}" if head.date else "")
+            sources[f"{head.head}: {head.note}; {source}" if head.note else source] = None
         known = (
             f"Published for a target of this name, as of {checked}. Those with METHOD: in front "
             "are written as --drafts takes them; `sweep` shows whether one pays. * If `check` "
@@ -150,9 +157,10 @@ def sections(answer: Suggestion) -> Iterator[Section]:
         )
         head_of_table = ["head", "runs in", "k there"]
         yield Section(f"Heads for {answer.target}", head_of_table, rows, [*sources, known])
+    own = [_OWN_UNKNOWN] if answer.own_draft_unknown else []
     if not answer.proposals:
         kind = "draft model" if answer.heads else "draft"
-        yield Section(f"No known {kind} for {answer.target}", notes=[_UNKNOWN])
+        yield Section(f"No known {kind} for {answer.target}", notes=[_UNKNOWN, *own])
         return
     size = "" if answer.parameters is None else f", {parameters(answer.parameters)}"
     if answer.active_parameters != answer.parameters and answer.active_parameters:
@@ -181,6 +189,6 @@ def sections(answer: Suggestion) -> Iterator[Section]:
         )
     for reason, drafts in unchecked.items():
         notes.append(f"Size and vocabulary were not checked for {', '.join(drafts)}: {reason}")
-    notes += [_IN_USE] if rows else []
+    notes += [*([_IN_USE] if rows else []), *own]
     head_of_table = ["draft", "parameters", "of the target", "same tokens", "vocabulary"]
     yield Section(f"Drafts used with {answer.target}{size}", head_of_table, rows, notes)
