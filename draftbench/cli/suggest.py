@@ -8,16 +8,19 @@ import sys
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, get_args
+from typing import TYPE_CHECKING, cast
 
 from draftbench.cli.check import CAN_WORK, own_draft_section
 from draftbench.cli.output import TextOutput, note, width
 from draftbench.drafts.kind import Method
+from draftbench.drafts.kinds import DRAFT_KINDS
 from draftbench.drafts.mtp.own_draft import own_draft_of
+from draftbench.engines.every import ENGINES
 from draftbench.errors import ModelError
 from draftbench.flags import target_flag
 from draftbench.hub import hub_answers, names_model
 from draftbench.models.known_pairs import (
+    KnownHead,
     KnownPairing,
     SuggestedDraft,
     Suggestion,
@@ -133,21 +136,27 @@ def _unreadable(model: ModelSource) -> str | None:
     return None
 
 
+def _runs_in(head: KnownHead) -> str:
+    """What runs a head: the built-in decoder, if it knows the kind, and engines."""
+    if head.engine is not None:
+        return f"{head.engine}, its own engine"
+    known = any(head.method in engine.methods for engine in ENGINES.values())
+    kind = DRAFT_KINDS.get(cast(Method, head.method))
+    if kind is not None and kind.built_in:
+        return f"draftbench*, or {'an engine' if known else 'spec:FILE.json'}"
+    return "an engine" if known else f"an engine, as {head.method} (spec:FILE.json)"
+
+
 def sections(answer: Suggestion) -> Iterator[Section]:
     """What the target carries itself, heads for it, and draft models."""
     yield from own_draft_section(answer.target, answer.own_draft)
     if answer.heads:
         checked, _ = known_heads()
         rows, sources = [], dict[str, None]()
-        for head in sorted(answer.heads, key=lambda head: head.method != "eagle3"):
-            name, runs = f"{head.method}:{head.head}", "an engine"
-            if head.engine is not None:
-                name, runs = head.head, f"{head.engine}, its own engine"
-            elif head.method not in get_args(Method):
-                name, runs = head.head, f"an engine, as {head.method} (spec:FILE.json)"
-            elif head.method == "eagle3":
-                runs = "draftbench*, or an engine"
-            rows.append([name, runs, "–" if head.k is None else str(head.k)])
+        built_in = [method for method, kind in DRAFT_KINDS.items() if kind.built_in]
+        for head in sorted(answer.heads, key=lambda head: head.method not in built_in):
+            name = f"{head.method}:" * (head.method in DRAFT_KINDS) + head.head
+            rows.append([name, _runs_in(head), "–" if head.k is None else str(head.k)])
             source = head.source + (f", {head.date}" if head.date else "")
             sources[f"{head.head}: {head.note}; {source}" if head.note else source] = None
         known = (
