@@ -1,5 +1,5 @@
 """What `check` and `suggest` say of the draft that a target carries itself, and how many tokens
-engines are told to draft: as a recipe for this target does, else as most recipes.
+the options draft: as a recipe for this target does, else as most recipes.
 """
 
 from __future__ import annotations
