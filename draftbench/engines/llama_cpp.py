@@ -429,6 +429,7 @@ LLAMA_CPP = Engine(
     name="llama.cpp",
     methods=("draft-model", "ngram", "eagle3", "mtp", "dflash", "dspark", "raw"),
     option=lambda how: shlex.join(drafting_flags(how)),
+    own_dspark=lambda k: f"-md DSPARK.gguf --spec-type draft-dspark --spec-draft-n-max {k}",
     # Prompt lookup first, whatever order --spec-type names (common/speculative.cpp).
     stacks=True,
     # By the draft's ten best tokens. A DFlash block is drafted at once, and cut.
@@ -483,6 +484,7 @@ LLAMA_CPP = Engine(
         Source("--spec-synth-rates", "pull request 27711; b10649, not in b10644", "b11669"),
         Source("sampling of a request", "0c1e57098 common/common.h", "b11669"),
         Source("--spec-type draft-mtp", "pull request 22673", "b11669"),
+        Source("--spec-type draft-dspark", "pull requests 25784 and 26452", ""),
         Source("--spec-draft-p-min", "0c1e57098 common/speculative.cpp", "b11669"),
     ),
 )

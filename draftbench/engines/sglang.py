@@ -276,6 +276,7 @@ SGLANG = Engine(
     name="SGLang",
     methods=("draft-model", "ngram", "eagle3", "mtp", "dflash", "dspark", "raw"),
     option=lambda how: shlex.join(drafting_flags(how)),
+    own_dspark=lambda k: f"--speculative-algorithm DSPARK --speculative-dspark-block-size {k}",
     quantizes=_QUANTIZES,
     # `_validate_vocab_compatibility`: config.vocab_size, then both get_vocab() as a whole.
     rules=(
@@ -317,5 +318,6 @@ SGLANG = Engine(
         Source("mean of synthetic acceptance", "0.5.23 speculative/spec_utils.py", ""),
         Source("draft lengths by load", "0.5.23 speculative/adaptive_spec_params.py", "0.5.23"),
         Source("NEXTN", "0.5.23 arg_groups/speculative_hook.py", "0.5.23"),
+        Source("DSPARK of the target", "0.5.23 arg_groups/speculative_hook.py", ""),
     ),
 )

@@ -341,6 +341,9 @@ VLLM = Engine(
     name="vLLM",
     methods=("draft-model", "ngram", "eagle3", "mtp", "suffix", "dflash", "dspark", "raw"),
     option=lambda how: shlex.join(drafting_flags(how)),
+    own_dspark=lambda k: (
+        f"""--speculative-config '{{"method":"dspark","num_speculative_tokens":{k}}}'"""
+    ),
     needs_k=True,
     # It always proposes k tokens; its older runner, which it uses on a CPU, takes the first
     # occurrence (v1/spec_decode/ngram_proposer.py).
@@ -396,6 +399,7 @@ VLLM = Engine(
         Source("context cut to the draft's", "0.33.0 config/vllm.py; not in 0.32", ""),
         Source("synthetic acceptance", "0.33.0 config/speculative.py; not in 0.19", "0.32.0"),
         Source("method mtp", "0.33.0 config/speculative.py", "0.32.0"),
+        Source("method dspark without a model", "0.33.0 config/speculative.py", ""),
         Source("generation_config.json", "0.32.0 config/model.py", ""),
     ),
 )
