@@ -11,6 +11,8 @@
 - Rounds and positions are counted for all requests together, so the counters are read before and
   after a request that is alone in flight. A last token for which nothing is drafted is no round.
 - Log-probabilities of tokens that a draft proposed are not computed.
+- Of several requests at once, blocks of more than one token are drafted wrongly (DFlash, DSpark) if
+  the draft's tokens are chosen in the graph, as they are by default, unless --kv-unified is given.
 - Truncation (top-k, top-p, min-p) comes before the temperature. A draft proposes its best token at
   any temperature, accepted where the target's sampler draws the same one. Replay needs no
   probabilities for that: the responses are those draws.
@@ -97,6 +99,12 @@ def drafting_flags(speculation: Speculation) -> list[str]:
     return [*words, "--spec-draft-p-min", f"{threshold:g}"]
 
 
+def _for_several(speculation: Speculation | None, concurrency: int) -> list[str]:
+    """What blocks of several requests at once need to be drafted as each would be alone."""
+    blocks = speculation is not None and speculation.method in ("dflash", "dspark")
+    return ["--no-spec-draft-backend-sampling"] if blocks and concurrency > 1 else []
+
+
 def _own_findings(pair: PairFacts) -> dict[str, str]:
     """What it asks besides: begin and end tokens count only where the target adds them."""
     words, target, draft = pair.vocabulary, pair.target_tokenizer, pair.draft_tokenizer
@@ -140,7 +148,10 @@ def _start_flags(start: ServerStart) -> list[str]:
     words += ["--metrics", "--no-cache-prompt", "--cache-ram", "0"]
     if start.threads is not None:
         words += ["--threads", str(start.threads)]
-    return words if start.speculation is None else [*words, *drafting_flags(start.speculation)]
+    if start.speculation is None:
+        return words
+    own = drafting_flags(start.speculation)
+    return [*words, *own, *_for_several(start.speculation, concurrency)]
 
 
 class Timings(msgspec.Struct):
@@ -406,6 +417,7 @@ def _write(plan: ServePlan, version: Version) -> Written:
             "llama.cpp`"
         )
     words = ["llama-server", "-m", target, *drafting_flags(speculation)]
+    words += _for_several(speculation, concurrency)
     words += ["-np", str(concurrency), "--metrics"]  # 4 without -np
     if plan.survival:
         if version < _RATES:
@@ -487,5 +499,6 @@ LLAMA_CPP = Engine(
         Source("--spec-type draft-mtp", "pull request 22673", "b11669"),
         Source("--spec-type draft-dspark", "pull requests 25784 and 26452", ""),
         Source("--spec-draft-p-min", "0c1e57098 common/speculative.cpp", "b11669"),
+        Source("blocks of several requests", "120 answers at -np 2 and 4", "b11669"),
     ),
 )

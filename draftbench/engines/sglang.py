@@ -19,6 +19,7 @@ from typing import Any, ClassVar
 
 import msgspec
 
+from draftbench.drafts.kind import Method
 from draftbench.drafts.speculation import Speculation
 from draftbench.engines.engine import (
     KEEPS_DRAFTING,
@@ -82,6 +83,18 @@ def drafting_flags(speculation: Speculation) -> list[str]:
     if speculation.method == "dspark":
         return [*words, *pinned, "--speculative-dspark-block-size", str(speculation.k)]
     return [*words, *pinned, *chain, *draft_tokens]
+
+
+def _misreads(method: Method, raw: Mapping[str, Any], layers: list[int]) -> str:
+    """How it uses a block drafter differently from its training."""
+    if method not in ("dflash", "dspark"):
+        return ""
+    if "speculators_model_type" in raw:
+        return "reads block drafters in their authors' format alone, not in that of speculators"
+    drafting = raw | (raw.get("dflash_config") or {})
+    if method == "dflash" and drafting.get("sample_from_anchor"):
+        return "drafts nothing at the last known token's place, where this head drafts the next"
+    return ""
 
 
 def _start_flags(start: ServerStart) -> list[str]:
@@ -285,6 +298,7 @@ SGLANG = Engine(
         ("always", "accepts", "the same vocabulary in both"),
     ),
     short_context=KEEPS_DRAFTING,
+    misreads=_misreads,
     start=Starting(
         command="{python} -m sglang.launch_server {args}",
         flags=_start_flags,
@@ -319,5 +333,7 @@ SGLANG = Engine(
         Source("draft lengths by load", "0.5.23 speculative/adaptive_spec_params.py", "0.5.23"),
         Source("NEXTN", "0.5.23 arg_groups/speculative_hook.py", "0.5.23"),
         Source("DSPARK of the target", "0.5.23 arg_groups/speculative_hook.py", ""),
+        Source("block sizes of DFLASH and DSPARK", "0.5.23 arg_groups/speculative_hook.py", ""),
+        Source("the format of block drafters", "0.5.23 speculative/dflash_utils.py", ""),
     ),
 )

@@ -117,6 +117,9 @@ def _misreads(method: Method, raw: Mapping[str, Any], layers: list[int]) -> str:
         return f"takes the states of three layers, and this head reads {len(layers)}"
     if raw.get("markov_head_type", "vanilla") != "vanilla":
         return f"knows no {raw['markov_head_type']} Markov head"
+    drafting = raw | (raw.get("dflash_config") or {})
+    if method == "dflash" and drafting.get("sample_from_anchor"):
+        return "does not start with a DFlash drafter that drafts at the last known token's place"
     if "speculators_model_type" in raw and method == "dspark" and "sample_from_anchor" not in raw:
         return "takes sample_from_anchor for false where config.json does not say it"
     kinds = (raw.get("transformer_layer_config") or {}).get("layer_types") or ["full_attention"]
@@ -391,6 +394,7 @@ VLLM = Engine(
         Source("fp8_per_channel", "0.33.0 config/quantization.py; not in 0.23", "0.32.0"),
         Source("a draft's schedule ignored, no CUDA graphs", "0.33.0, 0.31.0; not 0.30", ""),
         Source("a schedule of several own layers, of blocks", "0.33.0 gpu/spec_decode", ""),
+        Source("no anchored DFlash", "0.33.0 gpu/spec_decode/dflash/speculator.py", ""),
         Source("the causality of speculators' DFlash", "0.33.0 speculators/algos.py", ""),
         Source("no schedule with data parallelism", "0.33.0 config/vllm.py", ""),
         Source("n-grams from the last match", "0.33.0 gpu/spec_decode/ngram; not in 0.31", ""),

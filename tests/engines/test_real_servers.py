@@ -5,6 +5,7 @@
 """
 
 import os
+from functools import cache
 from pathlib import Path
 
 import psutil
@@ -27,7 +28,8 @@ from draftbench.records import NEAR_TIE_MARGIN, NGramSizes, RoundCounts, Samplin
 
 with pytest.MonkeyPatch.context() as patch:
     patch.syspath_prepend(str(Path(__file__).parents[2] / "scripts"))
-    from embedded_gguf import write_family
+    from block_kin import KIN, make
+    from embedded_gguf import write_block, write_family
 
 VLLM, LLAMA = (os.environ.get(f"DRAFTBENCH_{n}") for n in ("VLLM_PYTHON", "LLAMA_SERVER"))
 TEXTS = (
@@ -49,21 +51,27 @@ needs_vllm = pytest.mark.skipif(VLLM is None, reason="DRAFTBENCH_VLLM_PYTHON nam
 @pytest.fixture(scope="module")
 def llama(tmp_path_factory):
     """llama(drafts) is how to start it with the embedded models; `drafts` is a draft's name. With a
-    rule it computes in float32 throughout, as the built-in decoder does.
+    rule, or `exactly`, it computes in float32 throughout, as the built-in decoder does.
     """
     folder = tmp_path_factory.mktemp("gguf")
     write_family(folder)
 
-    def start(drafts=None, k=4, stop=None):
+    def start(drafts=None, k=4, stop=None, *, concurrency=2, exactly=False):
         files = {"distilled": "{}/distilled.gguf", "head": "eagle3:{}/head.gguf"}
+        if drafts in KIN:
+            kind = drafts[:6]
+            write_block(
+                folder / f"{drafts}.gguf", make(folder / drafts, drafts), EMBEDDED / "target"
+            )
+            files[drafts] = f"{kind}:{{}}/{drafts}.gguf"
         name = files.get(drafts, "ngram").format(folder)
         return ServerStart(
             *("llama.cpp", f"{folder}/target.gguf"),
             drafts and speculation_of(name, k, lookup=NGramSizes(4, 2), stop=stop),
-            args=IN_FLOAT32 if stop else "",
+            args=IN_FLOAT32 if stop or exactly else "",
             command=LLAMA,
             context_length=512,
-            concurrency=2,
+            concurrency=concurrency,
             threads=1,
         )
 
@@ -84,11 +92,18 @@ def vllm(monkeypatch):
 
 
 @pytest.fixture(scope="module")
+def block_of(tmp_path_factory):
+    """block_of(name) is the replay of a relative of the embedded DFlash drafter."""
+    folder = tmp_path_factory.mktemp("blocks")
+    return cache(lambda kin: ReplayedHead(kin[:6], make(folder / kin, kin)))
+
+
+@pytest.fixture(scope="module")
 def stepped():
     return SteppedDraft("distilled", 6)
 
 
-def driven(start, folder, texts=TEXTS, limit=48):
+def driven(start, folder, texts=TEXTS, limit=48, concurrency=1):
     """The answers of one server, its facts and what it counted; all its processes have ended."""
     with started(start, folder) as running:
         server, port = connect(running.url), running.url.rpartition(":")[2]
@@ -96,7 +111,7 @@ def driven(start, folder, texts=TEXTS, limit=48):
         server.echo(prompts)
         before = server.counters()
         asks = [Ask((str(n), 0), ids, limit, Sampling(seed=1)) for n, ids in enumerate(prompts)]
-        answers = list(drive(server, asks, concurrency=1))
+        answers = list(drive(server, asks, concurrency=concurrency))
         counted, facts = since(before, server.counters()), server.facts()
         named = psutil.process_iter(["cmdline"])
         group = [p for p in named if port in (p.info["cmdline"] or [])]
@@ -194,6 +209,46 @@ def test_llama_server_stops_a_head_where_the_built_in_decoder_does(tmp_path, lla
     for answer in answers:
         proposed, accepted = head.decoded(answer, 6, stop)
         # An answer in which nothing is proposed has no counts.
+        counts = answer.counts or RoundCounts(rounds=0, drafted=0, accepted=0)
+        assert (counts.drafted, counts.accepted) == (sum(proposed), sum(accepted))
+        assert counts.rounds == sum(some > 0 for some in proposed)
+
+
+@needs_llama
+@pytest.mark.parametrize("k", [1, 3, 6])
+@pytest.mark.parametrize("kin", KIN)
+def test_llama_server_accepts_of_a_blocks_drafts_what_its_replay_says(
+    tmp_path, llama, block_of, kin, k
+):
+    """Of each number of drafted tokens, whose blocks differ."""
+    answers, facts, _ = driven(llama(kin, k, exactly=True), tmp_path)
+    assert (facts.method, facts.k) == (f"draft-{kin[:6]}", k)
+    for answer in answers:
+        assert block_of(kin).sums(answer, k) == (answer.counts.drafted, answer.counts.accepted)
+
+
+@needs_llama
+def test_llama_server_accepts_of_a_blocks_drafts_the_same_beside_other_requests(
+    tmp_path, llama, block_of
+):
+    start = llama("dflash", 5, concurrency=4, exactly=True)
+    answers, _, _ = driven(start, tmp_path, (*TEXTS, ENDING), concurrency=4)
+    for answer in answers:
+        drafted, accepted = block_of("dflash").sums(answer, 5)
+        assert (drafted, accepted) == (answer.counts.drafted, answer.counts.accepted)
+
+
+@needs_llama
+@pytest.mark.parametrize("threshold", [0.3, 0.6, 0.9])
+@pytest.mark.parametrize("kin", [kin for kin in KIN if kin != "dspark-unsure"])
+def test_llama_server_stops_a_block_where_the_built_in_decoder_does(
+    tmp_path, llama, block_of, kin, threshold
+):
+    """It drafts the whole block, and proposes what comes before the unsure token."""
+    stop = StopRule(kind="before", threshold=threshold)
+    answers, _, _ = driven(llama(kin, 6, stop), tmp_path)
+    for answer in answers:
+        proposed, accepted = block_of(kin).decoded(answer, 6, stop)
         counts = answer.counts or RoundCounts(rounds=0, drafted=0, accepted=0)
         assert (counts.drafted, counts.accepted) == (sum(proposed), sum(accepted))
         assert counts.rounds == sum(some > 0 for some in proposed)

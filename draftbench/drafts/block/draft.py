@@ -55,7 +55,7 @@ class BlockDraft:
     def replay(
         self, candidate: Candidate, group: Group, window: int, *, stops: bool = True
     ) -> list[LookupReplay]:
-        head, target = self.head, self.target
+        head, target, stops = self.head, self.target, stops and self.head.shape.tells
         return [replay_blocks(each, candidate, head, target, window, stops=stops) for each in group]
 
     def passes(self, record: Record, grid: CostGrid, first: Sizes = None) -> Iterator[TimedPass]:

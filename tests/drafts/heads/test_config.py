@@ -8,7 +8,7 @@ import torch
 from transformers import LlamaConfig
 
 from draftbench.drafts.check import check_models
-from draftbench.drafts.heads.config import check_fit, check_head, read_otherwise
+from draftbench.drafts.heads.config import check_fit, check_head, misread_by, read_otherwise
 from draftbench.errors import ModelError
 from draftbench.models.source import ModelSource
 
@@ -60,12 +60,8 @@ def test_a_head_for_this_target_can_work_on_the_engines_that_know_it(
     assert (head.method, head.obstacles) == (method, ())
     assert [text.split(",")[0] for text in head.caveats] == caveats
     standings = {answer.engine: answer.standing for answer in head.engines}
-    known = "accepts" if method == "eagle3" else "refuses"
-    assert standings == {
-        **dict.fromkeys(("vLLM", "SGLang", "llama.cpp"), "accepts"),
-        "TensorRT-LLM": known,
-        "transformers": "refuses",
-    }
+    engines = ("vLLM", "SGLang", "llama.cpp", "TensorRT-LLM")
+    assert standings == {**dict.fromkeys(engines, "accepts"), "transformers": "refuses"}
     (option,) = [answer.option for answer in head.engines if answer.engine == "vLLM"]
     assert f'{{"method":"{method}","model":"' in option
 
@@ -148,6 +144,24 @@ def test_an_engine_refuses_what_it_would_read_otherwise_than_it_was_trained(
     (caveat, *_) = check_fit(target, ModelSource(head.name.removeprefix("eagle3:")), "eagle3")
     engine, reason = next(iter(refusals.items()))
     assert caveat == f"{engine} {reason.removeprefix('it ')}"
+
+
+@pytest.mark.parametrize(
+    ("config", "refusing"),
+    [
+        (DFLASH, set()),
+        # SGLang, and TensorRT-LLM as far as is known, read the authors' format alone.
+        (
+            {"speculators_model_type": "dflash", "aux_hidden_state_layer_ids": [2, 4, 5]},
+            {"sglang", "tensorrt-llm"},
+        ),
+        # They draft nothing at the place of the last known token.
+        ({**DFLASH, "dflash_config": {"sample_from_anchor": True}}, {"vllm", "sglang"}),
+        ({**DFLASH, "dflash_config": {"target_layer_ids": [3, 1, 6]}}, {"vllm", "tensorrt-llm"}),
+    ],
+)
+def test_engines_refuse_a_block_drafter_that_they_cannot_run_as_it_was_trained(config, refusing):
+    assert misread_by(config, "dflash").keys() == refusing
 
 
 def test_what_engines_read_otherwise_than_the_one_that_measured_is_known():
