@@ -1,20 +1,27 @@
 """Relatives of the embedded DFlash drafter that draft sensibly without training, and faults planted
 in their files.
 
-DSpark's bias is made of what the target says after each token alone; its confidences and the
-convolutions of DFlash 2 are random, but small. An anchored drafter uses each place for the token
-after the one that it learned, so little but the bias is right there.
+DSpark's bias and DFlash 2's selector are made of what the target says after each token alone;
+confidences and convolutions are random, but small. An anchored drafter uses each place for the
+token after the one that it learned, so little but the bias is right there.
 
     python scripts/block_kin.py OUT
 
-writes the target, the drafters and the faulty ones as .gguf files.
+writes the target, the drafters and the faulty ones as .gguf files. A sweep replays a right one
+while llama-server drafts with a faulty one if the last -md names that:
+
+    draftbench sweep --engine llama.cpp --engine-command "llama-server {args} -md OUT/FAULT.gguf" \\
+        --target OUT/target.gguf --drafts dflash:OUT/dflash.gguf …
 """
 
 from __future__ import annotations
 
+import bisect
+import inspect
 import json
 import sys
 from collections.abc import Callable, Mapping
+from functools import cache
 from importlib.resources import files
 from pathlib import Path
 from typing import Any
@@ -24,7 +31,17 @@ from embedded_gguf import KINDS, write, write_block
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
+from draftbench.decoder.runner import HiddenStates
+from draftbench.drafts.block.choice import Chosen
+from draftbench.drafts.block.draft import load
+from draftbench.drafts.loading import Loading
+from draftbench.models.quantize import Build, build_runner
+from draftbench.models.source import ModelSource
+from draftbench.records import Candidate, DraftingMode
+
 EMBEDDED = Path(str(files("draftbench"))) / "embedded"
+_LAST = 7  # the target's last layer, whose input may be read
+SHARE = 0.5  # of the target's logits after a token alone that are added to a drafter's
 RANK, CANDIDATES, TAPS, GROUP = 32, 8, 3, 64
 _SPARK = {
     "architectures": ["DSparkDraftModel"],
@@ -45,6 +62,7 @@ _TWO = {
 # By what their config.json says beside that of the embedded drafter.
 KIN: Mapping[str, dict[str, Any]] = {
     "dflash": {},
+    "dflash-alike": {},  # its layers norm keys by the same weights
     "dflash2": _TWO,
     "dspark": {**_SPARK, "sample_from_anchor": False},
     "dspark-anchored": {**_SPARK, "sample_from_anchor": True, "block_size": 7},
@@ -58,7 +76,7 @@ def _layers(by: int) -> Callable[[Parts], None]:
     def planted(parts: Parts) -> None:
         config, _ = parts
         name = "aux_hidden_state_layer_ids"
-        config[name] = [layer + by for layer in config[name]]
+        config[name] = [min(layer + by, _LAST) for layer in config[name]]
 
     return planted
 
@@ -108,18 +126,20 @@ FAULTY_FLAGS: Mapping[str, str] = {
 def make(folder: Path, name: str, fault: str | None = None) -> Path:
     """Write a relative of the embedded drafter in the format of speculators; its folder."""
     config = json.loads((EMBEDDED / "block" / "config.json").read_text()) | KIN[name]
-    tensors = {
-        name: tensor.float()
-        for name, tensor in load_file(EMBEDDED / "block" / "model.safetensors").items()
-    }
+    stored = load_file(EMBEDDED / "block" / "model.safetensors")
+    tensors = {name: tensor.float() for name, tensor in stored.items()}
     generator = torch.Generator().manual_seed(1)
     hidden = config["target_hidden_size"]
 
     def random(*size: int, scale: float) -> Tensor:
         return scale * torch.randn(size, generator=generator)
 
+    if name == "dflash-alike":
+        first, second = (f"layers.{index}.self_attn.k_norm.weight" for index in range(2))
+        tensors[second] = tensors[first].clone()
     if "markov_rank" in config:
-        before, after = follows()
+        # An anchored drafter's own logits are of other places.
+        before, after = follows(1.0 if config["sample_from_anchor"] else SHARE)
         tensors["markov_head.markov_w1.weight"] = before
         tensors["markov_head.markov_w2.weight"] = after
         if config["enable_confidence_head"]:
@@ -128,38 +148,76 @@ def make(folder: Path, name: str, fault: str | None = None) -> Path:
         if config["sample_from_anchor"]:
             tensors["norm.weight"] = tensors["norm.weight"] * 0.2
     if "selector_rank" in config:
-        before, after = follows()
+        before, after = follows(SHARE)
         tensors["candidate_selector.predecessor_codebook"] = before
         tensors["candidate_selector.successor_codebook"] = after
-        tensors["candidate_selector.hidden_projection.weight"] = random(RANK, hidden, scale=0.05)
+        tensors["candidate_selector.hidden_projection.weight"] = torch.zeros(RANK, hidden)
         for at in (f"layers.{index}." for index in range(2)):
             for half in ("attention_conv", "mlp_conv"):
-                base = random(2, TAPS, hidden, scale=0.05)
+                base = random(2, TAPS, hidden, scale=0.01)
                 base[:, 0] += 1
                 tensors[f"{at}{half}.base_kernel"] = base
                 tensors[f"{at}{half}.kernel_projection.weight"] = random(
-                    2 * TAPS * (hidden // GROUP), hidden, scale=0.01
+                    2 * TAPS * (hidden // GROUP), hidden, scale=0.001
                 )
+        _save(folder, config, tensors)
+        weight = _direction(folder).expand(RANK, hidden)
+        tensors["candidate_selector.hidden_projection.weight"] = weight
     if fault is not None:
         assert FAULTS[fault][0] == name
         FAULTS[fault][1]((config, tensors))
+    return _save(folder, config, tensors)
+
+
+def _save(folder: Path, config: dict[str, Any], tensors: dict[str, Tensor]) -> Path:
     folder.mkdir(parents=True, exist_ok=True)
     save_file({n: t.contiguous() for n, t in tensors.items()}, folder / "model.safetensors")
     (folder / "config.json").write_text(json.dumps(config))
     return folder
 
 
-def follows() -> tuple[Tensor, Tensor]:
-    """What the target says after each token alone, as a product of two matrices
-    [vocabulary, RANK].
-    """
+@cache
+def _follows() -> tuple[Tensor, Tensor]:
     from transformers import AutoModelForCausalLM
 
     target = AutoModelForCausalLM.from_pretrained(EMBEDDED / "target", dtype=torch.float32)
     with torch.no_grad():
         logits = target(torch.arange(target.config.vocab_size)[:, None]).logits[:, 0]
+    torch.manual_seed(0)
     left, sizes, right = torch.svd_lowrank(logits.log_softmax(-1), RANK)
     return left * sizes.sqrt(), right * sizes.sqrt()
+
+
+def follows(share: float) -> tuple[Tensor, Tensor]:
+    """A share of what the target says after each token alone, as a product of two matrices
+    [vocabulary, RANK].
+    """
+    before, after = _follows()
+    return share * before, after
+
+
+def _direction(folder: Path) -> Tensor:
+    """A direction along which the states behind a drafter's logits are all near 1 [hidden]."""
+    source, build = ModelSource(str(EMBEDDED / "target")), Build(torch.float32, "none", "cpu")
+    target = build_runner(source, build, None)[0]
+    loading = Loading(
+        *(Candidate(draft="dflash:kin"), ModelSource(str(folder)), build, source, target),
+        DraftingMode.GREEDY,
+    )
+    head = load(loading)[0].head
+    ids = torch.tensor(source.tokenizer(inspect.getsource(bisect))["input_ids"][:400])
+    hidden, found, choose = HiddenStates(head.reads), [], head.choose
+    target.forward(ids[:-1], target.new_cache(len(ids)), every=False, hidden=hidden)
+
+    def listening(logits: Tensor, states: Tensor, lasts: Tensor) -> Chosen:
+        found.append(states.flatten(0, 1))
+        return choose(logits, states, lasts)
+
+    head.choose = listening
+    head.along(ids, hidden.joined(), 8, [head.shape.most])
+    states = torch.cat(found)
+    square = states.T @ states + 0.01 * len(states) * torch.eye(states.shape[1])
+    return torch.linalg.solve(square, states.sum(0))
 
 
 def write_all(out: Path) -> dict[str, Path]:

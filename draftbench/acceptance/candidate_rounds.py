@@ -272,11 +272,13 @@ def candidate_rounds(run: Run, candidate: Candidate, ks: tuple[int, ...] = ()) -
     by_key = {replay.key: replay for replay in run.replays if replay.candidate == candidate}
     replays = [(t, by_key[key]) for key, t in run.responses.items() if key in by_key]
     decodes = [row for row in run.decodes if row.candidate == candidate]
+    told = [row.counts for row in run.served if row.candidate == candidate and row.error is None]
     contradicted = contradiction(
         replays,
         decodes,
         near_tie(run),
-        by_position=run.manifest.question.engine is None,
+        # The built-in decoder records every round, and some engines do.
+        by_position=all(counts is not None and counts.by_round is not None for counts in told),
         rounded=candidate.quant != "none",
     )
     served = served_rounds(run, candidate) if contradicted or not replays else None

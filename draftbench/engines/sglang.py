@@ -91,7 +91,7 @@ def _misreads(method: Method, raw: Mapping[str, Any], layers: list[int]) -> str:
         return ""
     if "speculators_model_type" in raw:
         return "reads block drafters in their authors' format alone, not in that of speculators"
-    drafting = raw | (raw.get("dflash_config") or {})
+    drafting = {**raw, **(raw.get("dflash_config") or {})}
     if method == "dflash" and drafting.get("sample_from_anchor"):
         return "drafts nothing at the last known token's place, where this head drafts the next"
     return ""

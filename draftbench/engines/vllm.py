@@ -9,6 +9,7 @@ with 0.32:
   counted. A request that ended at a stop string has no rounds.
 - With speculation a `min_p` above 0 is refused. On a CPU it then writes noise above temperature 0
   (mean log p -11 where greedy text has -0.7, nothing accepted) and dies of a top-k.
+- On a CPU, DFlash's keys of the text are normed in every layer by the first layer's weights.
 """
 
 from __future__ import annotations
@@ -117,7 +118,7 @@ def _misreads(method: Method, raw: Mapping[str, Any], layers: list[int]) -> str:
         return f"takes the states of three layers, and this head reads {len(layers)}"
     if raw.get("markov_head_type", "vanilla") != "vanilla":
         return f"knows no {raw['markov_head_type']} Markov head"
-    drafting = raw | (raw.get("dflash_config") or {})
+    drafting = {**raw, **(raw.get("dflash_config") or {})}
     if method == "dflash" and drafting.get("sample_from_anchor"):
         return "does not start with a DFlash drafter that drafts at the last known token's place"
     if "speculators_model_type" in raw and method == "dspark" and "sample_from_anchor" not in raw:
