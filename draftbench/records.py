@@ -537,8 +537,8 @@ class ModelFacts(Observation, frozen=True):
     chose different tokens, near ties not counted. `parts` are hashes of the tokenizer and of the
     chat template, by name, which `fingerprint` covers together with the weights.
     `second_layout_bytes` are those of weights that a CPU holds twice, the second time packed for
-    passes over several tokens. `least_rows` are those to which it pads a product over fewer, which
-    takes less time there. `mixture` None is a model whose every weight each token reads.
+    passes over several tokens. `min_matmul_rows` are those to which it pads a product over fewer,
+    which takes less time there. `mixture` None is a model whose every weight each token reads.
     """
 
     candidate: Candidate | None
@@ -557,7 +557,8 @@ class ModelFacts(Observation, frozen=True):
     replay_disagreement: Amount | None
     parts: dict[str, str] = {}
     second_layout_bytes: Count = 0
-    least_rows: Positive = 1
+    # Under the name that it has in sealed run folders.
+    min_matmul_rows: Positive = msgspec.field(default=1, name="least_rows")
     mixture: Mixture | None = None
     translated: bool = False  # whether a draft has other ids than the target, or lacks tokens
     misread: dict[str, str] = {}  # by engine, what it makes of a head other than was measured
