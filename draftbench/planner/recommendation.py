@@ -10,7 +10,7 @@ from functools import lru_cache
 from typing import Literal
 
 from draftbench.acceptance.intervals import Estimate
-from draftbench.planner.caveat_kinds import FEW_DECODED, CaveatKind
+from draftbench.planner.caveat_kinds import CAVEATS, FEW_DECODED, CaveatKind
 from draftbench.records import Candidate, DraftingMode, DraftLength, Failure, Record, StopRule
 
 Decision = Literal["speculate", "do_not_speculate", "inconclusive"]
@@ -467,6 +467,29 @@ class Recommendation(Record, frozen=True):
     def provisional(self) -> str:
         """Why a longer or quieter run could change the decision; empty if nothing suggests that."""
         return "; ".join(dict.fromkeys(c.short or c.text for c in self.caveats if c.decisive))
+
+    @property
+    def urgent_caveats(self) -> list[Caveat]:
+        """What a first screen must say besides what makes the answer provisional or, where no speed
+        is known, besides why: the most urgent first.
+        """
+        known = self.leader is not None
+        rest = [
+            caveat
+            for caveat in self.caveats
+            if CAVEATS[caveat.kind].urgent
+            and (not caveat.decisive if known else caveat.kind != "failed")
+        ]
+        by_urgency = list(CAVEATS)
+        return sorted(rest, key=lambda caveat: by_urgency.index(caveat.kind))
+
+    @property
+    def only_one_pays(self) -> bool:
+        """Whether a draft was chosen, and the runner-up is no faster than decoding without one."""
+        if self.choice is None or self.runner_up is None:
+            return False
+        speed = self.ranked_by(self.evaluation_of(self.runner_up))
+        return speed is not None and speed.value <= 1
 
     @property
     def leading_evaluation(self) -> Evaluation | None:

@@ -646,6 +646,24 @@ def on_engines(answer: Recommendation) -> str | None:
     return sentence(f"To serve it: {'; '.join(parts)}") if parts else None
 
 
+def over_limits(answer: Recommendation) -> str | None:
+    """The candidates over the limits that the user set; None if all keep them."""
+    over = [each.candidate for each in answer.by_candidate if each.breaks]
+    names = [shortened(str(candidate), LONGEST_NAME) for candidate in over]
+    return f"Over the limits that you set: {', '.join(names)}." if names else None
+
+
+def runner_up(answer: Recommendation) -> str | None:
+    """Why the next best draft was not chosen; None without one, or with too few requests."""
+    if answer.runner_up is None or answer.speedup_deciding is None:
+        return None
+    second, name = answer.evaluation_of(answer.runner_up), named(answer.runner_up)
+    if answer.only_one_pays and (speed := answer.ranked_by(second)):
+        best = f"{name}: {speed.value:.2f}×"
+        return f"No other draft is faster than decoding without one (best: {best})."
+    return f"Runner-up: {name}, {second.reason}." if second.reason else None
+
+
 def losers(answer: Recommendation) -> list[str]:
     """Why each other candidate was not chosen."""
     return [

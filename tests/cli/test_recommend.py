@@ -164,11 +164,6 @@ def test_a_caveat_is_printed_whole_in_its_short_form_or_not_at_all(crowded, answ
     # What makes the answer provisional stands in its second line.
     slower = Caveat(kind="uncertain-cost", text="slower", decisive=True, short="slower")
     assert "Caveat: slower" not in lines_of(replace(log, caveats=(slower,)))
-    # Where an interval comes from is urgent only if the leader was not decoded.
-    for short, urgent in (("", False), ("decode it", True)):
-        caveat = Caveat(kind="interval", text="from the requests", short=short)
-        lines = lines_of(replace(log, caveats=(caveat,)))
-        assert ("Caveat: from the requests" in lines) is urgent
 
 
 @pytest.mark.parametrize("folder", ["a/long/folder" * 4, "a folder/with spaces" * 3, "a" * 70])
