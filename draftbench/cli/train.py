@@ -12,7 +12,7 @@ from draftbench.cli.flags import RunArgument, read
 from draftbench.cli.invocation import command
 from draftbench.cli.output import QUIET, TextOutput
 from draftbench.cli.signals import resumable
-from draftbench.drafts.kinds import parsed
+from draftbench.drafts.kinds import kind_drafting
 from draftbench.errors import UsageError
 from draftbench.flags import flag, in_models
 from draftbench.planner.caveat_kinds import ACCEPTANCE
@@ -125,7 +125,7 @@ def sections(answer: TrainingAnswer, draft: str, out: Path | None) -> list[Secti
     if answer.training is None:
         assert answer.forecast is not None
         return [_forecast(draft, answer.forecast)]
-    named = str(out) if parsed(draft)[0] == "draft-model" else f"eagle3:{out}"
+    named = f"{kind_drafting(draft).written}{out}"
     proof, other = answer.training.proof, answer.training.other
     notes = list(_outcome(proof, answer.forecast, named))
     found = [_proof(draft, proof, "requests that it never saw", notes)]
@@ -134,7 +134,7 @@ def sections(answer: TrainingAnswer, draft: str, out: Path | None) -> list[Secti
 
 def _rate(draft: str) -> str:
     """What the rate is called: a head has no α by position."""
-    return "α" if parsed(draft)[0] == "draft-model" else "acceptance of the first token"
+    return "α" if kind_drafting(draft).is_model else "acceptance of the first token"
 
 
 _VERDICTS: dict[Verdict, str] = {

@@ -14,7 +14,7 @@ import msgspec
 
 from draftbench.acceptance.candidate_rounds import candidate_rounds
 from draftbench.acceptance.definitions import survival
-from draftbench.drafts.kinds import DRAFT_KINDS, parsed
+from draftbench.drafts.kinds import kind_drafting
 from draftbench.drafts.speculation import Speculation, speculation_of
 from draftbench.engines.engine import Engine, Schedule, ServePlan
 from draftbench.errors import DraftbenchError, UsageError
@@ -91,7 +91,7 @@ def serve_plan(
     facts, draft_facts = run.facts_of(None), run.facts_of(pick.candidate)
     both = (facts, draft_facts) if facts and draft_facts else None
     # A head writes ids of the target, of which it may know only some.
-    pair = both if speculation.method == "draft-model" else None
+    pair = both if speculation.kind.is_model else None
     samplings = Counter(
         msgspec.structs.replace(t.sampling, seed=None) if t.sampling.temperature else Sampling()
         for t in run.trajectories
@@ -191,13 +191,12 @@ def speculation_of_pick(pick: Configuration, manifest: Manifest, given: str | No
                 hint="say so with --draft: a path, a hub id, eagle3:MODEL, mtp or the like",
             )
         return how(given)
-    fallback = draft_of_stack(spec)
-    own = fallback or spec
-    method = parsed(own)[0]
+    with_weights = draft_of_stack(spec) or spec
+    kind = kind_drafting(with_weights)
     # The built-in decoder ran a model, even one whose folder is called dflash:x.
-    known = question.engine is not None or DRAFT_KINDS[method].built_in
-    if method == "draft-model" or not known:
-        return replace(how("a model"), model=given or own, stacked=fallback is not None)
+    if kind.is_model or not (question.engine or kind.built_in):
+        model = given or with_weights
+        return replace(how("a model"), model=model, stacked=with_weights != spec)
     held = None
     if spec.startswith("spec:"):
         files = [each for each in specs.values() if each.startswith("spec:")]
