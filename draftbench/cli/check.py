@@ -10,7 +10,7 @@ from functools import partial
 from draftbench.cli.flags import traffic_flag, traffic_query
 from draftbench.cli.output import TextOutput, note
 from draftbench.drafts import lookup
-from draftbench.drafts.kinds import kind_drafting, parsed
+from draftbench.drafts.kinds import kind_drafting, parsed, with_weights
 from draftbench.engines.every import ENGINES, listed
 from draftbench.engines.pair_rules import Overlap
 from draftbench.errors import UsageError
@@ -18,7 +18,7 @@ from draftbench.flags import drafts_flag, flag, size_of, target_flag
 from draftbench.hub import Trust, refuse_missing
 from draftbench.memory import format_size
 from draftbench.models.check_result import CheckResult, ModelSheet, OwnDraft, PairSheet, Works
-from draftbench.records import SELF, draft_of_stack
+from draftbench.records import SELF
 from draftbench.report.text import Section, counted, parameters, shortened
 
 _STACKING = [engine.name for engine in ENGINES.values() if engine.stacks]
@@ -92,10 +92,10 @@ def check(
             "check --device cuda` a device",
         )
     for name in drafts:
-        if parsed(name) and draft_of_stack(name):
+        if parsed(name) and with_weights(name) != name:
             note(f"note: `{name}` is checked as its draft: {_STACKED}")
     names, heads = list[str](), list[str]()
-    for name in dict.fromkeys(draft_of_stack(d) or d for d in drafts):
+    for name in dict.fromkeys(map(with_weights, drafts)):
         kind = kind_drafting(name)
         if why := (lookup.KIND if name == SELF else kind).unchecked:
             note(f"note: `{name}` is not a model: {why}")

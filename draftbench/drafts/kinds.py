@@ -43,6 +43,11 @@ def parts_of(candidate: Candidate) -> tuple[Candidate, ...]:
     return tuple(Candidate(draft=name, quant=q) for name, q in zip(names, quants, strict=False))
 
 
+def with_weights(draft: str) -> str:
+    """What of an entry of `--drafts` has the weights: its last part, or all of it."""
+    return (draft, *kind_of(draft).parts(draft))[-1]
+
+
 def parsed(draft: str) -> tuple[Method, str]:
     """The method of an entry of `--drafts` and its model or file, empty where it has none: `ngram`,
     `mtp`, `suffix`, `eagle3:MODEL`, `dflash:MODEL`, `spec:FILE.json`, or a draft model. For a

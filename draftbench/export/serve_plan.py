@@ -14,7 +14,7 @@ import msgspec
 
 from draftbench.acceptance.candidate_rounds import candidate_rounds
 from draftbench.acceptance.definitions import survival
-from draftbench.drafts.kinds import kind_drafting
+from draftbench.drafts.kinds import kind_drafting, with_weights
 from draftbench.drafts.speculation import Speculation, speculation_of
 from draftbench.engines.engine import Engine, Schedule, ServePlan
 from draftbench.errors import DraftbenchError, UsageError
@@ -22,7 +22,7 @@ from draftbench.hub import split_revision
 from draftbench.planner.options import DecisionOptions
 from draftbench.planner.recommend import recommend
 from draftbench.planner.recommendation import Configuration, Recommendation, ScheduleEntry
-from draftbench.records import LOOKUP, Candidate, DraftLength, NGramSizes, Sampling, draft_of_stack
+from draftbench.records import LOOKUP, Candidate, DraftLength, NGramSizes, Sampling
 from draftbench.run_folder.manifest import Manifest
 from draftbench.run_folder.run import Run
 
@@ -191,12 +191,10 @@ def speculation_of_pick(pick: Configuration, manifest: Manifest, given: str | No
                 hint="say so with --draft: a path, a hub id, eagle3:MODEL, mtp or the like",
             )
         return how(given)
-    with_weights = draft_of_stack(spec) or spec
-    kind = kind_drafting(with_weights)
+    last, kind = with_weights(spec), kind_drafting(spec)
     # The built-in decoder ran a model, even one whose folder is called dflash:x.
     if kind.is_model or not (question.engine or kind.built_in):
-        model = given or with_weights
-        return replace(how("a model"), model=model, stacked=with_weights != spec)
+        return replace(how("a model"), model=given or last, stacked=last != spec)
     held = None
     if spec.startswith("spec:"):
         files = [each for each in specs.values() if each.startswith("spec:")]
