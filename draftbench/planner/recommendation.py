@@ -11,7 +11,7 @@ from typing import Literal
 
 from draftbench.acceptance.intervals import Estimate
 from draftbench.planner.caveat_kinds import CAVEATS, FEW_DECODED, CaveatKind
-from draftbench.records import Candidate, DraftingMode, DraftLength, Failure, Record, StopRule
+from draftbench.records import SELF, Candidate, DraftingMode, DraftLength, Failure, Record, StopRule
 
 Decision = Literal["speculate", "do_not_speculate", "inconclusive"]
 Objective = Literal["speedup", "latency", "throughput", "cost"]
@@ -482,6 +482,17 @@ class Recommendation(Record, frozen=True):
         ]
         by_urgency = list(CAVEATS)
         return sorted(rest, key=lambda caveat: by_urgency.index(caveat.kind))
+
+    @property
+    def control_below_one(self) -> Literal["temperature > 0", "near ties"] | None:
+        """Where the target as its own draft is rejected; None if it is not to speak of, or if
+        neither explains it.
+        """
+        if self.ceiling_alpha is not None:
+            return "temperature > 0"
+        of_self = (each.alpha for each in self.evaluations if each.draft == SELF)
+        alpha = next(filter(None, of_self), None)
+        return "near ties" if alpha and NEAR_TIES <= alpha.value < 0.995 else None
 
     @property
     def only_one_pays(self) -> bool:
