@@ -5,7 +5,7 @@ draft lengths, sampling.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from functools import partial
 from itertools import groupby
@@ -16,7 +16,9 @@ from draftbench.acceptance.candidate_rounds import candidate_rounds
 from draftbench.acceptance.definitions import survival
 from draftbench.drafts.kinds import kind_drafting, with_weights
 from draftbench.drafts.speculation import Speculation, speculation_of
+from draftbench.drafts.stopping import STOP_RULES
 from draftbench.engines.engine import Engine, Schedule, ServePlan
+from draftbench.engines.every import ENGINES, STARTED
 from draftbench.errors import DraftbenchError, UsageError
 from draftbench.hub import split_revision
 from draftbench.planner.options import DecisionOptions
@@ -45,6 +47,24 @@ def answer_for(
     draft. What is played back is accepted whatever it is, so that no rule could stop it.
     """
     return recommend(run, replace(options, stops=() if synthetic else engine.stop_kinds))
+
+
+def answers_by_engine(
+    answer: Recommendation, run: Run, options: DecisionOptions
+) -> Iterator[tuple[Engine, Recommendation]]:
+    """Each engine that could serve the choice, with the answer for it: the engine that measured it,
+    or the usual ones, after the one that follows the choice's rule.
+    """
+    if answer.choice is None:
+        return
+    measured, stop = run.manifest.question.engine, answer.choice.stop
+    keys: tuple[str | None, ...] = (measured,) if measured in ENGINES else tuple(STARTED)
+    if stop is not None:
+        keys = (STOP_RULES[stop.kind].engine, *keys)
+    ruled = any(each.stop for each in answer.evaluations)
+    for key in dict.fromkeys(filter(None, keys)):
+        engine = ENGINES[key]
+        yield engine, answer_for(engine, run, options) if ruled else answer
 
 
 def serve_plan(
