@@ -363,6 +363,16 @@ class Replay(OfResponse, Observation, frozen=True):
         return {0.0, 1.0}.issuperset(self.accept)
 
 
+class InBlock(Record, frozen=True):
+    """What blocks of one number of tokens match along a response, as in `LookupReplay`."""
+
+    matched: tuple[Count, ...]
+    margin: Sequence[Amount]
+
+    def __post_init__(self) -> None:
+        _pack(self, "d", "margin")
+
+
 class LookupReplay(OfResponse, Observation, frozen=True, omit_defaults=True):
     """Prompt lookup, or a head, along one trajectory: its proposal depends on where the round
     started.
@@ -371,6 +381,9 @@ class LookupReplay(OfResponse, Observation, frozen=True, omit_defaults=True):
     `window`, of which the first `matched[i-1]` equal the response. `margin[i-1]`, which only a
     head has, is the least difference of its two best logits up to the first token that does not;
     its `confidences` are those in what it drafts from each start.
+
+    The tokens of a block depend on how many are drafted together: `blocks[n-1]` are those of n
+    tokens, and the longest block is `matched` and `margin`.
     """
 
     candidate: Candidate
@@ -379,18 +392,35 @@ class LookupReplay(OfResponse, Observation, frozen=True, omit_defaults=True):
     matched: tuple[Count, ...]
     margin: Sequence[Amount] = ()
     confidences: Confidences | None = None
+    blocks: tuple[InBlock, ...] = ()
 
     def __post_init__(self) -> None:
         _pack(self, "d", "margin")
         _check_lengths(len(self.proposed), matched=self.matched)
         if self.margin:
             _check_lengths(len(self.proposed), margin=self.margin)
+        for block in self.blocks:
+            _check_lengths(len(self.proposed), blocks=block.matched, margins=block.margin)
         if self.confidences is not None:
             _check_lengths(len(self.proposed), confidences=self.confidences.lengths)
         if max(self.proposed, default=0) > self.window:
             raise ValueError("`proposed` is more than the window")
         if any(m > p for m, p in zip(self.matched, self.proposed, strict=True)):
             raise ValueError("`matched` is more than was proposed")
+
+    def of_length(self, k: int) -> LookupReplay:
+        """What rounds of k tokens draft: the same, unless the tokens of a block depend on k."""
+        if not 0 < k <= len(self.blocks):
+            return self
+        block = self.blocks[k - 1]
+        return msgspec.structs.replace(
+            self,
+            window=k,
+            proposed=tuple(min(tokens, k) for tokens in self.proposed),
+            matched=block.matched,
+            margin=block.margin,
+            blocks=(),
+        )
 
 
 class Decode(OfResponse, Observation, frozen=True, omit_defaults=True):
@@ -486,8 +516,9 @@ class CostPoint(Observation, frozen=True):
     `context` tokens a row.
 
     `candidate` None is the target. `what` is "step" (pass and token choice), "prefill" (`context`
-    0, `new_tokens` the prompt), "proposal" (prompt lookup: all of a round's tokens at once) or
-    "catch-up" (a head: a round's first step, which reads the target's states at `new_tokens`).
+    0, `new_tokens` the prompt), "proposal" (prompt lookup: all of a round's tokens at once),
+    "catch-up" (a head: a round's first step, which reads the target's states at `new_tokens`) or
+    "block" (a block drafter, after its catch-up: `new_tokens` are drafted at once).
     Points of one `block` (a candidate's name) were timed in turn with each other, so that drift of
     the machine does not change their ratios. `experts_read` are the different experts that a step
     of a mixture reads in each of its layers, on average, counted in such a pass.

@@ -16,8 +16,9 @@ from torch import Tensor
 from transformers import LlamaForCausalLM
 
 from draftbench.drafts.eagle3 import training
-from draftbench.drafts.eagle3.draft import rotary_of, shape_of
+from draftbench.drafts.eagle3.draft import shape_of
 from draftbench.drafts.eagle3.training import DEPTHS, TrainableHead
+from draftbench.drafts.heads.tensors import rotary_of
 
 READS = (2, 4, 5)  # the target's layers whose inputs it reads
 DRAFTED = 1024  # tokens that it can draft
@@ -72,7 +73,7 @@ def _head(
 ) -> TrainableHead:
     shape = shape_of(config, target.config.num_hidden_layers)
     embedding = target.get_input_embeddings().weight.detach()
-    return TrainableHead(shape, tensors, embedding, rotary_of(shape))
+    return TrainableHead(shape, tensors, embedding, rotary_of(shape.layer))
 
 
 def batch_of(ids: Tensor) -> dict[str, Tensor]:

@@ -228,6 +228,7 @@ def _compared(
     positions at which a round started.
     """
     end = response.output_tokens if row.first_difference is None else row.first_difference
+    replay = replay.of_length(row.k) if isinstance(replay, LookupReplay) else replay
     at = 1
     for proposed, accepted, cut in zip(row.proposed, row.accepted, row.cut, strict=True):
         after = at + accepted + 1

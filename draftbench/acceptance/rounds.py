@@ -268,7 +268,7 @@ def _start_chain(laws: Sequence[StartLaw], k: int) -> _Chain:
     matched = np.zeros_like(proposed)
     for row, law in enumerate(laws):
         proposed[row, 1 : law.length] = law.proposed
-        matched[row, 1 : law.length] = law.matched
+        matched[row, 1 : law.length] = law.matched_of(k)
     drafted = np.clip(np.minimum(proposed, limit - position - 1), 0, k)
     accepted = np.minimum(np.minimum(matched, drafted), length - position)
     starts = np.zeros((len(laws), positions))

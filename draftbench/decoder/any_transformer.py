@@ -187,6 +187,9 @@ class TransformersRunner:
     def embedding(self) -> Tensor:
         return self.model.get_input_embeddings().weight  # type: ignore[no-any-return]
 
+    def continued(self, states: Tensor) -> Tensor:
+        return self.model.get_output_embeddings()(states)  # type: ignore[no-any-return]
+
     def new_cache(
         self, capacity: int, rows: int = 1, widths: Collection[int] = (), reads: Sequence[int] = ()
     ) -> SlabTransformersCache:

@@ -154,6 +154,123 @@ class EvenRows:
         return _mixed(grouped, slab, self.mask, self.width).reshape(len(qkv), -1)
 
 
+class Sees(NamedTuple):
+    """What a layer's queries see: of their own block the tokens up to themselves, or all; of
+    everything the last `window` tokens, or all.
+    """
+
+    causal: bool
+    window: int | None
+
+    def hides(self, query: Tensor, key: Tensor, *, own: Tensor) -> Tensor:
+        """Whether queries at some places do not see keys at others, which may be of their `own`
+        block; the three are broadcast.
+        """
+        hidden = (key > query) & (~own | self.causal)
+        return hidden if self.window is None else hidden | (query - key >= self.window)
+
+
+class BlockRows:
+    """A block of `width` tokens after the valid ones of some rows.
+
+    Args:
+        starts: valid tokens of every row.
+        rows: those that get a block.
+        group: queries to a key.
+        sees: by layer.
+    """
+
+    def __init__(
+        self,
+        slabs: Tensor,
+        starts: Sequence[int],
+        rows: Sequence[int],
+        width: int,
+        rotary: Rotary,
+        group: int,
+        sees: Sequence[Sees],
+    ) -> None:
+        device, self.width, self.sees = str(slabs.device), width, sees
+        # Other rows take part with queries that are not read, as in `ManyRows`, unless one is left.
+        alone = len(rows) == 1
+        taking = list(rows) if alone else list(range(len(starts)))
+        self.slabs = slabs.narrow(2, rows[0], 1) if alone else slabs
+        places = on_device([starts[row] for row in taking], device)[:, None]
+        places = places + torch.arange(width, device=device)
+        self.some = None if len(rows) == len(taking) else on_device(list(rows), device)
+        stored = places if self.some is None else places[self.some]
+        of_row = torch.arange(len(taking), device=device) if self.some is None else self.some
+        self.row, self.place = of_row.repeat_interleave(width), stored.flatten()
+        position = self.place.clamp(max=len(rotary.cos) - 1)
+        self.rotary = Rotary(rotary.cos[position], rotary.sin[position])
+        seen = torch.arange(max(starts[row] for row in rows) + width, device=device)
+        own = (seen >= places[:, :1]) & (seen < places[:, :1] + width)
+        self.masks = {
+            each: _hiding(each.hides(places[:, :, None], seen, own=own[:, None]), group, slabs)
+            for each in set(sees)
+        }
+
+    def attend(self, layer: int, qkv: Tensor) -> Tensor:
+        slab, width = self.slabs[layer], self.width
+        query = _store(qkv, slab, self.row, self.place, self.rotary).unflatten(0, (-1, width))
+        if self.some is not None:
+            padded = query.new_zeros(slab.shape[1], *query.shape[1:])
+            padded[self.some] = query
+            query = padded
+        mixed = _mixed(_grouped(query, slab.shape[2]), slab, self.masks[self.sees[layer]], width)
+        return (mixed if self.some is None else mixed[self.some]).reshape(len(qkv), -1)
+
+
+class TextBlocks:
+    """Blocks of `width` tokens that begin after some of a text's tokens, each for itself: they see
+    the text before them and their own tokens.
+
+    Args:
+        slabs: [layers, 2, key heads, capacity, head], with the keys and values of the text.
+        starts: tokens of the text before each block.
+        group: queries to a key.
+        sees: by layer.
+    """
+
+    def __init__(
+        self,
+        slabs: Tensor,
+        starts: Tensor,
+        width: int,
+        rotary: Rotary,
+        group: int,
+        sees: Sequence[Sees],
+    ) -> None:
+        self.slabs, self.reach, self.sees, device = slabs, int(starts.max()), sees, slabs.device
+        places = (starts[:, None] + torch.arange(width, device=device)).flatten()
+        position = places.clamp(max=len(rotary.cos) - 1)
+        self.rotary = Rotary(rotary.cos[position], rotary.sin[position])
+        block = torch.arange(len(starts), device=device).repeat_interleave(width)
+        seen = torch.arange(self.reach, device=device)
+        own, text = block[:, None] == block, starts[block][:, None]
+        nowhere = torch.zeros((), dtype=torch.bool, device=device)
+        self.masks = {}
+        for each in set(sees):
+            before = (seen >= text) | each.hides(places[:, None], seen, own=nowhere)
+            within = ~own | each.hides(places[:, None], places, own=own)
+            self.masks[each] = _hiding(torch.cat([before, within], dim=1)[None], group, slabs)
+
+    def attend(self, layer: int, qkv: Tensor) -> Tensor:
+        n, head, kv_heads = len(qkv), qkv.shape[2], self.slabs.shape[2]
+        query, new = _rotated(qkv, kv_heads, *self.rotary)
+        of_text = self.slabs[layer].narrow(2, 0, self.reach)
+        keys, values = torch.cat([of_text, new.view(n, 2, kv_heads, head).permute(1, 2, 0, 3)], 2)
+        grouped = query.transpose(0, 1).reshape(1, kv_heads, -1, head)
+        mixed = _attention(grouped, keys[None], values[None], self.masks[self.sees[layer]])
+        return mixed.reshape(-1, n, head).transpose(0, 1).reshape(n, -1)
+
+
+def store(kv: Tensor, slab: Tensor, row: Tensor, place: Tensor, rotary: Rotary) -> None:
+    """Rotate keys and store them beside values, both in kv [n, 2 · key heads, head]."""
+    position = place.clamp(max=len(rotary.cos) - 1)
+    _store(kv, slab, row, place, Rotary(rotary.cos[position], rotary.sin[position]))
+
+
 class LaterDepths:
     """n rows of one text at depths 1, 2, … of a head, one pass for each depth: a row sees the keys
     of depth 0 up to its own, and its own keys of later depths. Its position advances with the
@@ -212,8 +329,12 @@ def _mask(seen: Tensor, last: Tensor, group: int, like: Tensor) -> Tensor:
     """[rows, 1, group · width, reach], -inf where a key of `seen` [reach] comes after the query's
     `last` visible place [rows, width].
     """
-    future = seen > last.unsqueeze(2)
-    mask = torch.zeros_like(future, dtype=like.dtype).masked_fill_(future, float("-inf"))
+    return _hiding(seen > last.unsqueeze(2), group, like)
+
+
+def _hiding(hidden: Tensor, group: int, like: Tensor) -> Tensor:
+    """[rows, 1, group · width, reach], -inf where a key is hidden [rows, width, reach]."""
+    mask = torch.zeros_like(hidden, dtype=like.dtype).masked_fill_(hidden, float("-inf"))
     return mask.unsqueeze(1).repeat(1, 1, group, 1)
 
 

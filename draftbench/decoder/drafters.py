@@ -34,11 +34,14 @@ class Proposal(NamedTuple):
 
 
 class ProposalRequest(NamedTuple):
-    """Asks for up to `k` tokens after one row's context (prompt and output so far)."""
+    """Asks for up to `k` tokens after one row's context (prompt and output so far), in rounds of
+    `length` tokens: fewer where the response may end before.
+    """
 
     row: int
     context: list[int]
     k: int
+    length: int
 
 
 class Drafter(Protocol):

@@ -124,6 +124,9 @@ class LlamaRunner:
     def embedding(self) -> Tensor:
         return self._model.embedding
 
+    def continued(self, states: Tensor) -> Tensor:
+        return self._model.logits(states)
+
     def record_short_passes(self) -> str | None:
         """From now on, run passes of the widths that a cache is made for as CUDA graphs. If this
         device cannot record them, returns a sentence that says why.

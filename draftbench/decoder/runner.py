@@ -121,6 +121,10 @@ class Runner(Protocol):
         """
         ...
 
+    def continued(self, states: Tensor) -> Tensor:
+        """The output head's logits [n, vocab_size] of states behind the last norm [n, hidden]."""
+        ...
+
     def modules(self) -> Iterator[nn.Module]:
         """Modules, the linear layers among them, for counting what a level touched."""
         ...

@@ -101,9 +101,9 @@ def best(logits: Tensor) -> Tensor:
 
 
 def top_two_margin(logits: Tensor) -> Tensor:
-    """Difference of the best and the second-best logit [n], in float32."""
+    """Difference of the best and the second-best logit [...] of [..., vocab], in float32."""
     top = torch.topk(logits, 2, dim=-1).values.float()
-    return top[:, 0] - top[:, 1]
+    return top[..., 0] - top[..., 1]
 
 
 def confidence(logits: Tensor, among: Literal["all", "ten"]) -> Tensor:

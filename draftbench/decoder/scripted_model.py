@@ -40,6 +40,10 @@ class ScriptedRunner:
         """Empty: a function reads ids, which have no vectors."""
         return torch.empty(self.vocab_size, 0)
 
+    def continued(self, states: Tensor) -> Tensor:
+        """Nothing: a function has no states."""
+        return torch.empty(len(states), self.vocab_size)
+
     def new_cache(
         self, capacity: int, rows: int = 1, widths: Collection[int] = (), reads: Sequence[int] = ()
     ) -> ScriptedCache:

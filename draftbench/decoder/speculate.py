@@ -184,7 +184,8 @@ class Batch:
         proposals: Sequence[Proposal | None] = [None] * len(active)
         if self.drafter is not None:
             ks = [min(self.k, row.left - 1) for row in active]  # none beyond the length limit
-            asks = [ProposalRequest(r.slot, r.context, k) for r, k in zip(active, ks, strict=True)]
+            pairs = zip(active, ks, strict=True)
+            asks = [ProposalRequest(r.slot, r.context, k, self.k) for r, k in pairs]
             proposals = self.drafter.propose(asks, self.stop)
         between = self.clock.mark()
         lasts = on_device([row.context[-1] for row in active], self.target.device)

@@ -37,6 +37,9 @@ class TranslatedRunner:
     def embedding(self) -> Tensor:
         return self.runner.embedding[self._ids]
 
+    def continued(self, states: Tensor) -> Tensor:
+        return self._in_target_ids(self.runner.continued(states))
+
     def forward(
         self,
         tokens: Tensor,
@@ -47,5 +50,9 @@ class TranslatedRunner:
         hidden: HiddenStates | None = None,
     ) -> Tensor:
         ids = self._ids[tokens]
-        logits = self.runner.forward(ids, cache, every=every, counts=counts, hidden=hidden)
+        return self._in_target_ids(
+            self.runner.forward(ids, cache, every=every, counts=counts, hidden=hidden)
+        )
+
+    def _in_target_ids(self, logits: Tensor) -> Tensor:
         return logits.index_select(1, self._ids).masked_fill_(self._lacking, -torch.inf)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from draftbench.drafts.block import draft as block
 from draftbench.drafts.eagle3 import draft as eagle3
 from draftbench.drafts.kind import Method
 from draftbench.drafts.kinds import parsed, parts_of
@@ -14,7 +15,12 @@ from draftbench.measure.candidate import LoadedDraft
 from draftbench.records import ModelFacts, NGramSizes
 
 # Prompt lookup has no weights, and a stack those of its draft.
-HEADS: dict[Method, HeadWeights] = {"eagle3": eagle3, "mtp": mtp}
+HEADS: dict[Method, HeadWeights] = {
+    "eagle3": eagle3,
+    "mtp": mtp,
+    "dflash": block,
+    "dspark": block,
+}
 WITH_WEIGHTS: dict[Method, Weights] = {"draft-model": model, **HEADS}
 # Those of DRAFT_KINDS that are `replayed`.
 SERVED: dict[Method, ServedWeights] = {"draft-model": model, "eagle3": eagle3}

@@ -9,7 +9,6 @@ SUFFIX = DraftKind(
     called="suffix",
     unchecked="vLLM drafts this way for every target, and only a sweep on it measures that",
 )
-DFLASH = DraftKind("dflash", "a head", written="dflash:", called="dflash", reads_states=True)
 # What an engine is passed stands in a file.
 RAW = DraftKind(
     "raw",

@@ -8,7 +8,9 @@ from typing import Literal
 from draftbench.memory import Footprint
 from draftbench.records import ModelFacts
 
-Method = Literal["draft-model", "ngram", "eagle3", "mtp", "stack", "suffix", "dflash", "raw"]
+Method = Literal[
+    "draft-model", "ngram", "eagle3", "mtp", "stack", "suffix", "dflash", "dspark", "raw"
+]
 
 
 @dataclass(frozen=True)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from draftbench.drafts import eagle3, engine_only, lookup, model, mtp, stack
+from draftbench.drafts import block, eagle3, engine_only, lookup, model, mtp, stack
 from draftbench.drafts.kind import DraftKind, Method
 from draftbench.errors import UsageError
 from draftbench.hub import short_name
@@ -19,7 +19,8 @@ DRAFT_KINDS: dict[Method, DraftKind] = {
         mtp.KIND,
         stack.KIND,
         engine_only.SUFFIX,
-        engine_only.DFLASH,
+        block.DFLASH,
+        block.DSPARK,
         engine_only.RAW,
     )
 }
@@ -50,7 +51,8 @@ def with_weights(draft: str) -> str:
 
 def parsed(draft: str) -> tuple[Method, str]:
     """The method of an entry of `--drafts` and its model or file, empty where it has none: `ngram`,
-    `mtp`, `suffix`, `eagle3:MODEL`, `dflash:MODEL`, `spec:FILE.json`, or a draft model. For a
+    `mtp`, `suffix`, `eagle3:MODEL`, `dflash:MODEL`, `dspark:MODEL`, `spec:FILE.json`, or a draft
+    model. For a
     stack, `ngram+DRAFT`, it returns its draft's.
 
     Raises:

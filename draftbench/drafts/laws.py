@@ -52,11 +52,19 @@ class StartLaw:
     proposed: Ints  # tokens proposed from each start i = 1 … length-1
     matched: Ints  # how many of them, from the first on, equal the response
     window: int  # most tokens that were looked up, so the largest k
+    # Of a block drafter, how many tokens of blocks of 1, 2, … tokens equal the response; `matched`
+    # holds for all longer ones [lengths, starts].
+    in_blocks: Ints | None = None
     # Tokens that the draft itself drafts from each start, in a stack none where lookup found some,
     # and with a rule one that is not proposed. None: those proposed.
     by_draft: Ints | None = None
     # Whether the draft reads accepted tokens again, as a head does.
     reads_again: bool = False
+
+    def matched_of(self, k: int) -> Ints:
+        """How many tokens of rounds of k equal the response [starts]."""
+        blocks = self.in_blocks
+        return self.matched if blocks is None or k > len(blocks) else blocks[k - 1]
 
 
 @dataclass(frozen=True, eq=False)
@@ -87,7 +95,9 @@ def law_of(
         return PositionLaw(length, limit, np.asarray(replay.accept), replay.draftable)
     if isinstance(replay, LookupReplay):
         proposed, matched = np.array([replay.proposed, replay.matched], np.int64)
-        return StartLaw(length, limit, proposed, matched, replay.window)
+        blocks = np.array([block.matched for block in replay.blocks], np.int64)
+        in_blocks = blocks if replay.blocks else None
+        return StartLaw(length, limit, proposed, matched, replay.window, in_blocks)
     # A stack: its draft drafts from the starts at which lookup finds nothing.
     return drafted_from(trajectory, replay, replay.window).law(trajectory, replay.window)
 
@@ -137,7 +147,15 @@ class Drafted:
         """The law of its rounds of up to `window` tokens."""
         drafted, proposed, matched = self.under(window, stop)
         length, limit = trajectory.output_tokens, trajectory.limit
-        return StartLaw(length, limit, proposed, matched, window, drafted, self.reads_again)
+        return StartLaw(
+            length,
+            limit,
+            proposed,
+            matched,
+            window,
+            by_draft=drafted,
+            reads_again=self.reads_again,
+        )
 
     @classmethod
     def joined(cls, parts: Sequence[Drafted]) -> Drafted:
@@ -180,6 +198,7 @@ def drafted_from(trajectory: Trajectory, replay: AnyReplay, window: int) -> Draf
         found, copied = np.array([replay.lookup.proposed, replay.lookup.matched], np.int64)
         return replace(drafted_from(trajectory, replay.draft, window), found=found, copied=copied)
     if isinstance(replay, LookupReplay):
+        replay = replay.of_length(window)
         most, matched = np.array([replay.proposed, replay.matched], np.int64)
         if (runs := replay.confidences) is None:
             return Drafted(most, matched, True)

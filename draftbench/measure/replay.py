@@ -15,7 +15,7 @@ from itertools import chain, takewhile
 from typing import NamedTuple
 
 from draftbench.measure.trajectories import ScoredResponse
-from draftbench.records import Candidate, Confidences, LookupReplay
+from draftbench.records import Candidate, Confidences, InBlock, LookupReplay
 
 
 class ServedTarget(NamedTuple):
@@ -42,6 +42,20 @@ def confidences_of(
     )
 
 
+def matching(response: ScoredResponse, proposals: Sequence[Sequence[int]]) -> tuple[int, ...]:
+    """How long a prefix of the proposal from each start the response has."""
+    matched = []
+    for start, proposal in enumerate(proposals, start=1):
+        pairs = zip(proposal, response.tokens[start:], strict=False)
+        matched.append(sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], pairs)))
+    return tuple(matched)
+
+
+def least_margins(margins: Sequence[Sequence[float]], matched: Sequence[int]) -> tuple[float, ...]:
+    """The least margin from each start up to the first token that does not match."""
+    return rounded([min(m[: n + 1]) for m, n in zip(margins, matched, strict=False)], 0)
+
+
 def from_every_start(
     response: ScoredResponse,
     candidate: Candidate,
@@ -49,19 +63,18 @@ def from_every_start(
     proposals: Sequence[Sequence[int]],
     margins: Sequence[Sequence[float]] = (),
     confidences: Confidences | None = None,
+    blocks: Sequence[InBlock] = (),
 ) -> LookupReplay:
     """The record of how long a prefix of each proposal the response has."""
-    matched = []
-    for start, proposal in enumerate(proposals, start=1):
-        pairs = zip(proposal, response.tokens[start:], strict=False)
-        matched.append(sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], pairs)))
+    matched = matching(response, proposals)
     return LookupReplay(
         request=response.trajectory.request,
         sample=response.trajectory.sample,
         candidate=candidate,
         window=window,
         proposed=tuple(map(len, proposals)),
-        matched=tuple(matched),
-        margin=rounded([min(m[: n + 1]) for m, n in zip(margins, matched, strict=False)], 0),
+        matched=matched,
+        margin=least_margins(margins, matched),
         confidences=confidences,
+        blocks=tuple(blocks),
     )

@@ -7,8 +7,9 @@ give the right acceptance but say nothing about cost. `memory.LEVELS` explains e
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, Protocol
 
 import msgspec
 import torch
@@ -29,7 +30,6 @@ from draftbench.decoder.llama import LlamaRunner, llama_obstacle
 from draftbench.decoder.mixture import STACKED, mixture_of
 from draftbench.decoder.quantized_linear import INT4_ALONE, KERNELS, kernel_of
 from draftbench.decoder.runner import Runner
-from draftbench.drafts.heads.head import Head
 from draftbench.errors import ModelError, did_you_mean
 from draftbench.memory import LEVELS, kv_bytes_per_token, memory_left
 from draftbench.models.check_result import LevelRow
@@ -308,7 +308,21 @@ def _caveats(source: ModelSource, runner: Runner, build: Build, draft: str | Non
     return caveats
 
 
-def linears(runner: Runner | Head) -> list[Any]:
+class HoldsWeights(Protocol):
+    """What is counted of a model or a head."""
+
+    device: str
+    context_length: int
+
+    @property
+    def name(self) -> str: ...
+
+    def modules(self) -> Iterator[nn.Module]: ...
+
+    def tensors(self) -> Iterator[Tensor]: ...
+
+
+def linears(runner: HoldsWeights) -> list[Any]:
     """Every linear layer: PyTorch's, and draftbench's, which know their bytes."""
     return [m for m in runner.modules() if isinstance(m, nn.Linear) or hasattr(m, "weight_bytes")]
 
@@ -322,7 +336,7 @@ def layer_bytes(layer: Any) -> int:
 
 
 def model_facts(
-    runner: Runner | Head,
+    runner: HoldsWeights,
     source: ModelSource,
     build: Build,
     draft: str | None,
@@ -369,7 +383,7 @@ def model_facts(
     )
 
 
-def counted(runner: Runner | Head) -> tuple[int, int, float]:
+def counted(runner: HoldsWeights) -> tuple[int, int, float]:
     """Bytes of all weights, bytes of their second layouts, and the share of multiplied weights that
     have a quantized type or were rounded to one.
 

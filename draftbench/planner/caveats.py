@@ -304,6 +304,7 @@ def beyond_timed(rounds: CandidateRounds, block: Block, largest_k: int) -> tuple
         ("target passes", block.target, longest, contexts),
         # A step reads two tokens after a fully accepted round; a file gives one time for both.
         ("draft steps", block.draft, 1 if block.longest or block.catch_up else 2, contexts),
+        ("draft blocks", block.block, 1, contexts),
         ("prefills", block.prefill, prompts, 0),
         ("draft prefills", block.draft_prefill, prompts, 0),
     )

@@ -18,6 +18,10 @@ produced: its rounds take
 
     Σ [catch-up(w) + (k'-1) · d(1) + t(k'+1)]
 
+A block drafter drafts after its catch-up k tokens at once, however many of them are proposed:
+
+    Σ [catch-up(w) + block(k) + t(k'+1)]
+
 and b rows, which go through a round together,
 
     rounds · [P(some k' ≥ 1) · d(w) + Σ_{j=2..k} P(some k' ≥ j) · d(1) + t(1 + E k')]
@@ -238,9 +242,9 @@ class Block:
     """The timed passes of one candidate and of the target beside it, at one concurrency.
 
     `draft` holds passes of a draft model, or of a head after its `catch_up`, which drafts all of a
-    round's tokens if it takes no other; `proposal` those of prompt lookup, which costs the same per
-    round at every k; a stack has both. If times come from a file, target passes over more than
-    `longest` tokens are unknown.
+    round's tokens if it takes no other; `block` those that draft whole blocks after it; `proposal`
+    those of prompt lookup, which costs the same per round at every k; a stack has both. If times
+    come from a file, target passes over more than `longest` tokens are unknown.
     """
 
     target: Passes
@@ -250,6 +254,7 @@ class Block:
     draft_prefill: Passes | None = None
     longest: int | None = None
     catch_up: Passes | None = None
+    block: Passes | None = None
 
     def steps(self, tokens: Floats, contexts: Floats) -> Spent:
         """Plain decoding of this many tokens of each response [responses]."""
@@ -290,6 +295,8 @@ class Block:
         first_pass, later_pass = self.draft_passes
         if first_pass is not None:
             spent.add(first_pass, read, first)
+        if self.block is not None:
+            spent.add(self.block, rounds.k, first.sum(axis=1))
         if later_pass is not None:
             spent.add(later_pass, 1, later)
         return spent
@@ -318,11 +325,11 @@ class Block:
     @remembered
     def draft_cost_ratio(self, context: float) -> Estimate:
         """c: one draft step (for prompt lookup a whole proposal, for a head a step after its
-        catch-up) over one target step.
+        catch-up, for a block drafter the largest block) over one target step.
         """
-        drafting = self.draft or self.catch_up or self.proposal
+        drafting = self.draft or self.block or self.catch_up or self.proposal
         assert drafting is not None
-        return self._over_a_step(drafting, 1, context)
+        return self._over_a_step(drafting, int(drafting.sizes[-1]) if self.block else 1, context)
 
     def verify_ratio(self, tokens: int, context: float) -> Estimate:
         """v(n): a target pass over `tokens` over one of a single token."""
@@ -364,15 +371,21 @@ def blocks_of(run: Run, candidate: Candidate) -> dict[int, Block]:
                 before = fewer_rows.get(model)
                 steps[model] = passes.raised(before) if before else passes
         fewer_rows |= steps
-        proposal, catch_up = (
-            _passes(timed[draft, what, concurrency]) for what in ("proposal", "catch-up")
+        proposal, catch_up, block = (
+            _passes(timed[draft, what, concurrency]) for what in ("proposal", "catch-up", "block")
         )
         if proposal is None and one_lookup is not None:
             # The host looks the rows up one after the other.
             proposal = replace(one_lookup, seconds=one_lookup.seconds * concurrency)
         if None in steps and (draft in steps or proposal or catch_up):
             blocks[concurrency] = Block(
-                steps[None], steps.get(draft), proposal, prefill, draft_prefill, catch_up=catch_up
+                steps[None],
+                steps.get(draft),
+                proposal,
+                prefill,
+                draft_prefill,
+                catch_up=catch_up,
+                block=block,
             )
     return blocks
 
@@ -392,13 +405,14 @@ def between(timed: Mapping[int, Block], concurrency: int) -> Block | None:
     if around is None:
         return None
     first, every = timed[around[0]], tuple(timed.items())
-    names = "target", "draft", "proposal", "catch_up"
+    names = "target", "draft", "proposal", "catch_up", "block"
     along = [_along(first, name, around, every) for name in names]
-    target, draft, proposal, catch_up = (each and each(concurrency) for each in along)
+    target, draft, proposal, catch_up, block = (each and each(concurrency) for each in along)
     if target is None or not (draft or proposal or catch_up):
         return None
     longest = min((block.longest for block in timed.values() if block.longest), default=None)
-    return Block(target, draft, proposal, first.prefill, first.draft_prefill, longest, catch_up)
+    prefills = first.prefill, first.draft_prefill
+    return Block(target, draft, proposal, *prefills, longest, catch_up, block)
 
 
 @remembered

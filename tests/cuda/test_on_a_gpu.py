@@ -72,7 +72,7 @@ def test_nothing_is_waited_for_while_a_proposal_is_made(drafting):
     """
     torch.cuda.set_sync_debug_mode("error")
     try:
-        asks = [ProposalRequest(row, [5, 6, 7, 8], 4 - row) for row in range(2)]
+        asks = [ProposalRequest(row, [5, 6, 7, 8], 4 - row, 4) for row in range(2)]
         proposals = drafting.propose(asks)
     finally:
         torch.cuda.set_sync_debug_mode("default")

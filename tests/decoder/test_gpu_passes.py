@@ -357,7 +357,7 @@ def test_rows_of_all_kinds_of_settings_are_drafted_and_answered_without_a_read(
             rows.append(SimpleNamespace(task=task, uniforms=uniforms))
             proposals.append(Proposal([token] * k, [q] * k if sampled else ()))
             sampler = _Sampler(sampling, numbers, 0)
-            ask = ProposalRequest(len(drafts), [1, 2], k)
+            ask = ProposalRequest(len(drafts), [1, 2], k, k)
             drafts.append(Draft(ask, k, None))
             samplers.append(sampler if sampled else None)
         drafter = ModelDrafter(SimpleNamespace(device="cuda"), DraftingMode.SAMPLED)

@@ -15,9 +15,10 @@ from draftbench.decoder.any_transformer import TransformersRunner
 from draftbench.decoder.linear import unquantized_linear
 from draftbench.decoder.llama import LlamaRunner
 from draftbench.decoder.runner import HostClock
-from draftbench.drafts.eagle3.draft import rotary_of, shape_of
+from draftbench.drafts.eagle3.draft import shape_of
 from draftbench.drafts.eagle3.head import EagleHead
 from draftbench.drafts.heads.draft import HeadDraft
+from draftbench.drafts.heads.tensors import rotary_of
 from draftbench.drafts.lookup.draft import LookupDraft
 from draftbench.drafts.model.draft import ModelDraft
 from draftbench.measure.candidate import LoadedCandidate, MeasurementContext
@@ -113,7 +114,7 @@ def test_a_head_is_timed_where_it_catches_up_where_it_steps_and_over_prompts(mea
     config = random_heads.config()
     shape = shape_of(config, random_heads.LAYERS)
     head = EagleHead(
-        shape, random_heads.tensors(config), target.embedding, rotary_of(shape),
+        shape, random_heads.tensors(config), target.embedding, rotary_of(shape.layer),
         unquantized_linear, torch.float32, "cpu", 128,
     )  # fmt: skip
     measurement = replace(measurement, target=target, clock=HostClock())

@@ -8,13 +8,13 @@ configuration plus a few fields and calls the layer `midlayer`.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from functools import partial
 from typing import Any
 
 import msgspec
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from draftbench.decoder.quantized_linear import make_linear
 from draftbench.decoder.runner import Runner
@@ -30,6 +30,15 @@ from draftbench.drafts.heads.config import (
     unfit,
 )
 from draftbench.drafts.heads.draft import HeadDraft
+from draftbench.drafts.heads.tensors import (
+    ROTARY,
+    first_of,
+    layer_not_run,
+    misfitting,
+    reads_outside,
+    rotary_of,
+    unusable,
+)
 from draftbench.drafts.loading import LEAVE_OUT, Loading, Pairing
 from draftbench.engines.every import ENGINES
 from draftbench.errors import ModelError, PairError
@@ -37,14 +46,11 @@ from draftbench.measure.replay import ServedTarget
 from draftbench.models.check import ENGINE_TYPES
 from draftbench.models.prequantized import stored_bytes
 from draftbench.models.quantize import Build, check_build, model_facts
-from draftbench.models.source import ModelSource, not_finite
+from draftbench.models.source import ModelSource
 from draftbench.records import ModelFacts
 
 # Families whose layers have the shape below.
 _FAMILIES = ("llama", "qwen3")
-# Rotary tables that do not depend on the sequence, and types of numbers that need no scale.
-_ROTARY = ("default", "linear", "llama3", "yarn")
-_NUMBERS = (torch.bfloat16, torch.float16, torch.float32, torch.float64)
 # A checkpoint's flags, each false if it is not given.
 _FLAGS = ("norm_before_residual", "norm_before_fc", "fc_norm", "norm_output")
 
@@ -61,7 +67,7 @@ def check(source: ModelSource, pairing: Pairing) -> tuple[str, ...] | None:
     try:
         if not (head.local or head.on_hub):
             raise ModelError("it is not on this machine", hint=WHERE_HEADS_ARE)
-        caveats, refusal = check_fit(target, head), _not_started(serving.engine, head)
+        caveats, refusal = check_fit(target, head, "eagle3"), _not_started(serving.engine, head)
         wrong, not_run = misfits(target, head)
         if wrong:
             raise unfit(target, head, wrong)
@@ -127,7 +133,7 @@ def check_eagle(target: ModelSource, head: ModelSource) -> tuple[str, ...]:
         ModelError: it cannot be read.
         PairError: it cannot draft.
     """
-    caveats = check_fit(target, head)
+    caveats = check_fit(target, head, "eagle3")
     wrong, not_run = misfits(target, head)
     if wrong or not_run:
         raise unfit(target, head, wrong or not_run)
@@ -150,38 +156,19 @@ def misfits(target: ModelSource, head: ModelSource) -> tuple[list[str], list[str
         ]
     try:
         shape = shape_of(raw, layers)
-        rope = shape.layer.rope_parameters
-        if rope["rope_type"] in _ROTARY:
-            rotary_of(shape)
+        if shape.layer.rope_parameters["rope_type"] in ROTARY:
+            rotary_of(shape.layer)
     # Anyone may have written the configuration, and code that builds from it raises anything.
     except Exception as error:
         reason = str(error).strip().rpartition("\n")[2].rpartition("Error: ")[2]
         reason = reason or type(error).__name__
         return [f"its layer cannot be built from its config.json: {reason}"], []
 
-    tensors, wrong = _by_name(head), list[str]()
+    tensors = _by_name(head)
     wanted, optional = _sizes(shape, text.hidden_size, text.vocab_size)
-    for name, size in (wanted | optional).items():
-        if name in tensors and (stored := tuple(tensors[name].shape)) != size:
-            wrong.append(f"{name} is {list(stored)}, not {list(size)}")
-        elif name in tensors and (why := not_finite(name, tensors[name])):
-            wrong.append(why)
-    if "d2t" in wanted and "d2t" not in tensors:
-        wrong.append(
-            f"it drafts {shape.drafted} of the target's {text.vocab_size} tokens, and has no d2t, "
-            "which says which"
-        )
-    # The mapping from its draft tokens to the target's ids.
-    if (offsets := tensors.get("d2t")) is not None and offsets.shape == (shape.drafted,):
-        ids = torch.arange(shape.drafted) + offsets
-        outside = ids[(ids < 0) | (ids >= text.vocab_size)]
-        if len(outside):
-            last = int(outside[-1])
-            wrong.append(f"its d2t leads to token {last}, and the target has {text.vocab_size}")
-        elif "t2d" in tensors and ids.tolist() != tensors["t2d"].nonzero().flatten().tolist():
-            wrong.append("its d2t and t2d name different tokens, or the same in another order")
-        elif len(ids.unique()) < shape.drafted:
-            wrong.append("its d2t leads to the same token twice")
+    known = {**wanted, **optional}
+    vocabulary = text.vocab_size
+    wrong = misfitting(tensors, known, drafted=shape.drafted, vocabulary=vocabulary)
     if "embed_tokens.weight" not in tensors and shape.layer.hidden_size != text.hidden_size:
         wrong.append(
             f"it has no embedding of its own, and the target's is {text.hidden_size} wide, not "
@@ -190,37 +177,17 @@ def misfits(target: ModelSource, head: ModelSource) -> tuple[list[str], list[str
 
     if (count := own.get("num_hidden_layers", 1)) != 1:
         return wrong, [f"heads of {count} layers are not supported here, only those of one"]
-    not_run = []
-    if shape.layer.hidden_act != "silu":
-        not_run.append(f"its activation is not supported here: {shape.layer.hidden_act} (silu is)")
+    not_run = layer_not_run(shape.layer)
     if "sliding_attention" in (getattr(shape.layer, "layer_types", None) or ()):
         not_run.append("sliding-window attention is not supported here")
-    if rope["rope_type"] not in _ROTARY:
-        known = ", ".join(_ROTARY)
-        not_run.append(f"its rope type is not supported here: {rope['rope_type']} ({known} are)")
-    if rope.get("partial_rotary_factor", 1) != 1:
-        not_run.append("a partial rotary factor is not supported here")
-    if min(shape.reads) < 0 or max(shape.reads) >= layers:
-        reads = f"it reads what enters the layers {list(shape.reads)}"
-        not_run.append(f"{reads}, and the target's are 0 to {layers - 1}")
-    missing = sorted(wanted.keys() - tensors.keys())
+    not_run += reads_outside(shape.reads, layers)
+    missing = sorted(wanted.keys() - tensors.keys() - {"d2t"})
     # What some engines take from the target if a head lacks it; its layer nobody has.
     if lost := [name for name in missing if name.startswith(("fc.", "layers."))]:
-        wrong.append(f"it has no tensor {_first(lost)}")
+        wrong.append(f"it has no tensor {first_of(lost)}")
     elif missing:
-        not_run.append(f"it has no tensor {_first(missing)}")
-    if unknown := sorted(tensors.keys() - wanted.keys() - optional.keys()):
-        not_run.append(f"it has a tensor that such a head does not have, {_first(unknown)}")
-    for name in sorted((wanted.keys() | optional.keys()) - {"d2t", "t2d"}):
-        if name in tensors and (dtype := tensors[name].dtype) not in _NUMBERS:
-            stored_as = str(dtype).removeprefix("torch.")
-            not_run.append(f"{name} is stored as {stored_as}, without a scale")
-    return wrong, not_run
-
-
-def _first(names: Sequence[str]) -> str:
-    """The first of some names, and how many more there are."""
-    return names[0] + (f" and {len(names) - 1} more" if len(names) > 1 else "")
+        not_run.append(f"it has no tensor {first_of(missing)}")
+    return wrong, not_run + unusable(tensors, known)
 
 
 def shape_of(raw: Mapping[str, Any], layers: int, engine: str | None = None) -> EagleShape:
@@ -263,7 +230,7 @@ def build_head(
         shape,
         tensors,
         target.embedding,
-        rotary_of(shape),
+        rotary_of(shape.layer),
         linear,
         build.dtype,
         target.device,
@@ -282,13 +249,6 @@ def build_head(
     )
     misread = read_otherwise(source.raw_config, engine)
     return head, msgspec.structs.replace(facts, misread=misread)
-
-
-def rotary_of(shape: EagleShape) -> nn.Module:
-    from transformers.models.llama.modeling_llama import LlamaRotaryEmbedding
-
-    module: nn.Module = LlamaRotaryEmbedding(shape.layer)
-    return module
 
 
 def speculators_name(tensor: str) -> str:

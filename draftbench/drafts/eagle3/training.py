@@ -18,8 +18,9 @@ from safetensors.torch import save_file
 from torch import Tensor, nn
 from torch.nn import functional
 
-from draftbench.drafts.eagle3.draft import check_eagle, rotary_of, shape_of, speculators_name
+from draftbench.drafts.eagle3.draft import check_eagle, shape_of, speculators_name
 from draftbench.drafts.eagle3.head import EagleShape
+from draftbench.drafts.heads.tensors import rotary_of
 from draftbench.errors import UsageError
 from draftbench.measure.trajectories import ScoredResponse
 from draftbench.models.source import ModelSource
@@ -190,7 +191,7 @@ class HeadInTraining:
         tensors = {speculators_name(name): tensor for name, tensor in self.stored.items()}
         own = tensors.get("embed_tokens.weight")
         embedding = target.get_input_embeddings().weight if own is None else own
-        self.module = TrainableHead(self.shape, tensors, embedding, rotary_of(self.shape))
+        self.module = TrainableHead(self.shape, tensors, embedding, rotary_of(self.shape.layer))
         self.module.to(target.device)
         self.width = self.shape.layer.hidden_size
 

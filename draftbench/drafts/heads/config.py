@@ -117,17 +117,17 @@ def checkpoint_of(draft: str, trust: Trust) -> ModelSource:
     return source
 
 
-def check_fit(target: ModelSource, head: ModelSource) -> tuple[str, ...]:
-    """The caveats about an EAGLE-3 head whose configuration fits the target.
+def check_fit(target: ModelSource, head: ModelSource, method: Method) -> tuple[str, ...]:
+    """The caveats about a head whose configuration fits the target.
 
     Raises:
         ModelError: the configuration cannot be loaded.
         PairError: it does not fit.
     """
-    sheet = check_head(target, f"eagle3:{head.spec}")
+    sheet = check_head(target, f"{method}:{head.spec}")
     if sheet.obstacles:
         raise unfit(target, head, sheet.obstacles)
-    misread = misread_by(head.raw_config, "eagle3")
+    misread = misread_by(head.raw_config, method)
     return (
         *sheet.caveats,
         *(f"{ENGINES[engine].name} {words}" for engine, words in misread.items()),
@@ -219,8 +219,6 @@ def _caveats(raw: Mapping[str, Any], method: Method, target: ModelSource) -> Ite
     longest = getattr(target.config.get_text_config(), "max_position_embeddings", None)
     if isinstance(positions, int) and longest and positions < longest:
         yield f"it was made for {positions:,} positions: beyond these it may accept less"
-    if method == "dflash":
-        yield "it drafts a block at once, which depends on k, so that only an engine measures it"
     for key, engine in ENGINES.items():
         for flag in silent_flags(raw, key).keys() - raw.keys() if method == "eagle3" else ():
             yield (

@@ -87,14 +87,11 @@ def replay_head(
         ModelError: states of the target or logits of the head that are NaN or infinite.
     """
     text = [*response.prompt.tokens, *response.tokens]
-    hidden, cache = HiddenStates(head.reads), target.new_cache(len(text) - 1)
-    target.forward(torch.tensor(text[:-1], device=target.device), cache, every=False, hidden=hidden)
-    states, first = hidden.joined(), len(response.prompt.tokens) - 1
-    _refuse_unless_finite(states, "the target's hidden states")
+    states, first = finite_states(response, head.reads, target), len(response.prompt.tokens) - 1
     proposals, margins = list[list[int]](), list[list[float]]()
     of_all, of_ten = list[list[float]](), list[list[float]]()
     for drafted in head.along(text, states, first, window, stops=stops):
-        _refuse_unless_finite(drafted.margins, "the head's logits")
+        refuse_unless_finite(drafted.margins, "the head's logits")
         proposals += drafted.tokens.tolist()
         margins += drafted.margins.tolist()
         if drafted.sure is not None:
@@ -104,7 +101,22 @@ def replay_head(
     return from_every_start(response, candidate, window, proposals, margins, confidences)
 
 
-def _refuse_unless_finite(values: Tensor, what: str) -> None:
+def finite_states(response: ScoredResponse, reads: Sequence[int], target: Runner) -> Tensor:
+    """The target's states before some layers at every token of a response and its prompt except the
+    last, by one pass.
+
+    Raises:
+        ModelError: they are NaN or infinite.
+    """
+    text = [*response.prompt.tokens, *response.tokens]
+    hidden, cache = HiddenStates(reads), target.new_cache(len(text) - 1)
+    target.forward(torch.tensor(text[:-1], device=target.device), cache, every=False, hidden=hidden)
+    states = hidden.joined()
+    refuse_unless_finite(states, "the target's hidden states")
+    return states
+
+
+def refuse_unless_finite(values: Tensor, what: str) -> None:
     if not bool(values.isfinite().all()):
         raise ModelError(
             f"{what} are NaN or infinite",

@@ -12,10 +12,11 @@ from draftbench.decoder.llama import LlamaRunner
 from draftbench.decoder.runner import DecodeTask, HiddenStates, HostClock
 from draftbench.decoder.sampling import Uniforms
 from draftbench.decoder.speculate import decode, decode_all
-from draftbench.drafts.eagle3.draft import rotary_of, shape_of
+from draftbench.drafts.eagle3.draft import shape_of
 from draftbench.drafts.eagle3.head import EagleHead
 from draftbench.drafts.heads.draft import replay_head
 from draftbench.drafts.heads.head import HeadDrafter
+from draftbench.drafts.heads.tensors import rotary_of
 from draftbench.measure.prompts import Prompt
 from draftbench.measure.trajectories import ScoredResponse
 from draftbench.records import Candidate, Request, Sampling
@@ -34,7 +35,7 @@ def head_of(config, weights, target):
         shape := shape_of(config, random_heads.LAYERS),
         weights,
         target.embedding,
-        rotary_of(shape),
+        rotary_of(shape.layer),
         unquantized_linear,
         torch.float32,
         "cpu",

@@ -4,7 +4,7 @@ Runs only where DRAFTBENCH_SPECULATORS_PYTHON names the interpreter of an enviro
 run with speculators 0.9.0, transformers 5.19.0 and torch 2.13.0 on a CPU. Elsewhere the plain
 formulas of `random_heads` stand in.
 
-    DRAFTBENCH_SPECULATORS_PYTHON=spec/bin/python pytest tests/models/test_speculators.py
+    DRAFTBENCH_SPECULATORS_PYTHON=spec/bin/python pytest tests/drafts
 """
 
 import json

@@ -8,7 +8,7 @@ import torch
 from safetensors.torch import load_file
 from transformers import LlamaForCausalLM
 
-from draftbench.drafts.eagle3.draft import rotary_of, shape_of
+from draftbench.drafts.eagle3.draft import shape_of
 from draftbench.drafts.eagle3.training import (
     DEPTHS,
     HeadInTraining,
@@ -16,6 +16,7 @@ from draftbench.drafts.eagle3.training import (
     loss_over_depths,
     read_by_head,
 )
+from draftbench.drafts.heads.tensors import rotary_of
 from draftbench.models.source import ModelSource
 from draftbench.training.trainable import IGNORED
 
@@ -30,7 +31,7 @@ def variant(request):
 
 def trainable(config, weights):
     shape = shape_of(config, random_heads.LAYERS)
-    return TrainableHead(shape, weights, weights["embed_tokens.weight"], rotary_of(shape))
+    return TrainableHead(shape, weights, weights["embed_tokens.weight"], rotary_of(shape.layer))
 
 
 def batch_of(*texts, learned_from=0, temperature=0.0):

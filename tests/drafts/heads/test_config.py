@@ -145,7 +145,7 @@ def test_an_engine_refuses_what_it_would_read_otherwise_than_it_was_trained(
     refused = {e.engine: e.reason for e in head.engines if e.standing == "refuses"}
     assert {name: why for name, why in refused.items() if name not in unable} == refusals
     # A sweep by the built-in decoder says so too, before the head is exported.
-    (caveat, *_) = check_fit(target, ModelSource(head.name.removeprefix("eagle3:")))
+    (caveat, *_) = check_fit(target, ModelSource(head.name.removeprefix("eagle3:")), "eagle3")
     engine, reason = next(iter(refusals.items()))
     assert caveat == f"{engine} {reason.removeprefix('it ')}"
 

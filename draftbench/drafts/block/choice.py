@@ -1,0 +1,112 @@
+"""How a block's tokens follow from its logits.
+
+DFlash takes the best token at each place. DFlash 2 takes the best candidates of each place and goes
+from one to the next: a candidate's score is its logit plus how well it follows the token chosen
+before, given the place's state. DSpark adds to the logits of each place a bias by the token before.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import NamedTuple, Protocol
+
+import torch
+from torch import Tensor
+
+from draftbench.decoder.linear import Product
+from draftbench.decoder.sampling import best, top_two_margin
+from draftbench.drafts.block.shape import Markov, Selector
+
+
+class Chosen(NamedTuple):
+    """A block's tokens as the target numbers them, and the best score less the second at each place
+    [blocks, k].
+    """
+
+    tokens: Tensor
+    margins: Tensor
+
+
+class Choice(Protocol):
+    """Chooses the tokens of blocks.
+
+    Called with the logits [blocks, k, tokens that can be drafted] and the states behind them
+    [blocks, k, hidden] of the places that draft, and the last known tokens [blocks].
+    """
+
+    def __call__(self, logits: Tensor, states: Tensor, lasts: Tensor) -> Chosen: ...
+
+
+@dataclass(frozen=True)
+class EachForItself:
+    """DFlash: the best token at each place."""
+
+    target_ids: Tensor
+
+    def __call__(self, logits: Tensor, states: Tensor, lasts: Tensor) -> Chosen:
+        return Chosen(self.target_ids[best(logits)], top_two_margin(logits))
+
+
+@dataclass(frozen=True)
+class Following:
+    """DFlash 2: a walk along the best candidates of each place."""
+
+    of: Selector
+    before: Tensor  # vectors of tokens as the one before [vocab, rank]
+    after: Tensor  # and as the one that follows
+    project: Product  # [n, hidden] → [n, rank]
+    target_ids: Tensor
+
+    def __call__(self, logits: Tensor, states: Tensor, lasts: Tensor) -> Chosen:
+        scores, candidates = logits.topk(self.of.candidates, dim=-1)
+        projected = self.project(states.flatten(0, 1)).view(*states.shape[:2], -1)
+        tokens, margins, previous = list[Tensor](), list[Tensor](), lasts
+        for place in range(logits.shape[1]):
+            follows = self.before[previous] * projected[:, place]
+            edges = (follows[:, None] * self.after[candidates[:, place]]).sum(-1)
+            total = scores[:, place] + edges
+            margins.append(top_two_margin(total))
+            at = best(total)[:, None]
+            previous = self.target_ids[candidates[:, place].gather(1, at)[:, 0]]
+            tokens.append(previous)
+        return Chosen(torch.stack(tokens, dim=1), torch.stack(margins, dim=1))
+
+
+@dataclass(frozen=True)
+class Biased:
+    """DSpark: the best token at each place, after a bias by the one before."""
+
+    of: Markov
+    before: Tensor  # vectors of the target's tokens as the one before [vocab, rank]
+    bias: Product  # [n, rank] → [n, tokens that can be drafted]
+    mix: Product | None  # of "gated" and "rnn" heads
+    target_ids: Tensor
+
+    def __call__(self, logits: Tensor, states: Tensor, lasts: Tensor) -> Chosen:
+        tokens, margins, previous = list[Tensor](), list[Tensor](), lasts
+        memory = states.new_zeros(len(states), self.of.rank)
+        for place in range(logits.shape[1]):
+            vector = self.before[previous]
+            if self.of.kind == "gated":
+                assert self.mix is not None
+                gate = torch.sigmoid(self.mix(torch.cat([states[:, place], vector], dim=1)))
+                vector = gate * vector
+            elif self.of.kind == "rnn":
+                assert self.mix is not None
+                read = torch.cat([memory, vector, states[:, place]], dim=1)
+                gate, new, out = self.mix(read).chunk(3, dim=1)
+                gate = torch.sigmoid(gate)
+                memory = gate * memory + (1.0 - gate) * torch.tanh(new)
+                vector = torch.tanh(out)
+            total = logits[:, place] + self.bias(vector)
+            margins.append(top_two_margin(total))
+            previous = self.target_ids[best(total)]
+            tokens.append(previous)
+        return Chosen(torch.stack(tokens, dim=1), torch.stack(margins, dim=1))
+
+
+def scaled(logits: Tensor, scale: float, softcap: float | None) -> Tensor:
+    """Logits times a scale, then bent to within ± softcap."""
+    if scale != 1.0:
+        logits = logits * scale
+    return logits if softcap is None else torch.tanh(logits / softcap) * softcap
