@@ -127,7 +127,7 @@ class Candidate(Record, frozen=True):
     """A draft at a quantization level.
 
     `draft` is the name that the run gave the model, or `ngram` (prompt lookup), or `self` (the
-    target as its own draft), or `ngram+NAME` (a stack).
+    target as its own draft), or `ngram+NAME` (prompt lookup, then this one).
     """
 
     draft: str
@@ -135,7 +135,7 @@ class Candidate(Record, frozen=True):
 
     @property
     def looks_up(self) -> bool:
-        """Whether this is prompt lookup, or a stack."""
+        """Whether this is prompt lookup, alone or before another draft."""
         return self.draft == LOOKUP or draft_of_stack(self.draft) is not None
 
     def __str__(self) -> str:
