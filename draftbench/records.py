@@ -368,6 +368,7 @@ class InBlock(Record, frozen=True):
 
     matched: tuple[Count, ...]
     margin: Sequence[Amount]
+    confidences: Confidences | None = None
 
     def __post_init__(self) -> None:
         _pack(self, "d", "margin")
@@ -382,8 +383,8 @@ class LookupReplay(OfResponse, Observation, frozen=True, omit_defaults=True):
     head has, is the least difference of its two best logits up to the first token that does not;
     its `confidences` are those in what it drafts from each start.
 
-    The tokens of a block depend on how many are drafted together: `blocks[n-1]` are those of n
-    tokens, and the longest block is `matched` and `margin`.
+    Tokens that are drafted `at_once`, in a block, may depend on how many there are: `blocks[n-1]`
+    is about blocks of n tokens, and `matched`, `margin` and `confidences` about all longer ones.
     """
 
     candidate: Candidate
@@ -392,6 +393,7 @@ class LookupReplay(OfResponse, Observation, frozen=True, omit_defaults=True):
     matched: tuple[Count, ...]
     margin: Sequence[Amount] = ()
     confidences: Confidences | None = None
+    at_once: bool = False
     blocks: tuple[InBlock, ...] = ()
 
     def __post_init__(self) -> None:
@@ -419,6 +421,7 @@ class LookupReplay(OfResponse, Observation, frozen=True, omit_defaults=True):
             proposed=tuple(min(tokens, k) for tokens in self.proposed),
             matched=block.matched,
             margin=block.margin,
+            confidences=block.confidences,
             blocks=(),
         )
 

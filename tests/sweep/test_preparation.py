@@ -266,7 +266,7 @@ def test_a_folder_called_as_a_way_of_drafting_has_its_path_for_a_name(
 
 @pytest.mark.parametrize(
     ("draft", "folder"),
-    [("dflash:org/head", ""), ("suffix", "; a folder of this name is ./suffix")],
+    [("suffix", "; a folder of this name is ./suffix")],
 )
 def test_the_built_in_decoder_refuses_what_only_an_engine_drafts_by(small, draft, folder):
     with pytest.raises(UsageError, match=f"`{draft}`: only a serving engine can draft") as caught:
