@@ -364,7 +364,10 @@ class Replay(OfResponse, Observation, frozen=True):
 
 
 class InBlock(Record, frozen=True):
-    """What blocks of one number of tokens match along a response, as in `LookupReplay`."""
+    """What blocks of one number of tokens match along a response, as in `LookupReplay`.
+
+    `matched`, `margin` and `confidences` mean what they mean there.
+    """
 
     matched: tuple[Count, ...]
     margin: Sequence[Amount]
