@@ -49,8 +49,6 @@ def test_a_block_drafter_is_replayed_and_decoded_through_the_same_rounds(small):
     replays = [r for r in run.replays if r.candidate == Candidate(draft="dflash:block")]
     assert all(r.at_once and len(r.blocks) == 6 for r in replays)
     assert sum(map(sum, (r.matched for r in replays))) > 5
-    costs = {point.what for point in run.costs if point.candidate == replays[0].candidate}
-    assert costs == {"catch-up", "block", "prefill"}
 
 
 def test_a_head_of_another_vocabulary_is_refused_before_anything_is_loaded(small, head):
