@@ -74,7 +74,7 @@ def drafting_flags(speculation: Speculation) -> list[str]:
     model, pinned = revision_flags(speculation.model or "", "--speculative-draft-model-revision")
     words += ["--speculative-draft-model-path", model] if model else []
     chain = ["--speculative-num-steps", str(speculation.k), "--speculative-eagle-topk", "1"]
-    if speculation.method == "draft-model":
+    if speculation.kind.is_model:
         level = _QUANTIZES.get(speculation.quant, "unquant")
         quantization = ["--speculative-draft-model-quantization", level]
         return [*words, *chain, *draft_tokens, *quantization, *pinned]
@@ -85,8 +85,12 @@ def drafting_flags(speculation: Speculation) -> list[str]:
     return [*words, *pinned, *chain, *draft_tokens]
 
 
-def _misreads(method: Method, raw: Mapping[str, Any], layers: list[int]) -> str:
-    """How it uses a block drafter differently from its training."""
+def _misreads(method: Method, raw: Mapping[str, Any], layers: list[int], usual: list[int]) -> str:
+    """How it uses a head differently from its training
+    (model_runner_components/spec_aux_hidden_state.py).
+    """
+    if method == "eagle3" and not raw.get("eagle_config") and layers not in ([], usual):
+        return f"reads no layer ids but those in eagle_config, and takes what enters {usual}"
     if method not in ("dflash", "dspark"):
         return ""
     if "speculators_model_type" in raw:
@@ -269,7 +273,7 @@ def _write(plan: ServePlan, version: Version) -> Written:
     if plan.concurrency > SGLANG.default_max_concurrency:
         words += ["--max-running-requests", str(plan.concurrency)]
     words += drafting_flags(how)
-    to_do, mode = [], DraftingMode.GREEDY if how.method == "draft-model" else None
+    to_do, mode = [], DraftingMode.GREEDY if how.kind.is_model else None
     if how.method == "ngram":
         to_do = SGLANG.other_lookup(plan, "looks up n-grams in the texts of all requests")
     if not scheduled:
@@ -289,6 +293,7 @@ SGLANG = Engine(
     name="SGLang",
     methods=("draft-model", "ngram", "eagle3", "mtp", "dflash", "dspark", "raw"),
     option=lambda how: shlex.join(drafting_flags(how)),
+    misreads=_misreads,
     own_dspark=lambda k: f"--speculative-algorithm DSPARK --speculative-dspark-block-size {k}",
     quantizes=_QUANTIZES,
     # `_validate_vocab_compatibility`: config.vocab_size, then both get_vocab() as a whole.
@@ -298,7 +303,6 @@ SGLANG = Engine(
         ("always", "accepts", "the same vocabulary in both"),
     ),
     short_context=KEEPS_DRAFTING,
-    misreads=_misreads,
     start=Starting(
         command="{python} -m sglang.launch_server {args}",
         flags=_start_flags,

@@ -57,7 +57,7 @@ def _write(plan: ServePlan, version: Version) -> Written:
         document["disable_overlap_scheduler"] = True
         if how.lookup.shortest > 1:
             to_do += TENSORRT_LLM.other_lookup(plan, "looks up n-grams down to one token")
-    elif how.method == "draft-model":
+    elif how.kind.is_model:
         drawn = "use_rejection_sampling" in fields
         mode = DraftingMode.SAMPLED if drawn else DraftingMode.GREEDY
         if plan.translated:
@@ -71,7 +71,7 @@ def _write(plan: ServePlan, version: Version) -> Written:
     return Written(text, mode, scheduled, command, to_do)
 
 
-def _misreads(method: Method, raw: Mapping[str, Any], layers: list[int]) -> str:
+def _misreads(method: Method, raw: Mapping[str, Any], layers: list[int], usual: list[int]) -> str:
     """How it uses a head differently from its training."""
     if method != "dflash":
         return ""

@@ -95,7 +95,7 @@ def speculative_config(speculation: Speculation) -> dict[str, Any]:
     fields = {"method": method, "model": model, **length}
     if revision is not None:
         fields["revision"] = revision
-    if speculation.method != "draft-model":
+    if not speculation.kind.is_model:
         return fields
     if level := _QUANTIZES.get(speculation.quant):
         fields["quantization"] = level
@@ -112,7 +112,7 @@ def drafting_flags(speculation: Speculation) -> list[str]:
     return ["--speculative-config", fields]
 
 
-def _misreads(method: Method, raw: Mapping[str, Any], layers: list[int]) -> str:
+def _misreads(method: Method, raw: Mapping[str, Any], layers: list[int], usual: list[int]) -> str:
     """How it uses a head differently from its training."""
     if method == "eagle3" and layers and len(layers) != 3:
         return f"takes the states of three layers, and this head reads {len(layers)}"
@@ -135,6 +135,13 @@ def _misreads(method: Method, raw: Mapping[str, Any], layers: list[int]) -> str:
             "sliding_window_non_causal is false, which speculators means for sliding layers alone: "
             "write true into it if the head has none"
         )
+    # gpu/spec_decode/eagle/eagle3_utils.py reads ids at the top alone.
+    if (
+        method == "eagle3"
+        and "eagle_aux_hidden_state_layer_ids" not in raw
+        and (layers not in ([], usual))
+    ):
+        return f"does not read the layer ids in eagle_config, and takes what enters {usual}"
     if layers != sorted(layers):
         return f"sorts the layers that a head reads, and this one reads {layers}"
     return ""
@@ -295,7 +302,7 @@ def _write(plan: ServePlan, version: Version) -> Written:
     mode = None
     if how.method == "ngram" and version < _NGRAM_RUNNER:
         to_do += VLLM.other_lookup(plan, "takes the first match in the prompt")
-    elif how.method == "draft-model":
+    elif how.kind.is_model:
         greedy = how.mode is DraftingMode.GREEDY
         if plan.translated and not greedy:
             raise UsageError(
@@ -319,7 +326,7 @@ def _unscheduled(plan: ServePlan, version: Version) -> list[str]:
     """
     method, every = plan.speculation.method, f"{plan.longest} tokens at every load"
     notes = []
-    if method == "draft-model" and not plan.translated and version >= _DRAFT_RUNNER:
+    if plan.speculation.kind.is_model and not plan.translated and version >= _DRAFT_RUNNER:
         notes.append(
             f"set {MODEL_RUNNER}=0: vLLM's default runner (0.31 to 0.33) drafts {every} and "
             "verifies only the schedule's"
