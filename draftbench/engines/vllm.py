@@ -239,7 +239,7 @@ class VllmServer(TokenServer, OpenAiServer):
 
     def facts(self) -> ServerFacts:
         page = self.http.run(self.http.page("/metrics"))
-        counters = self.counted_on(page)
+        counters = self.counted_on(page).total
         caching = _CACHING.search(page)
         k = len(counters.by_position) if counters.by_position else 0 if page else None
         method = "none" if k == 0 else None

@@ -217,7 +217,10 @@ class EngineWorker:
                     config, facts = session.config, session.facts
                     answers = self.state.observations.answers((*config, load.concurrency))
                     its_own = [row for row in answers if row.server == facts.server]
-                    counted, replayed = session.server.counters().drafted, self._replayed(config)
+                    counted, replayed = (
+                        session.server.counters().total.drafted,
+                        self._replayed(config),
+                    )
                     if config.candidate and drafted_nothing(its_own, counted, replayed):
                         # One answer that says so is enough: none of this server's counts.
                         self._keep([msgspec.structs.replace(its_own[-1], error=OTHER_DRAFTING)])

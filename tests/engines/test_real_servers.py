@@ -15,7 +15,7 @@ from engines.stepped_draft import SteppedDraft, before
 
 from draftbench.drafts.speculation import speculation_of
 from draftbench.engines.connect import connect
-from draftbench.engines.drive import drive, since
+from draftbench.engines.drive import drive
 from draftbench.engines.engine import ServerStart
 from draftbench.engines.faults import Fault
 from draftbench.engines.server import Ask
@@ -97,7 +97,7 @@ def driven(start, folder, texts=TEXTS, limit=48):
         before = server.counters()
         asks = [Ask((str(n), 0), ids, limit, Sampling(seed=1)) for n, ids in enumerate(prompts)]
         answers = list(drive(server, asks, concurrency=1))
-        counted, facts = since(before, server.counters()), server.facts()
+        counted, facts = server.counters().since(before), server.facts()
         named = psutil.process_iter(["cmdline"])
         group = [p for p in named if port in (p.info["cmdline"] or [])]
         group += [child for process in group for child in process.children(recursive=True)]
