@@ -364,10 +364,12 @@ class Replay(OfResponse, Observation, frozen=True):
 
 
 class InBlock(Record, frozen=True):
-    """What blocks of one number of tokens match along a response, as in `LookupReplay`."""
+    """What rounds of one number of tokens match along a response, as in `LookupReplay`."""
 
     matched: tuple[Count, ...]
-    margin: Sequence[Amount]
+    margin: Sequence[Amount] = ()
+    # Of how many that are proposed; empty: of as many as the longest rounds propose and fit.
+    proposed: tuple[Count, ...] = ()
 
     def __post_init__(self) -> None:
         _pack(self, "d", "margin")
@@ -382,8 +384,9 @@ class LookupReplay(OfResponse, Observation, frozen=True, omit_defaults=True):
     head has, is the least difference of its two best logits up to the first token that does not;
     its `confidences` are those in what it drafts from each start.
 
-    The tokens of a block depend on how many are drafted together: `blocks[n-1]` are those of n
-    tokens, and the longest block is `matched` and `margin`.
+    The tokens of a block depend on how many are drafted together, and those of a suffix tree on how
+    many are asked for: `blocks[n-1]` are rounds of n tokens, and longer ones are `proposed`,
+    `matched` and `margin`.
     """
 
     candidate: Candidate
@@ -400,7 +403,9 @@ class LookupReplay(OfResponse, Observation, frozen=True, omit_defaults=True):
         if self.margin:
             _check_lengths(len(self.proposed), margin=self.margin)
         for block in self.blocks:
-            _check_lengths(len(self.proposed), blocks=block.matched, margins=block.margin)
+            _check_lengths(len(self.proposed), blocks=block.matched)
+            for of_block in filter(None, (block.margin, block.proposed)):
+                _check_lengths(len(self.proposed), blocks=of_block)
         if self.confidences is not None:
             _check_lengths(len(self.proposed), confidences=self.confidences.lengths)
         if max(self.proposed, default=0) > self.window:
@@ -416,7 +421,7 @@ class LookupReplay(OfResponse, Observation, frozen=True, omit_defaults=True):
         return msgspec.structs.replace(
             self,
             window=k,
-            proposed=tuple(min(tokens, k) for tokens in self.proposed),
+            proposed=block.proposed or tuple(min(tokens, k) for tokens in self.proposed),
             matched=block.matched,
             margin=block.margin,
             blocks=(),

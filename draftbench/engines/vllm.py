@@ -87,6 +87,8 @@ def speculative_config(speculation: Speculation) -> dict[str, Any]:
             "prompt_lookup_max": speculation.lookup.longest,
         }
         return {"method": "ngram", **length, **sizes}
+    if speculation.method == "suffix-alone":
+        return {"method": "suffix", **length, "suffix_decoding_max_cached_requests": 0}
     if speculation.model is None:
         return {"method": speculation.method, **length}
     model, revision = split_revision(speculation.model)
@@ -323,7 +325,7 @@ def _unscheduled(plan: ServePlan, version: Version) -> list[str]:
 VLLM = Engine(
     key="vllm",
     name="vLLM",
-    methods=("draft-model", "ngram", "eagle3", "mtp", "suffix", "dflash", "raw"),
+    methods=("draft-model", "ngram", "eagle3", "mtp", "suffix", "suffix-alone", "dflash", "raw"),
     option=lambda how: shlex.join(drafting_flags(how)),
     needs_k=True,
     # It always proposes k tokens; its older runner, which it uses on a CPU, takes the first

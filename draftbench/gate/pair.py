@@ -14,11 +14,11 @@ import numpy as np
 
 from draftbench.acceptance.definitions import Sample
 from draftbench.acceptance.intervals import paired
+from draftbench.drafts.kinds import kind_of
 from draftbench.engines.every import NUMBER_TYPES
 from draftbench.errors import IncomparableError
 from draftbench.gate.baseline import Baseline, RequestCounts
 from draftbench.gate.metrics import METRICS, TIMED, Limit
-from draftbench.records import LOOKUP
 from draftbench.run_folder.key import VARIABLE
 from draftbench.run_folder.manifest import flag_of, in_words
 
@@ -91,10 +91,11 @@ class Pairing:
 
     @property
     def one_looks_up(self) -> bool:
-        """Whether one drafts by prompt lookup and the other with a model: a round of lookup costs
-        next to nothing, so acceptance does not say which of the two is better.
+        """Whether one drafts from the text alone and the other with a model: a round of lookup
+        costs next to nothing, so acceptance does not say which of the two is better.
         """
-        return (self.old.candidate == LOOKUP) != (self.new.candidate == LOOKUP)
+        old, new = (kind_of(side.candidate).from_text for side in (self.old, self.new))
+        return old != new
 
     @property
     def came_at_other_times(self) -> bool:

@@ -71,7 +71,7 @@ class BuiltInDecoder:
             two_layouts=not options.one_layout,
         )
         self.target = ModelSource(options.target, options.trust)
-        drafting = [spec for spec in specs.values() if spec not in (LOOKUP, SELF)]
+        drafting = [s for s in specs.values() if s != SELF and not kind_of(s).from_text]
         for spec in drafting:
             (_, model), kind = parsed(spec), kind_of(spec)
             if not kind.built_in:

@@ -141,7 +141,7 @@ def rows_as_replayed(run):
         elif isinstance(record, StackReplay):
             assert found == list(scenes.rounds_of_stack(record, response, row.k))
         elif isinstance(record, LookupReplay):
-            at = 1
+            at, record = 1, record.of_length(row.k)
             for proposed, accepted in found:
                 room = min(row.k, response.limit - at - 1)
                 assert proposed == min(room, record.proposed[at - 1])
