@@ -366,10 +366,9 @@ class Replay(OfResponse, Observation, frozen=True):
 class InBlock(Record, frozen=True):
     """What rounds of one number of tokens match along a response, as in `LookupReplay`."""
 
-    matched: tuple[Count, ...]
-    margin: Sequence[Amount] = ()
-    # Of how many that are proposed; empty: of as many as the longest rounds propose and fit.
-    proposed: tuple[Count, ...] = ()
+    matched: tuple[Count, ...]  # by start
+    margin: Sequence[Amount] = ()  # by start; empty without a head
+    proposed: tuple[Count, ...] = ()  # by start; empty: as the longest rounds, cut to this length
 
     def __post_init__(self) -> None:
         _pack(self, "d", "margin")

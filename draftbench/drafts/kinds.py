@@ -47,6 +47,11 @@ def parts_of(candidate: Candidate) -> tuple[Candidate, ...]:
     return tuple(Candidate(draft=name, quant=q) for name, q in zip(names, quants, strict=False))
 
 
+def remembers(candidate: Candidate) -> bool:
+    """Whether it drafts from earlier responses too, so that it matters what came before."""
+    return kind_of(candidate.draft).remembers
+
+
 def parsed(draft: str) -> tuple[Method, str]:
     """The method of an entry of `--drafts` and its model or file, empty where it has none: `ngram`,
     `mtp`, `suffix`, `suffix-alone`, `eagle3:MODEL`, `dflash:MODEL`, `dspark:MODEL`,

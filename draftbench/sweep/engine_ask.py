@@ -28,7 +28,7 @@ import torch
 
 from draftbench.decoder.runner import Runner
 from draftbench.drafts.built_in import SERVED, load, load_from_text
-from draftbench.drafts.kinds import kind_of, parts_of
+from draftbench.drafts.kinds import kind_of, parts_of, remembers
 from draftbench.drafts.loading import Loading
 from draftbench.engines.connect import connect
 from draftbench.engines.drive import drive
@@ -195,8 +195,8 @@ class EngineWorker:
         what it answered is started again for each load, or it would know every answer.
         """
         loads = list(dict.fromkeys(chain.from_iterable(map(self.servers.loads, configs))))
-        drafts = [config.candidate.draft for config in configs if config.candidate]
-        anew = self.servers.given is None and any(kind_of(draft).remembers for draft in drafts)
+        drafts = (config.candidate for config in configs if config.candidate)
+        anew = self.servers.given is None and any(map(remembers, drafts))
         for some in [[each] for each in loads] if anew else [loads]:
             if any(self.state.unserved(config).keys() & set(some) for config in configs):
                 self._hold(configs, some)

@@ -19,7 +19,7 @@ import msgspec
 from draftbench.decoder.device import device_of, device_words, dtype_of, set_threads
 from draftbench.drafts.built_in import SERVED
 from draftbench.drafts.heads.config import WHERE_HEADS_ARE
-from draftbench.drafts.kinds import DRAFT_KINDS, kind_of
+from draftbench.drafts.kinds import DRAFT_KINDS, kind_of, remembers
 from draftbench.drafts.loading import LEAVE_OUT, Serving
 from draftbench.drafts.speculation import Speculation, speculation_of
 from draftbench.engines.connect import connect
@@ -345,6 +345,12 @@ class ServingEngine:
                 if known is None or kind_of(name).method in known.methods:
                     speculations.setdefault(name, speculation_of(name, 1, lookup=options.lookup))
                     candidates.setdefault(Candidate(draft=name))
+        named = [str(each) for each in levels if remembers(each)]
+        if named and self.server is None and options.measure_requests < len(prompts):
+            self.watcher.note(
+                f"servers that draft by {', '.join(named)} are asked all {len(prompts)} requests, "
+                f"in the order of the log: they remember what they answered"
+            )
         # Prompts outside the sample, for warming up.
         sampled = {prompt.request.id for prompt in prompts}
         others = load(TrafficQuery("suite:completion", options.traffic.key)).requests

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from draftbench.drafts.kinds import kind_of, parts_of
+from draftbench.drafts.kinds import kind_of, parts_of, remembers
 from draftbench.drafts.laws import AnyReplay
 from draftbench.drafts.stack.replay import combined
 from draftbench.drafts.suffix.memory import Remembered
@@ -216,7 +216,7 @@ class SweepState:
         """What a candidate remembers: the responses, in the order of their requests in the traffic;
         nothing if it does not remember.
         """
-        if not kind_of(candidate.draft).remembers:
+        if not remembers(candidate):
             return []
         written = self.responses.keys() & self._places.keys()
         return [
@@ -259,7 +259,7 @@ class SweepState:
         ):
             return []
         along, groups = self.along(candidate), self.drafted()
-        if kind_of(candidate.draft).remembers:
+        if remembers(candidate):
             ordered = self.in_order(chain(*groups))
             groups = [ordered[at : at + GROUP] for at in range(0, len(ordered), GROUP)]
         return [group for group in groups if any(r.key not in along for r in group)]
@@ -279,7 +279,7 @@ class SweepState:
             return
         chosen = to_decode(self.trajectories(), self.prepared.options.measure_requests)
         responses = [self.responses[t.key] for t in chosen]
-        if kind_of(candidate.draft).remembers:
+        if remembers(candidate):
             responses = self.in_order(responses)
         for concurrency in self.prepared.options.concurrency:
             block = str(candidate), concurrency
@@ -358,9 +358,7 @@ class SweepState:
         """What a server still has to answer, by load."""
         servers = self.prepared.servers
         assert servers is not None
-        samples = list(chain(*self.groups))
-        if config.candidate is not None and kind_of(config.candidate.draft).remembers:
-            samples.sort(key=lambda sample: self._places[sample.key])
+        samples = self._samples([config])
         known = self.trajectories()
         missing = {}
         for load in servers.loads(config):
@@ -368,7 +366,8 @@ class SweepState:
             done = {row.key for row in answers if row.error is None}
             if config == servers.writer and load == ALONE:  # its answers are the responses
                 due = {sample.key for sample in samples} - (done & self.responses.keys())
-            elif load.concurrency is None:  # all or none: fewer requests would be less load
+            # All or none: fewer requests would be less load, or less to remember.
+            elif load.concurrency is None or (config.candidate and remembers(config.candidate)):
                 due = set(self.responses) if self.responses.keys() - done else set()
             else:
                 due = {t.key for t in to_decode(known, self.prepared.options.measure_requests)}
@@ -385,7 +384,14 @@ class SweepState:
         if load.concurrency is None:
             return left
         due = {sample.key for sample in chain(*left)}
-        return [[each for each in chain(*self.groups) if each.key in due]] * len(session)
+        return [[each for each in self._samples(session) if each.key in due]] * len(session)
+
+    def _samples(self, session: Sequence[ServerConfig]) -> list[PromptSample]:
+        """What servers are asked in order: that of the traffic if one remembers its answers."""
+        samples = list(chain(*self.groups))
+        if any(config.candidate and remembers(config.candidate) for config in session):
+            samples.sort(key=lambda sample: self._places[sample.key])
+        return samples
 
     def _lengths(self, candidate: Candidate, concurrency: int) -> list[DraftLength]:
         """The draft lengths to decode at: those decoded so far; if there are none, the best ones by

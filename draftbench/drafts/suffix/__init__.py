@@ -25,7 +25,7 @@ _kind = partial(
     replayed=True,
     built_in=True,
     from_text=True,
-    unchecked="it works with every target, and vLLM drafts this way too",
+    unchecked="it works with every target; of the engines vLLM has it",
 )
 # As vLLM runs it, and with only its own prompt and response to draft from.
 KIND = _kind("suffix", "suffix decoding", written="suffix", remembers=True)

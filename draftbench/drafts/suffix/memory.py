@@ -36,8 +36,8 @@ class Memory:
         self._next, self._tree = 0, SuffixTree(rule)
 
     def before(self, key: Key) -> SuffixTree:
-        """The responses before this one. What goes on from this tree ends with the next call, which
-        may add to it.
+        """The responses before this one. The next call may add to the tree, and ends what was grown
+        from it.
         """
         place = self._places[key]
         walk = self.log[place].wave, key[1]

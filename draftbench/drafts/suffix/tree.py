@@ -51,7 +51,7 @@ class SuffixTree:
     """The texts so far; the last one may still grow.
 
     Args:
-        base: a tree that this one goes on from without changing it. It must not grow meanwhile.
+        base: a tree whose texts come first. It does not grow with this one, and must not meanwhile.
     """
 
     def __init__(self, rule: SuffixRule, base: SuffixTree | None = None) -> None:
