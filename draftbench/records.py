@@ -363,11 +363,12 @@ class Replay(OfResponse, Observation, frozen=True):
         return {0.0, 1.0}.issuperset(self.accept)
 
 
-class InBlock(Record, frozen=True):
+class InBlock(Record, frozen=True, omit_defaults=True):
     """What rounds of one number of tokens match along a response, as in `LookupReplay`."""
 
     matched: tuple[Count, ...]  # by start
     margin: Sequence[Amount] = ()  # by start; empty without a head
+    confidences: Confidences | None = None
     proposed: tuple[Count, ...] = ()  # by start; empty: as the longest rounds, cut to this length
 
     def __post_init__(self) -> None:
@@ -383,9 +384,9 @@ class LookupReplay(OfResponse, Observation, frozen=True, omit_defaults=True):
     head has, is the least difference of its two best logits up to the first token that does not;
     its `confidences` are those in what it drafts from each start.
 
-    The tokens of a block depend on how many are drafted together, and those of a suffix tree on how
-    many are asked for: `blocks[n-1]` are rounds of n tokens, and longer ones are `proposed`,
-    `matched` and `margin`.
+    Tokens that are drafted `at_once`, in a block, may depend on how many there are, and those of a
+    suffix tree on how many are asked for: `blocks[n-1]` is about rounds of n tokens, and
+    `proposed`, `matched`, `margin` and `confidences` about all longer ones.
     """
 
     candidate: Candidate
@@ -394,6 +395,7 @@ class LookupReplay(OfResponse, Observation, frozen=True, omit_defaults=True):
     matched: tuple[Count, ...]
     margin: Sequence[Amount] = ()
     confidences: Confidences | None = None
+    at_once: bool = False
     blocks: tuple[InBlock, ...] = ()
 
     def __post_init__(self) -> None:
@@ -423,6 +425,7 @@ class LookupReplay(OfResponse, Observation, frozen=True, omit_defaults=True):
             proposed=block.proposed or tuple(min(tokens, k) for tokens in self.proposed),
             matched=block.matched,
             margin=block.margin,
+            confidences=block.confidences,
             blocks=(),
         )
 

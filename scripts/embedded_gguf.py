@@ -3,7 +3,8 @@ a few megabytes.
 
     python scripts/embedded_gguf.py OUT [f32|f16|bf16|q8_0|q4_0]
 
-makes OUT/target.gguf, draft.gguf, distilled.gguf, foreign.gguf and head.gguf, an EAGLE-3 head.
+makes OUT/target.gguf, draft.gguf, distilled.gguf, foreign.gguf, head.gguf, an EAGLE-3 head, and
+block.gguf, a DFlash drafter.
 Matrices get the type named (default f32: the weights are stored in bfloat16, which f32 holds
 exactly); vectors stay f32.
 """
@@ -11,6 +12,7 @@ exactly); vectors stay f32.
 from __future__ import annotations
 
 import json
+import re
 import sys
 from collections.abc import Iterator
 from importlib.resources import files
@@ -23,6 +25,7 @@ import torch
 from gguf import GGMLQuantizationType as Kind
 from safetensors.torch import load_file
 
+from draftbench.drafts.block import gguf_file as block_file
 from draftbench.drafts.eagle3.gguf_file import ARCHITECTURE, NAMES
 
 FAMILY = ("target", "draft", "distilled", "foreign")
@@ -37,7 +40,8 @@ def write_family(folder: Path, kind: Kind = Kind.F32) -> list[Path]:
     for name, path in zip(FAMILY, paths, strict=True):
         write(path, embedded / name, kind)
     write_head(folder / "head.gguf", embedded / "head", embedded / "target", kind)
-    return [*paths, folder / "head.gguf"]
+    write_block(folder / "block.gguf", embedded / "block", embedded / "target", kind)
+    return [*paths, folder / "head.gguf", folder / "block.gguf"]
 
 
 def write(path: Path, folder: Path, kind: Kind) -> None:
@@ -74,6 +78,49 @@ def write_head(path: Path, folder: Path, target: Path, kind: Kind) -> None:
         elif name != "t2d":
             _add_tensor(writer, f"{names[name.removesuffix('.weight')]}.weight", weight, kind)
     _finish(writer)
+
+
+def write_block(path: Path, folder: Path, target: Path, kind: Kind = Kind.F32) -> None:
+    """The block drafter of a directory, in the format of speculators, as a GGUF file with its
+    target's tokenizer: DFlash, DFlash 2 or DSpark. Its architecture rotates the halves of a head,
+    as transformers does.
+    """
+    config = json.loads((folder / "config.json").read_text())
+    layer = config["transformer_layer_config"]
+    writer = gguf.GGUFWriter(str(path), "dflash")
+    writer.add_name(folder.name)
+    _add_sizes(writer, layer)
+    writer.add_key_length(layer["head_dim"])
+    writer.add_value_length(layer["head_dim"])
+    writer.add_array("dflash.target_layers", config["aux_hidden_state_layer_ids"])
+    sizes = ("block_size", "conv_kernel_size", "conv_group_size", "selector_rank", "selector_top_k")
+    for name in sizes:
+        if name in config:
+            writer.add_uint32(f"dflash.{name}", config[name])
+    if "markov_rank" in config:
+        writer.add_bool("dflash.sample_from_anchor", config["sample_from_anchor"])
+        writer.add_bool("dflash.has_confidence_head", config["enable_confidence_head"])
+    _add_tokenizer(writer, target)
+    writer.add_mask_token_id(config["mask_token_id"])
+    for name, tensor in load_file(folder / "model.safetensors").items():
+        if name == "d2t":  # offsets in a checkpoint, ids here
+            ids = tensor.numpy().astype(np.int64) + np.arange(len(tensor))
+            writer.add_tensor("d2t", ids, raw_dtype=Kind.I64)
+        elif name != "t2d":
+            there = _in_gguf(name)
+            _add_tensor(writer, there, tensor.to(torch.float32).numpy(), kind)
+    _finish(writer)
+
+
+def _in_gguf(name: str) -> str:
+    """The name of a block drafter's tensor in a .gguf file."""
+    ending = next((kind for kind in (".weight", ".bias") if name.endswith(kind)), "")
+    stem, prefix = name.removesuffix(ending), ""
+    if inside := re.match(r"layers\.(\d+)\.", stem):
+        stem, prefix = stem[inside.end() :], f"blk.{inside[1]}."
+    names = block_file.NAMES_IN_LAYERS if prefix else block_file.NAMES
+    there = next(there for there, here in names.items() if here == stem)
+    return f"{prefix}{there}{ending or '.weight' * stem.endswith('_codebook')}"
 
 
 def _add_sizes(writer: gguf.GGUFWriter, config: dict[str, Any]) -> None:

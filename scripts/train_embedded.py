@@ -3,9 +3,9 @@
 Turns the ``*.py`` files of the running interpreter into four Llama directories that transformers
 loads: ``target``; ``draft`` (same recipe, smaller); ``distilled`` (fitted to the target's
 distribution, half of it on text that the target wrote); ``foreign`` (another tokenizer, with the
-first half of the tokens: a draft to translate); and an EAGLE-3 ``head`` that is fitted as
-``distilled`` is. Schedules run by processor time, so a faster machine trains longer, not shorter;
-the weights are therefore not reproducible bit by bit.
+first half of the tokens: a draft to translate); and an EAGLE-3 ``head`` and a DFlash ``block`` that
+are fitted as ``distilled`` is. Schedules run by processor time, so a faster machine trains longer,
+not shorter; the weights are therefore not reproducible bit by bit.
 
     python scripts/train_embedded.py --out draftbench/embedded --minutes 100
 
@@ -27,6 +27,8 @@ from pathlib import Path
 
 import numpy as np
 import torch
+from embedded_block import ROWS as BLOCK_ROWS
+from embedded_block import loss_of_blocks, new_block
 from embedded_family import (
     BATCH,
     CONTEXT,
@@ -43,8 +45,9 @@ from torch import nn
 from torch.nn import functional
 from transformers import LlamaForCausalLM
 
-# Of the training time: for the target to write text to distil from, and for the head.
-WRITING_SHARE, HEAD_SHARE = 0.04, 0.12
+# Of the training time: for the target to write text to distil from, for the head, and, on top, for
+# the block.
+WRITING_SHARE, HEAD_SHARE, BLOCK_SHARE = 0.04, 0.12, 0.16
 WRITERS = 256  # rows written at once
 
 
@@ -203,6 +206,17 @@ def train_head(work: Path, seconds: float) -> None:
     train(run, loss_of, lambda done: next(rows), seconds)
 
 
+def train_block(work: Path, seconds: float) -> None:
+    """Trains the block drafter, from the target's last layers, on what `distilled` reads."""
+    target = load(work, "target")
+    run = Run("block", block := new_block(work, target), work)
+    rng = np.random.default_rng(run.tokens)
+    torch.manual_seed(run.tokens)  # where blocks begin
+    texts = feed_of(work, rng, SPECS["target"].vocab, distilled=True)
+    rows = itertools.chain.from_iterable(texts(0).split(BLOCK_ROWS) for _ in itertools.count())
+    train(run, partial(loss_of_blocks, block, target), lambda done: next(rows), seconds)
+
+
 def write(work: Path, seconds: float) -> None:
     """The target continues random places of the training text: written.npy [n, WINDOW]."""
     target = load(work, "target").bfloat16()
@@ -234,6 +248,7 @@ def main() -> None:
             steps["written"] = lambda: write(work, WRITING_SHARE * seconds)
         steps[name] = partial(train_model, name, work, spec.share * seconds)
     steps["head"] = lambda: train_head(work, HEAD_SHARE * seconds)
+    steps["block"] = lambda: train_block(work, BLOCK_SHARE * seconds)
     steps["report"] = lambda: report(work, args.out)
     for name, run in steps.items():
         if args.only is None or name in args.only:

@@ -40,6 +40,8 @@ def drafted_from(record, start, length):
 def simulated(record, length, limit, k, rule):
     """Tokens drafted, proposed, accepted and cut in each round of a response."""
     start, rounds = 1, []
+    at_once = getattr(record, "at_once", False)
+    record = record.of_length(k) if at_once else record
     while start < length:
         room, drafting = max(0, min(k, limit - start - 1)), record
         if isinstance(record, StackReplay):
@@ -54,7 +56,8 @@ def simulated(record, length, limit, k, rule):
             for at, ((of_all, of_ten), product) in enumerate(zip(run[:room], products)):  # noqa: B905
                 sure = {"after": of_all, "before": of_ten, "product": product}[rule.kind]
                 if sure < rule.threshold:
-                    drafted, proposed = at + 1, at + (rule.kind != "before")
+                    drafted = drafted if at_once else at + 1
+                    proposed = at + (rule.kind != "before")
                     break
         inside = min(proposed, length - start)
         accepted = min(matched, inside)

@@ -36,7 +36,15 @@ from draftbench.drafts.laws import (
     has_confidences,
     law_of,
 )
-from draftbench.records import Candidate, Decode, DraftLength, Key, StopRule, Trajectory
+from draftbench.records import (
+    Candidate,
+    Decode,
+    DraftLength,
+    Key,
+    LookupReplay,
+    StopRule,
+    Trajectory,
+)
 from draftbench.remembered import remembered
 from draftbench.run_folder.run import Run
 
@@ -158,7 +166,7 @@ class CandidateRounds:
         what is known.
         """
         if stop is not None:
-            pairs = zip(self.replays, self.drafted, strict=True)
+            pairs = zip(self.replays, self.drafted_of(k), strict=True)
             return expected_rounds([drafted.law(t, k, stop) for (t, _), drafted in pairs], k)
         if self.served:
             return self.served.rounds(k)
@@ -191,10 +199,20 @@ class CandidateRounds:
         """The largest k for which confidences were replayed."""
         return int(min(self.longest, max(self.ks)))
 
+    def drafted_of(self, k: int) -> tuple[Drafted, ...]:
+        """What rounds of k draft from each start of every response: as far as it was replayed, of
+        which they take k, or blocks of k.
+        """
+        return self._drafted(k if self.in_blocks else self.most_stopped)
+
+    @remembered
+    def _drafted(self, k: int) -> tuple[Drafted, ...]:
+        return tuple(drafted_from(t, replay, k) for t, replay in self.replays)
+
     @cached_property
-    def drafted(self) -> tuple[Drafted, ...]:
-        """What is drafted from each start of every response, as far as it was replayed."""
-        return tuple(drafted_from(t, replay, self.most_stopped) for t, replay in self.replays)
+    def in_blocks(self) -> bool:
+        """Whether the tokens of a round depend on how many are drafted together."""
+        return any(isinstance(replay, LookupReplay) and replay.blocks for _, replay in self.replays)
 
     @cached_property
     def longest(self) -> float:

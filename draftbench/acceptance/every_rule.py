@@ -7,7 +7,7 @@ here they are only counted by how many tokens they propose and draft.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -30,7 +30,8 @@ class EveryRule:
 
 
 def every_rule(
-    responses: Sequence[tuple[Trajectory, Drafted]],
+    responses: Sequence[Trajectory],
+    drafts: Callable[[int], Drafted],
     weights: Floats,
     groups: Ints,
     rules: Sequence[DraftLength],
@@ -38,19 +39,19 @@ def every_rule(
     """Count the rounds of some responses under these rules, or at fixed k's.
 
     Args:
+        drafts: what rounds of k draft from each start of the responses, one after the other.
         weights: how often each response occurs.
         groups: of each response, from 0.
     """
     # The starts of all responses one after the other, and a last place, at which all have ended.
-    runs = Drafted.joined([drafted for _, drafted in responses])
-    length = np.array([t.output_tokens for t, _ in responses])
-    room = np.concatenate([t.limit - 1 - np.arange(1, t.output_tokens) for t, _ in responses])
+    length = np.array([t.output_tokens for t in responses])
+    room = np.concatenate([t.limit - 1 - np.arange(1, t.output_tokens) for t in responses])
     end, begins = len(room), np.cumsum(length - 1) - (length - 1)
     place, ends = np.arange(end), np.repeat(begins + length - 1, length - 1)
     proposed = np.zeros((len(rules), end), np.int8)
     drafted, following = np.zeros_like(proposed), np.full((len(rules), end + 1), end, np.int32)
     for row, (k, rule) in enumerate(rules):
-        own, tokens, matched = runs.under(k, rule)
+        own, tokens, matched = drafts(k).under(k, rule)
         proposed[row] = np.minimum(np.minimum(tokens, k), room)
         drafted[row] = np.minimum(own, room)
         after = place + np.minimum(matched, proposed[row]) + 1

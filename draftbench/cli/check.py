@@ -10,6 +10,8 @@ from functools import partial
 from draftbench.cli.flags import traffic_flag, traffic_query
 from draftbench.cli.output import TextOutput, note
 from draftbench.drafts.kinds import DRAFT_KINDS, parsed
+from draftbench.drafts.mtp.families import BLOCK
+from draftbench.drafts.mtp.own_draft import DSPARK_HINT
 from draftbench.engines.every import ENGINES, listed
 from draftbench.engines.pair_rules import Overlap
 from draftbench.errors import UsageError
@@ -207,12 +209,30 @@ def own_draft_section(target: str, carried: OwnDraft | None) -> list[Section]:
     """The draft that a target carries, with each engine's option; empty if it carries none."""
     if carried is None:
         return []
-    note = (
-        f"It needs no draft model ({carried.why}): try its own layers first, if the engine "
-        "supports them. `draftbench sweep --drafts mtp` measures them if transformers loads them, "
-        "with `--engine vllm` on vLLM. The options draft one token a round, where recipes mostly "
-        "draft two or three: the sweep finds how many pay."
+    recipe = "no recipe for it is known; most draft 1 to 3"
+    if carried.source is not None:
+        recipe = carried.source + (f", {carried.date}" if carried.date else "")
+    elif carried.method == "dspark":
+        recipe = "its block; no recipe for it is known"
+    if carried.method == "mtp":
+        note = (
+            f"It needs no draft model ({carried.why}): try its own layers first, if the engine "
+            "supports them. `draftbench sweep --drafts mtp` measures them if transformers loads "
+            "them, with `--engine vllm` on vLLM."
+        )
+    else:
+        note = (
+            f"It needs no draft model, and no MTP layers come with it ({carried.why}): a DSpark "
+            f"drafter does. {DSPARK_HINT[0].upper()}{DSPARK_HINT[1:]}."
+        )
+    note += (
+        f" The options draft {carried.k} tokens a round ({recipe}): the sweep finds how many pay."
     )
+    if carried.method == "dspark":
+        note += (
+            " DSPARK.gguf is what llama.cpp's `convert_hf_to_gguf.py --dspark` makes of it, BLOCK "
+            f"its {BLOCK}, and TARGET itself."
+        )
     if carried.unused:
         note += f" Unused by {', '.join(carried.unused)} in such a model."
     code = [f"{engine}: {option}" for engine, option in carried.options.items()]

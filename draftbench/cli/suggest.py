@@ -8,16 +8,19 @@ import sys
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, get_args
+from typing import TYPE_CHECKING, cast
 
 from draftbench.cli.check import CAN_WORK, own_draft_section
 from draftbench.cli.output import TextOutput, note, width
 from draftbench.drafts.kind import Method
+from draftbench.drafts.kinds import DRAFT_KINDS
 from draftbench.drafts.mtp.own_draft import own_draft_of
+from draftbench.engines.every import ENGINES
 from draftbench.errors import ModelError
 from draftbench.flags import target_flag
 from draftbench.hub import hub_answers, names_model
 from draftbench.models.known_pairs import (
+    KnownHead,
     KnownPairing,
     SuggestedDraft,
     Suggestion,
@@ -32,6 +35,9 @@ if TYPE_CHECKING:
 
 
 _IN_USE = "Known to be used, not known to be fast here: measure them with `draftbench sweep`."
+_OWN_UNKNOWN = (
+    "Whether it carries a draft of its own is unknown: give its folder, whose config.json says it."
+)
 _UNKNOWN = (
     "Known pairs are listed by their names on the hub; for a folder, give the id it came from. "
     "Otherwise look for a model of the target's family and generation, 10 to 30 times smaller; "
@@ -77,10 +83,10 @@ def _checked(target: str, rows: tuple[KnownPairing, ...]) -> Suggestion:
         note(paragraph(said, min(width(), SCREEN_COLUMNS)))
     # Nothing is fetched for a target without known drafts.
     reason = _unreadable(source) if drafts or source.local else None
-    own = own_draft_of(source.spec)
+    own, read = own_draft_of(None, source.spec), False
     if drafts or source.local:
         with suppress(ModelError):
-            own = own_draft_of(source.raw_config)
+            own, read = own_draft_of(source.raw_config, source.spec), True
     if drafts:
         from draftbench.drafts.check import check_models
     size: int | None = None
@@ -114,7 +120,8 @@ def _checked(target: str, rows: tuple[KnownPairing, ...]) -> Suggestion:
             )
         )
     name = source.name if rows else source.spec
-    return Suggestion(name, size, tuple(proposals), own, active, heads_of(target))
+    unknown = own is None and not read
+    return Suggestion(name, size, tuple(proposals), own, active, heads_of(target), unknown)
 
 
 def _unreadable(model: ModelSource) -> str | None:
@@ -129,20 +136,29 @@ def _unreadable(model: ModelSource) -> str | None:
     return None
 
 
+def _runs_in(head: KnownHead) -> str:
+    """What runs a head: the built-in decoder, if it knows the kind, and engines."""
+    if head.engine is not None:
+        return f"{head.engine}, its own engine"
+    known = any(head.method in engine.methods for engine in ENGINES.values())
+    kind = DRAFT_KINDS.get(cast(Method, head.method))
+    if kind is not None and kind.built_in:
+        return f"draftbench*, or {'an engine' if known else 'spec:FILE.json'}"
+    return "an engine" if known else f"an engine, as {head.method} (spec:FILE.json)"
+
+
 def sections(answer: Suggestion) -> Iterator[Section]:
     """What the target carries itself, heads for it, and draft models."""
     yield from own_draft_section(answer.target, answer.own_draft)
     if answer.heads:
         checked, _ = known_heads()
         rows, sources = [], dict[str, None]()
-        for head in sorted(answer.heads, key=lambda head: head.method != "eagle3"):
-            name, runs = f"{head.method}:{head.head}", "an engine"
-            if head.method not in get_args(Method):
-                name, runs = head.head, f"an engine, as {head.method} (spec:FILE.json)"
-            elif head.method == "eagle3":
-                runs = "draftbench*, or an engine"
-            rows.append([name, runs, "–" if head.k is None else str(head.k)])
-            sources[head.source + (f", {head.date}" if head.date else "")] = None
+        built_in = [method for method, kind in DRAFT_KINDS.items() if kind.built_in]
+        for head in sorted(answer.heads, key=lambda head: head.method not in built_in):
+            name = f"{head.method}:" * (head.method in DRAFT_KINDS) + head.head
+            rows.append([name, _runs_in(head), "–" if head.k is None else str(head.k)])
+            source = head.source + (f", {head.date}" if head.date else "")
+            sources[f"{head.head}: {head.note}; {source}" if head.note else source] = None
         known = (
             f"Published for a target of this name, as of {checked}. Those with METHOD: in front "
             "are written as --drafts takes them; `sweep` shows whether one pays. * If `check` "
@@ -150,9 +166,10 @@ def sections(answer: Suggestion) -> Iterator[Section]:
         )
         head_of_table = ["head", "runs in", "k there"]
         yield Section(f"Heads for {answer.target}", head_of_table, rows, [*sources, known])
+    own = [_OWN_UNKNOWN] if answer.own_draft_unknown else []
     if not answer.proposals:
         kind = "draft model" if answer.heads else "draft"
-        yield Section(f"No known {kind} for {answer.target}", notes=[_UNKNOWN])
+        yield Section(f"No known {kind} for {answer.target}", notes=[_UNKNOWN, *own])
         return
     size = "" if answer.parameters is None else f", {parameters(answer.parameters)}"
     if answer.active_parameters != answer.parameters and answer.active_parameters:
@@ -181,6 +198,6 @@ def sections(answer: Suggestion) -> Iterator[Section]:
         )
     for reason, drafts in unchecked.items():
         notes.append(f"Size and vocabulary were not checked for {', '.join(drafts)}: {reason}")
-    notes += [_IN_USE] if rows else []
+    notes += [*([_IN_USE] if rows else []), *own]
     head_of_table = ["draft", "parameters", "of the target", "same tokens", "vocabulary"]
     yield Section(f"Drafts used with {answer.target}{size}", head_of_table, rows, notes)

@@ -87,6 +87,15 @@ class Draft:
             self._in_vain = 1
         return True
 
+    def cut(self, confidences: Sequence[float]) -> None:
+        """Let its rule take back what was drafted at once, by how sure it is of each token."""
+        for place, sure in enumerate(confidences):
+            if self._watch is not None and self._watch.stops(sure):
+                kept = place + self._watch.kind.proposes_last
+                self._in_vain = len(self.tokens) - kept
+                del self.tokens[kept:]
+                return
+
     @property
     def proposal(self) -> Proposal | None:
         """What it proposes; None if it drafted nothing."""

@@ -112,8 +112,12 @@ def confidence(logits: Tensor, among: Literal["all", "ten"]) -> Tensor:
     """
     if among == "ten":
         logits = torch.topk(logits, min(MOST_LIKELY, logits.shape[-1]), dim=-1).values
-    of_best = torch.softmax(logits.float(), dim=-1).amax(dim=-1)
-    return (of_best.double() * 1000).floor() / 1000
+    return thousandths(torch.softmax(logits.float(), dim=-1).amax(dim=-1))
+
+
+def thousandths(probabilities: Tensor) -> Tensor:
+    """Probabilities cut to thousandths (float64)."""
+    return (probabilities.double() * 1000).floor() / 1000
 
 
 def temperature_only(sampling: Sampling) -> Sampling:

@@ -27,7 +27,12 @@ HEADS: dict[Method, HeadWeights] = {
 }
 WITH_WEIGHTS: dict[Method, Weights] = {"draft-model": model, **HEADS}
 # Those of DRAFT_KINDS that are `replayed`.
-SERVED: dict[Method, ServedWeights] = {"draft-model": model, "eagle3": eagle3}
+SERVED: dict[Method, ServedWeights] = {
+    "draft-model": model,
+    "eagle3": eagle3,
+    "dflash": block,
+    "dspark": block,
+}
 
 
 def load_from_text(

@@ -121,7 +121,7 @@ def check_models(
                 works="no" if obstacles else "yes" if facts and covers(facts) else "maybe",
             )
         )
-    own_draft = own_draft_of(target.raw_config)
+    own_draft = own_draft_of(target.raw_config, target.spec)
     runs_here = not (our_obstacles or target.multimodal)
     sheets = tuple(_head_sheet(target, own_draft, each, runs_here=runs_here) for each in heads)
     total = None if traffic is None else round(sum(traffic.values()))

@@ -108,15 +108,16 @@ def law_of(
 class Drafted:
     """What a draft drafts from each start of a response if nothing stops it, with its confidences.
 
-    `most` are the tokens that it can draft there and `matched` how many of them equal the response
-    [starts]; `of_all` and `of_ten` are its confidences, 0 after the end of a run that was recorded
-    [starts, tokens], or None. `found` are the tokens that prompt lookup proposes in a stack, and
-    `copied` how many of these equal the response [starts].
+    `most` are the tokens that it can draft there, `at_once` in a block or one by one, and `matched`
+    how many of them equal the response [starts]; `of_all` and `of_ten` are its confidences, 0 after
+    the end of a run that was recorded [starts, tokens], or None. `found` are the tokens that prompt
+    lookup proposes in a stack, and `copied` how many of these equal the response [starts].
     """
 
     most: Ints
     matched: Ints
     reads_again: bool = False
+    at_once: bool = False
     of_all: Floats | None = None
     of_ten: Floats | None = None
     found: Ints | None = None
@@ -136,7 +137,7 @@ class Drafted:
         drafted = proposed = np.minimum(self.most, k)
         if stop is not None:
             last = self.stops_at(stop)
-            drafted = np.minimum(drafted, last + 1)
+            drafted = drafted if self.at_once else np.minimum(drafted, last + 1)
             proposed = np.minimum(proposed, last + STOP_RULES[stop.kind].proposes_last)
         matched = self.matched
         if self.found is not None and self.copied is not None:
@@ -163,12 +164,12 @@ class Drafted:
     def joined(cls, parts: Sequence[Drafted]) -> Drafted:
         """The starts of several responses, one response after the other."""
         columns = {each.name: [getattr(part, each.name) for part in parts] for each in fields(cls)}
-        reads_again = any(columns.pop("reads_again"))
+        reads_again, at_once = any(columns.pop("reads_again")), any(columns.pop("at_once"))
         joined: dict[str, Any] = {
             name: None if any(value is None for value in values) else np.concatenate(values)
             for name, values in columns.items()
         }
-        return cls(reads_again=reads_again, **joined)
+        return cls(reads_again=reads_again, at_once=at_once, **joined)
 
 
 def has_confidences(replay: AnyReplay) -> bool:
@@ -200,11 +201,12 @@ def drafted_from(trajectory: Trajectory, replay: AnyReplay, window: int) -> Draf
         found, copied = np.array([replay.lookup.proposed, replay.lookup.matched], np.int64)
         return replace(drafted_from(trajectory, replay.draft, window), found=found, copied=copied)
     if isinstance(replay, LookupReplay):
-        replay = replay.of_length(window)
+        at_once, replay = replay.at_once, replay.of_length(window)
         most, matched = np.array([replay.proposed, replay.matched], np.int64)
         if (runs := replay.confidences) is None:
-            return Drafted(most, matched, True)
-        return Drafted(most, matched, True, *_side_by_side(runs, np.arange(len(most)), window))
+            return Drafted(most, matched, True, at_once)
+        runs_of = _side_by_side(runs, np.arange(len(most)), window)
+        return Drafted(most, matched, True, at_once, *runs_of)
     length, accept = trajectory.output_tokens, np.asarray(replay.accept)
     start = np.arange(1, length)
     # The first wrong token from each start on; `length`, where the rest of the response is right.

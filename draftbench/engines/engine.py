@@ -158,6 +158,8 @@ class Engine:
     # How it drafts
     methods: tuple[Method, ...]  # that it is known to have
     option: Callable[[Speculation], str]  # what to pass to it so that it drafts like this
+    # What to pass to it so that it drafts k tokens with the DSpark drafter that the target carries.
+    own_dspark: Callable[[int], str] | None = None  # None: it is not known to
     needs_k: bool = False  # whether it drafts only where a draft length is given
     stacks: bool = False  # whether it can try prompt lookup before another draft
     # The methods whose draft it stops where it is unsure, by the rules of `stop_kinds`.

@@ -125,6 +125,8 @@ def _misreads(method: Method, raw: Mapping[str, Any], layers: list[int]) -> str:
     """How it uses a head differently from its training."""
     if method == "eagle3" and layers and len(layers) != 3:
         return f"takes the states of three layers, and this head reads {len(layers)}"
+    if raw.get("markov_head_type", "vanilla") != "vanilla":
+        return f"knows no {raw['markov_head_type']} Markov head"
     if raw.get("fc_norm") or raw.get("norm_output"):
         return "knows neither fc_norm nor norm_output"
     return ""
@@ -425,8 +427,9 @@ def _file(name: str, quant: str, side: str) -> str:
 LLAMA_CPP = Engine(
     key="llama.cpp",
     name="llama.cpp",
-    methods=("draft-model", "ngram", "eagle3", "mtp", "dflash", "raw"),
+    methods=("draft-model", "ngram", "eagle3", "mtp", "dflash", "dspark", "raw"),
     option=lambda how: shlex.join(drafting_flags(how)),
+    own_dspark=lambda k: f"-md DSPARK.gguf --spec-type draft-dspark --spec-draft-n-max {k}",
     # Prompt lookup first, whatever order --spec-type names (common/speculative.cpp).
     stacks=True,
     # By the draft's ten best tokens. A DFlash block is drafted at once, and cut.
@@ -481,6 +484,7 @@ LLAMA_CPP = Engine(
         Source("--spec-synth-rates", "pull request 27711; b10649, not in b10644", "b11669"),
         Source("sampling of a request", "0c1e57098 common/common.h", "b11669"),
         Source("--spec-type draft-mtp", "pull request 22673", "b11669"),
+        Source("--spec-type draft-dspark", "pull requests 25784 and 26452", ""),
         Source("--spec-draft-p-min", "0c1e57098 common/speculative.cpp", "b11669"),
     ),
 )

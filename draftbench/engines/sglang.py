@@ -79,6 +79,8 @@ def drafting_flags(speculation: Speculation) -> list[str]:
         return [*words, *chain, *draft_tokens, *quantization, *pinned]
     if speculation.method == "dflash":  # its block holds the last accepted token too
         return [*words, *pinned, "--speculative-dflash-block-size", str(speculation.k + 1)]
+    if speculation.method == "dspark":
+        return [*words, *pinned, "--speculative-dspark-block-size", str(speculation.k)]
     return [*words, *pinned, *chain, *draft_tokens]
 
 
@@ -272,8 +274,9 @@ def _write(plan: ServePlan, version: Version) -> Written:
 SGLANG = Engine(
     key="sglang",
     name="SGLang",
-    methods=("draft-model", "ngram", "eagle3", "mtp", "dflash", "raw"),
+    methods=("draft-model", "ngram", "eagle3", "mtp", "dflash", "dspark", "raw"),
     option=lambda how: shlex.join(drafting_flags(how)),
+    own_dspark=lambda k: f"--speculative-algorithm DSPARK --speculative-dspark-block-size {k}",
     quantizes=_QUANTIZES,
     # `_validate_vocab_compatibility`: config.vocab_size, then both get_vocab() as a whole.
     rules=(
@@ -315,5 +318,6 @@ SGLANG = Engine(
         Source("mean of synthetic acceptance", "0.5.23 speculative/spec_utils.py", ""),
         Source("draft lengths by load", "0.5.23 speculative/adaptive_spec_params.py", "0.5.23"),
         Source("NEXTN", "0.5.23 arg_groups/speculative_hook.py", "0.5.23"),
+        Source("DSPARK of the target", "0.5.23 arg_groups/speculative_hook.py", ""),
     ),
 )

@@ -76,6 +76,11 @@ TENSORRT_LLM = Engine(
         + ", ".join(f"{name}: {value}" for name, value in speculative_config(how).items())
         + "}"
     ),
+    # It refuses another draft length than the block of the configuration.
+    own_dspark=lambda k: (
+        "speculative_config: {decoding_type: DSpark, max_draft_len: BLOCK, "
+        "speculative_model: TARGET}"
+    ),
     needs_k=True,
     # It compares nothing; its guide warns of very low acceptance with another tokenizer.
     rules=(
@@ -92,5 +97,6 @@ TENSORRT_LLM = Engine(
         Source("n-grams of every length", "024997657 _torch/speculative/ngram.py", ""),
         Source("no comparison of vocabularies", "speculative-decoding.md of 1.4.0rc1", ""),
         Source("MTP", "00043967 llmapi/llm_args.py", ""),
+        Source("DSparkDecodingConfig", "reference of llmapi, 1.3.0rc27 and 1.4.0rc4", ""),
     ),
 )

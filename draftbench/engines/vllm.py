@@ -117,6 +117,22 @@ def _misreads(method: Method, raw: Mapping[str, Any], layers: list[int]) -> str:
     """How it uses a head differently from its training."""
     if method == "eagle3" and layers and len(layers) != 3:
         return f"takes the states of three layers, and this head reads {len(layers)}"
+    if raw.get("markov_head_type", "vanilla") != "vanilla":
+        return f"knows no {raw['markov_head_type']} Markov head"
+    if "speculators_model_type" in raw and method == "dspark" and "sample_from_anchor" not in raw:
+        return "takes sample_from_anchor for false where config.json does not say it"
+    kinds = (raw.get("transformer_layer_config") or {}).get("layer_types") or ["full_attention"]
+    # transformers_utils/configs/speculators/algos.py: one flag for layers of both kinds.
+    if (
+        method == "dflash"
+        and raw.get("sliding_window_non_causal") is False
+        and (set(kinds) != {"sliding_attention"})
+    ):
+        return (
+            "lets no place of a block see what follows, since config.json says that "
+            "sliding_window_non_causal is false, which speculators means for sliding layers alone: "
+            "write true into it if the head has none"
+        )
     if layers != sorted(layers):
         return f"sorts the layers that a head reads, and this one reads {layers}"
     return ""
@@ -311,10 +327,10 @@ def _unscheduled(plan: ServePlan, version: Version) -> list[str]:
             f"if the target has several such layers, export for one load with --concurrency: vLLM "
             f"0.33 drafts {every} by them and verifies only the schedule's"
         )
-    elif method == "dflash":
+    elif method in ("dflash", "dspark"):
         notes.append(
-            "measure the speed there at each load: vLLM's pass of DFlash is as wide at every load, "
-            "and left out only where the schedule says 0"
+            "measure the speed there at each load: vLLM's pass over a block has the same width at "
+            "every load, and is left out only where the schedule says 0"
         )
     return [
         *notes,
@@ -325,8 +341,14 @@ def _unscheduled(plan: ServePlan, version: Version) -> list[str]:
 VLLM = Engine(
     key="vllm",
     name="vLLM",
-    methods=("draft-model", "ngram", "eagle3", "mtp", "suffix", "suffix-alone", "dflash", "raw"),
+    methods=(
+        *("draft-model", "ngram", "suffix", "suffix-alone"),
+        *("eagle3", "mtp", "dflash", "dspark", "raw"),
+    ),
     option=lambda how: shlex.join(drafting_flags(how)),
+    own_dspark=lambda k: (
+        f"""--speculative-config '{{"method":"dspark","num_speculative_tokens":{k}}}'"""
+    ),
     needs_k=True,
     # It always proposes k tokens; its older runner, which it uses on a CPU, takes the first
     # occurrence (v1/spec_decode/ngram_proposer.py).
@@ -373,7 +395,8 @@ VLLM = Engine(
         Source("vocab_size must be equal", "0.33.0 config/speculative.py", "0.32.0"),
         Source("fp8_per_channel", "0.33.0 config/quantization.py; not in 0.23", "0.32.0"),
         Source("a draft's schedule ignored, no CUDA graphs", "0.33.0, 0.31.0; not 0.30", ""),
-        Source("a schedule of several own layers, of DFlash", "0.33.0 gpu/spec_decode", ""),
+        Source("a schedule of several own layers, of blocks", "0.33.0 gpu/spec_decode", ""),
+        Source("the causality of speculators' DFlash", "0.33.0 speculators/algos.py", ""),
         Source("no schedule with data parallelism", "0.33.0 config/vllm.py", ""),
         Source("n-grams from the last match", "0.33.0 gpu/spec_decode/ngram; not in 0.31", ""),
         Source("use_heterogeneous_vocab", "0.25.0 config/speculative.py", "0.32.0"),
@@ -381,6 +404,7 @@ VLLM = Engine(
         Source("context cut to the draft's", "0.33.0 config/vllm.py; not in 0.32", ""),
         Source("synthetic acceptance", "0.33.0 config/speculative.py; not in 0.19", "0.32.0"),
         Source("method mtp", "0.33.0 config/speculative.py", "0.32.0"),
+        Source("method dspark without a model", "0.33.0 config/speculative.py", ""),
         Source("generation_config.json", "0.32.0 config/model.py", ""),
     ),
 )

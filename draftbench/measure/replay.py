@@ -63,6 +63,7 @@ def from_every_start(
     proposals: Sequence[Sequence[int]],
     margins: Sequence[Sequence[float]] = (),
     confidences: Confidences | None = None,
+    at_once: bool = False,
     blocks: Sequence[InBlock] = (),
 ) -> LookupReplay:
     """The record of how long a prefix of each proposal the response has."""
@@ -76,5 +77,6 @@ def from_every_start(
         matched=matched,
         margin=least_margins(margins, matched),
         confidences=confidences,
+        at_once=at_once,
         blocks=tuple(blocks),
     )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from datetime import date
 from typing import Literal
 
 import msgspec
@@ -64,10 +65,16 @@ class Room(msgspec.Struct, frozen=True):
 
 
 class OwnDraft(msgspec.Struct, frozen=True):
-    """The layers with which a target drafts for itself (multi-token prediction)."""
+    """What a target carries to draft for itself: layers for multi-token prediction (mtp), or the
+    stages of a DSpark drafter (dspark).
+    """
 
-    field: str | None  # of config.json, which counts them; None: it does not, or was not read
-    layers: int | None  # how many; None: not counted
+    method: Literal["mtp", "dspark"]  # its kind
+    field: str | None  # of config.json, which tells; null: none does, or it was not read
+    layers: int | None  # how many; null: not counted
+    k: int  # draft length in the options
+    source: str | None  # of k, and of what is known by the name alone; null: as most recipes do
+    date: date | None  # the source's
     why: str  # what tells that it carries them
     options: dict[str, str]  # what to pass to each engine that uses them, or may
     unused: tuple[str, ...]  # engines that do not use them in this model
@@ -89,7 +96,7 @@ class HeadSheet(msgspec.Struct, frozen=True):
     """A head that drafts from the target's own states, or the layers that the target carries."""
 
     name: str  # as `--drafts` names it
-    method: str  # eagle3, dflash or mtp
+    method: str  # eagle3, dflash, mtp, or what the target carries instead
     obstacles: tuple[str, ...]  # why it cannot draft for the target; empty: it can
     caveats: tuple[str, ...]
     engines: tuple[EngineAnswer, ...]  # each engine's answer; empty: it cannot draft

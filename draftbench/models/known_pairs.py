@@ -1,6 +1,6 @@
 """The heads and drafts that people pair with a target, by the target's name.
 
-The tables list what is in use, with sources, and do not judge what is fast. They contain only
+The lists say what is in use, with sources, and do not judge what is fast. They contain only
 names: sizes and vocabularies are read elsewhere, from the models' own files.
 """
 
@@ -10,7 +10,7 @@ import re
 from datetime import date
 from functools import cache
 from importlib.resources import files
-from typing import Any
+from typing import Any, Literal
 
 import msgspec
 
@@ -44,13 +44,31 @@ class KnownHead(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """A head that was published for a target.
 
     `target` and `head` are hub ids, `method` is the head's kind, `k` the draft length that the
-    source uses; `date` is the source's.
+    source uses; `date` is the source's. `engine` is the one that runs it, where none of
+    draftbench's does; `note` says what else to know.
     """
 
     target: str
     head: str
     method: str
     k: int | None
+    source: str
+    date: date | None
+    engine: str | None = None
+    note: str | None = None
+
+
+class KnownOwnDraft(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """A target that is known to carry a draft of its own.
+
+    `target` is its hub id, `type` its model type, `method` the draft's kind, `k` the draft length
+    that the source uses; `date` is the source's.
+    """
+
+    target: str
+    type: str
+    method: Literal["mtp", "dspark"]
+    k: int
     source: str
     date: date | None
 
@@ -82,12 +100,14 @@ class Suggestion(msgspec.Struct, frozen=True):
     own_draft: OwnDraft | None = None  # what the target carries itself
     active_parameters: int | None = None  # that one token uses: of a mixture, a few experts'
     heads: tuple[KnownHead, ...] = ()  # published for this target
+    own_draft_unknown: bool = False  # whether its configuration was not read, and its name is new
 
 
 @cache
-def known_pairings() -> tuple[KnownPairing, ...]:
-    """Every known pairing."""
-    return msgspec.convert(_read("known_pairs.yaml")["pairings"], tuple[KnownPairing, ...])
+def known_pairings() -> tuple[date, tuple[KnownPairing, ...]]:
+    """Every known pairing, and the day they were looked up."""
+    known = _read("known_pairs.yaml")
+    return known["checked"], msgspec.convert(known["pairings"], tuple[KnownPairing, ...])
 
 
 @cache
@@ -100,6 +120,26 @@ def known_heads() -> tuple[date, tuple[KnownHead, ...]]:
         for head in each["heads"]
     ]
     return known["checked"], msgspec.convert(rows, tuple[KnownHead, ...])
+
+
+@cache
+def known_own_drafts() -> tuple[date, tuple[KnownOwnDraft, ...]]:
+    """Every target that is known to carry a draft of its own, and the day they were looked up."""
+    known = _read("known_own_drafts.yaml")
+    rows = [
+        {**target, "source": each["source"], "date": each["date"]}
+        for each in known["sources"]
+        for target in each["targets"]
+    ]
+    return known["checked"], msgspec.convert(rows, tuple[KnownOwnDraft, ...])
+
+
+# Every list of known models: the day it was looked up, and its rows.
+LISTS = {
+    "models/known_pairs.yaml": known_pairings,
+    "models/known_heads.yaml": known_heads,
+    "models/known_own_drafts.yaml": known_own_drafts,
+}
 
 
 def _read(name: str) -> Any:
@@ -122,7 +162,8 @@ def pairings_of(target: str) -> tuple[KnownPairing, ...]:
     """The rows for a target's path or hub id; none if it is unknown or is itself a draft."""
     if re.search(r"draft|-assistant", _short(target), re.IGNORECASE):
         return ()
-    return tuple(row for row in known_pairings() if re.search(row.name, _short(target)))
+    _, known = known_pairings()
+    return tuple(row for row in known if re.search(row.name, _short(target)))
 
 
 def _short(spec: str) -> str:

@@ -24,7 +24,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from draftbench.drafts.eagle3.gguf_file import head_config, head_tensors, holds_head
+from draftbench.drafts.heads.gguf_file import head_config, head_tensors, holds_head
 from draftbench.drafts.mtp.families import own_layers_of
 from draftbench.errors import ModelError
 from draftbench.hub import (

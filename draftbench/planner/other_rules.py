@@ -20,13 +20,15 @@ from draftbench.planner.stop_choice import compared
 STEPS, WEIGHT, WARM_UP, INTERVAL, DOWN = (1, 3, 5, 7), 0.2, 10, 5, -0.25
 
 
-def foresight(rounds: CandidateRounds, block: Block, fixed: int) -> float:
+def foresight(rounds: CandidateRounds, block: Block, fixed: int) -> float | None:
     """How many times as fast as at a fixed k decoding would be if every round drafted just the
-    tokens that will be accepted, by timed passes.
+    tokens that will be accepted, by timed passes; None for blocks, whose tokens depend on k.
 
     The seconds from a position on are the least over what a round there may draft (dynamic
     programming from the end).
     """
+    if block.block is not None:
+        return None
     cost, some = _seconds_of_rounds(rounds, block), compared(rounds)
     matched = [tokens for _, tokens in _matched(rounds, some)]
     length = np.array([len(tokens) + 1 for tokens in matched])
@@ -45,7 +47,7 @@ def moving_average(rounds: CandidateRounds, block: Block, fixed: int) -> float |
     """How many times as fast as at a fixed k decoding would be by SGLang's moving average, from one
     request to the next; None if not all of its k's were replayed.
     """
-    if rounds.most_stopped < STEPS[-1]:
+    if rounds.most_stopped < STEPS[-1] or block.block is not None:
         return None
     k, seen = STEPS[len(STEPS) // 2], 0
     average = k - 1.0
@@ -104,7 +106,7 @@ def _seconds_of_rounds(rounds: CandidateRounds, block: Block) -> Floats:
 def _matched(rounds: CandidateRounds, some: Ints) -> Iterator[tuple[int, Ints]]:
     """The limit of some responses, and how many drafted tokens are right from each start."""
     for row in some.tolist():
-        _, _, matched = rounds.drafted[row].under(rounds.most_stopped, None)
+        _, _, matched = rounds.drafted_of(rounds.most_stopped)[row].under(rounds.most_stopped, None)
         yield rounds.trajectories[row].limit, matched
 
 

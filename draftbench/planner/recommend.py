@@ -264,7 +264,8 @@ def stopping(evaluator: Evaluator, decided: DecisionAt) -> Stopping | None:
     most = average = None
     if evidence.block is not None and not parts_of(fixed.candidate):
         at = evidence.rounds, evidence.block, fixed.k
-        most = speed * foresight(*at)
+        ahead = foresight(*at)
+        most = None if ahead is None else speed * ahead
         if decided.concurrency == 1 and (gain := moving_average(*at)):
             average = speed * gain
     return Stopping(

@@ -19,7 +19,7 @@ import numpy as np
 from draftbench.acceptance.candidate_rounds import CandidateRounds
 from draftbench.acceptance.every_rule import EveryRule, every_rule
 from draftbench.acceptance.rounds import Floats, Ints
-from draftbench.drafts.laws import off_path_at_most
+from draftbench.drafts.laws import Drafted, off_path_at_most
 from draftbench.drafts.stopping import STOP_RULES, THRESHOLDS
 from draftbench.planner.passes import Block
 from draftbench.planner.seconds import in_seconds
@@ -159,8 +159,17 @@ def _every_rule(rounds: CandidateRounds) -> EveryRule:
     """The rounds under every rule, by fold, of as many responses as the choice needs."""
     some = compared(rounds)
     ks = [k for k in rounds.ks if 2 <= k <= rounds.most_stopped]
+    joined: dict[int, Drafted] = {}
+
+    def drafts(k: int) -> Drafted:
+        every = rounds.drafted_of(k)
+        if id(every) not in joined:
+            joined[id(every)] = Drafted.joined([every[at] for at in some])
+        return joined[id(every)]
+
     return every_rule(
-        [(rounds.trajectories[at], rounds.drafted[at]) for at in some],
+        [rounds.trajectories[at] for at in some],
+        drafts,
         rounds.weights[some],
         _folds(rounds)[some],
         [
@@ -195,5 +204,8 @@ def by_passes(
         some = rounds[:, None] * (1 - share**concurrency)
         verified = rounds * np.interp(proposed @ widths / np.maximum(rounds, 1e-9), widths, target)
     looked_up = block.proposal.at(1, context)[0, 0] * rounds if block.proposal else 0.0
+    if block.block is not None:  # every round that drafts makes one pass over its whole block
+        whole = drafted[:, 1:] @ block.block.at(widths[1:], context)[0]
+        first = first + whole / np.maximum(drafted[:, 1:].sum(axis=1), 1e-9)
     seconds: Floats = verified + looked_up + some[:, 0] * first + some[:, 1:].sum(axis=1) * later
     return seconds

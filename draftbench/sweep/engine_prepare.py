@@ -21,6 +21,7 @@ from draftbench.drafts.built_in import SERVED
 from draftbench.drafts.heads.config import WHERE_HEADS_ARE
 from draftbench.drafts.kinds import DRAFT_KINDS, kind_of, remembers
 from draftbench.drafts.loading import LEAVE_OUT, Serving
+from draftbench.drafts.mtp.own_draft import DSPARK_HINT, no_mtp, own_draft_of
 from draftbench.drafts.speculation import Speculation, speculation_of
 from draftbench.engines.connect import connect
 from draftbench.engines.engine import ServerStart
@@ -28,7 +29,7 @@ from draftbench.engines.every import ENGINES, NUMBER_TYPES, SERVERS
 from draftbench.engines.secrets import form_of, hidden_in
 from draftbench.engines.server import Server, ServerFacts
 from draftbench.engines.start import HOST, launch
-from draftbench.errors import EngineError, ModelError, RefusedError, UsageError
+from draftbench.errors import EngineError, ModelError, PairError, RefusedError, UsageError
 from draftbench.flags import LARGEST_CONCURRENCY
 from draftbench.hub import or_beside, short_name
 from draftbench.measure.prompts import LostAnswerError, Prompt, PromptMaker, TargetText, fitted
@@ -121,7 +122,7 @@ class ServingEngine:
 
     def _check_starts(self) -> None:
         """Check models and drafting before any server is started; a user's command may see other
-        files. Raises: ModelError, EngineError, UsageError.
+        files. Raises: ModelError, EngineError, UsageError, PairError.
         """
         options, serving, speculations = self.options, self.serving, self.speculations.values()
         assert serving.engine is not None
@@ -145,6 +146,8 @@ class ServingEngine:
             mode = speculation.mode if options.most_ks else DraftingMode.GREEDY
             for k in options.ks:
                 launch(replace(plain, speculation=replace(speculation, k=k, mode=mode)), HOST, 0)
+        if any(speculation.method == "mtp" for speculation in speculations):
+            _check_mtp(options.target)
         models = [("--target", options.target, "")]
         models += [("--drafts", d.model, d.method) for d in speculations if d.model]
         for flag, spec, method in models:
@@ -433,6 +436,19 @@ def _without_values(text: str, key: bytes) -> str:
     """
     form = " ".join(form_of(shlex.split(text)))
     return f"{form} ({keyed_hash(key, text.encode())})" if text else ""
+
+
+def _check_mtp(target: str) -> None:
+    """Raise a PairError if the target carries a draft, and not MTP layers: by its configuration if
+    it is here, else by its name. An engine would find that out only after reading the weights.
+    """
+    source, config = ModelSource(target), None
+    if source.local and not target.endswith(".gguf"):
+        with contextlib.suppress(ModelError):
+            config = source.raw_config
+    own = own_draft_of(config, target)
+    if own is not None and own.method != "mtp":
+        raise PairError(no_mtp(source.name, own), hint=DSPARK_HINT)
 
 
 def _check_concurrency(server: Server, facts: ServerFacts, options: SweepOptions) -> None:

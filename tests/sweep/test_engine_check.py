@@ -113,6 +113,8 @@ def test_a_run_is_not_continued_with_other_files_of_its_models(
 ):
     """Not where only the engine loads them either."""
     models = {"big": small.copy("target", "big"), "head": small.copy("draft", "head")}
+    strange = {"architectures": ["DFlashDraftModel"], "strange": 1}
+    (models["head"] / "config.json").write_text(json.dumps(strange))
     drafts, sweep = f"dflash:{models['head']}", ONE | {"controls": False}
     folder = served(drafts, target=str(models["big"]), **sweep).folder
     if not whole:

@@ -12,6 +12,7 @@ from draftbench.drafts.check import check_models
 from draftbench.drafts.stack.replay import StackReplay
 from draftbench.errors import PairError
 from draftbench.models.source import ModelSource
+from draftbench.sweep.options import ServingOptions
 
 
 @pytest.fixture
@@ -87,3 +88,27 @@ def test_layers_that_transformers_does_not_know_are_left_to_engines(
     (sheet,) = check_models(ModelSource(str(folder)), [], 1 << 40, heads=["mtp"]).heads
     assert any(why in caveat for caveat in sheet.caveats)
     assert sheet.obstacles == ()
+
+
+@pytest.fixture
+def dspark(target):
+    """A target whose configuration says that it carries a DSpark drafter."""
+    config = target(1) / "config.json"
+    said = json.loads(config.read_text()) | {"dspark_block_size": 5}
+    config.write_text(json.dumps(said))
+    return str(config.parent)
+
+
+def test_mtp_is_refused_of_a_dspark_drafter_with_what_measures_it(small, dspark):
+    with pytest.raises(PairError, match=r"`target` carries a DSpark drafter .* not an MTP") as it:
+        small.prepared("mtp", target=dspark)
+    assert "spec:FILE.json" in it.value.hint
+
+
+@pytest.mark.parametrize("here", [True, False])
+def test_no_server_is_started_for_mtp_of_a_target_with_a_dspark_drafter(small, dspark, here):
+    """Its folder says it, or its very name."""
+    named = dspark if here else "deepseek-ai/DeepSeek-V4-Flash-0731"
+    with pytest.raises(PairError, match=r"carries a DSpark drafter .* not an MTP head") as it:
+        small.prepared("mtp", target=named, serving=ServingOptions(engine="vllm"))
+    assert '"method": "dspark"' in it.value.hint

@@ -14,17 +14,18 @@ import torch
 from torch import Tensor
 
 from draftbench.decoder.linear import Product
-from draftbench.decoder.sampling import best, top_two_margin
+from draftbench.decoder.sampling import best, confidence, thousandths, top_two_margin
 from draftbench.drafts.block.shape import Markov, Selector
 
 
 class Chosen(NamedTuple):
-    """A block's tokens as the target numbers them, and the best score less the second at each place
-    [blocks, k].
+    """A block's tokens as the target numbers them, the best score less the second at each place
+    [blocks, k], and how sure it is of each, among all tokens and among ten [blocks, k, 2].
     """
 
     tokens: Tensor
     margins: Tensor
+    sure: Tensor
 
 
 class Choice(Protocol):
@@ -44,7 +45,7 @@ class EachForItself:
     target_ids: Tensor
 
     def __call__(self, logits: Tensor, states: Tensor, lasts: Tensor) -> Chosen:
-        return Chosen(self.target_ids[best(logits)], top_two_margin(logits))
+        return Chosen(self.target_ids[best(logits)], top_two_margin(logits), _sure(logits))
 
 
 @dataclass(frozen=True)
@@ -60,33 +61,43 @@ class Following:
     def __call__(self, logits: Tensor, states: Tensor, lasts: Tensor) -> Chosen:
         scores, candidates = logits.topk(self.of.candidates, dim=-1)
         projected = self.project(states.flatten(0, 1)).view(*states.shape[:2], -1)
-        tokens, margins, previous = list[Tensor](), list[Tensor](), lasts
+        tokens, totals, previous = list[Tensor](), list[Tensor](), lasts
         for place in range(logits.shape[1]):
             follows = self.before[previous] * projected[:, place]
             edges = (follows[:, None] * self.after[candidates[:, place]]).sum(-1)
             total = scores[:, place] + edges
-            margins.append(top_two_margin(total))
+            totals.append(total)
             at = best(total)[:, None]
             previous = self.target_ids[candidates[:, place].gather(1, at)[:, 0]]
             tokens.append(previous)
-        return Chosen(torch.stack(tokens, dim=1), torch.stack(margins, dim=1))
+        every = torch.stack(totals, dim=1)
+        # Among the candidates alone, whichever is asked for, as llama.cpp does.
+        sure = confidence(every, "all")[..., None].expand(*every.shape[:2], 2)
+        return Chosen(torch.stack(tokens, dim=1), top_two_margin(every), sure)
 
 
 @dataclass(frozen=True)
 class Biased:
-    """DSpark: the best token at each place, after a bias by the one before."""
+    """DSpark: the best token at each place, after a bias by the one before; it is as sure of it as
+    its head for that says, if it has one.
+    """
 
     of: Markov
     before: Tensor  # vectors of the target's tokens as the one before [vocab, rank]
     bias: Product  # [n, rank] → [n, tokens that can be drafted]
     mix: Product | None  # of "gated" and "rnn" heads
+    told: Product | None  # [n, hidden (+ rank)] → [n, 1], how sure it is
     target_ids: Tensor
 
     def __call__(self, logits: Tensor, states: Tensor, lasts: Tensor) -> Chosen:
-        tokens, margins, previous = list[Tensor](), list[Tensor](), lasts
+        tokens, totals, previous = list[Tensor](), list[Tensor](), lasts
+        said = list[Tensor]()
         memory = states.new_zeros(len(states), self.of.rank)
         for place in range(logits.shape[1]):
             vector = self.before[previous]
+            if self.told is not None:
+                heard = [states[:, place], vector][: 1 + self.of.confident_of_both]
+                said.append(torch.sigmoid(self.told(torch.cat(heard, dim=1)).float()))
             if self.of.kind == "gated":
                 assert self.mix is not None
                 gate = torch.sigmoid(self.mix(torch.cat([states[:, place], vector], dim=1)))
@@ -99,10 +110,16 @@ class Biased:
                 memory = gate * memory + (1.0 - gate) * torch.tanh(new)
                 vector = torch.tanh(out)
             total = logits[:, place] + self.bias(vector)
-            margins.append(top_two_margin(total))
+            totals.append(total)
             previous = self.target_ids[best(total)]
             tokens.append(previous)
-        return Chosen(torch.stack(tokens, dim=1), torch.stack(margins, dim=1))
+        every = torch.stack(totals, dim=1)
+        sure = thousandths(torch.stack(said, dim=1)).expand(-1, -1, 2) if said else _sure(every)
+        return Chosen(torch.stack(tokens, dim=1), top_two_margin(every), sure)
+
+
+def _sure(logits: Tensor) -> Tensor:
+    return torch.stack([confidence(logits, "all"), confidence(logits, "ten")], dim=-1)
 
 
 def scaled(logits: Tensor, scale: float, softcap: float | None) -> Tensor:

@@ -9,13 +9,14 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from draftbench.decoder.drafters import Proposal, ProposalRequest
+from draftbench.decoder.drafters import Draft, Proposal, ProposalRequest
 from draftbench.decoder.quantized_linear import make_linear
 from draftbench.decoder.runner import DecodeTask, HiddenStates, Runner, on_device
 from draftbench.drafts.block.head import BlockHead
 from draftbench.drafts.block.shape import BlockShape, shape_of, unknown_keys
-from draftbench.drafts.heads.config import check_fit, unfit
 from draftbench.drafts.heads.draft import finite_states, refuse_unless_finite
+from draftbench.drafts.heads.served import check_head_for, not_started
+from draftbench.drafts.heads.served import held as held
 from draftbench.drafts.heads.tensors import (
     first_of,
     layer_not_run,
@@ -25,12 +26,19 @@ from draftbench.drafts.heads.tensors import (
     unusable,
 )
 from draftbench.drafts.loading import Loading, Pairing
-from draftbench.measure.replay import ServedTarget, from_every_start, least_margins, matching
+from draftbench.drafts.stopping import STOP_RULES
+from draftbench.measure.replay import (
+    ServedTarget,
+    confidences_of,
+    from_every_start,
+    least_margins,
+    matching,
+)
 from draftbench.measure.timed_passes import CostGrid, Record, Sizes, TimedPass
 from draftbench.measure.trajectories import Group, ScoredResponse
 from draftbench.models.quantize import check_build, model_facts
 from draftbench.models.source import ModelSource
-from draftbench.records import Candidate, InBlock, LookupReplay, ModelFacts, StopRule
+from draftbench.records import Candidate, Confidences, InBlock, LookupReplay, ModelFacts, StopRule
 
 
 class BlockDraft:
@@ -47,7 +55,8 @@ class BlockDraft:
     def replay(
         self, candidate: Candidate, group: Group, window: int, *, stops: bool = True
     ) -> list[LookupReplay]:
-        return [replay_blocks(each, candidate, self.head, self.target, window) for each in group]
+        head, target = self.head, self.target
+        return [replay_blocks(each, candidate, head, target, window, stops=stops) for each in group]
 
     def passes(self, record: Record, grid: CostGrid, first: Sizes = None) -> Iterator[TimedPass]:
         """Its catch-up over each number of tokens that may be left to read, the blocks of each
@@ -116,10 +125,16 @@ class BlockDrafter:
         self._read({ask.row: self._unread[ask.row] for ask in drafting})
         length = min(drafting[0].length, self.head.shape.most)
         lasts = on_device([ask.context[-1] for ask in drafting], self.head.device)
-        rows = [ask.row for ask in drafting]
-        tokens = self.head.draft(lasts, length, self.cache, rows).tokens
-        drafted = iter(tokens)
-        return [Proposal(next(drafted)[: ask.k].split(1)) if ask.k > 0 else None for ask in asks]
+        chosen = self.head.draft(lasts, length, self.cache, [ask.row for ask in drafting])
+        drafts = {}
+        for ask, tokens in zip(drafting, chosen.tokens, strict=True):
+            drafts[ask.row] = Draft(ask, ask.k, stop)
+            drafts[ask.row].tokens.extend(tokens[: ask.k].split(1))
+        if stop is not None:
+            column = ("all", "ten").index(STOP_RULES[stop.kind].among)
+            for ask, sure in zip(drafting, chosen.sure[..., column].tolist(), strict=True):
+                drafts[ask.row].cut(sure[: ask.k])
+        return [drafts[ask.row].proposal if ask.k > 0 else None for ask in asks]
 
     def keep(self, row: int, length: int, states: Tensor | None = None) -> None:
         """Keep the states of a round's accepted tokens; the next round reads them."""
@@ -140,10 +155,17 @@ class BlockDrafter:
 
 
 def replay_blocks(
-    response: ScoredResponse, candidate: Candidate, head: BlockHead, target: Runner, window: int
+    response: ScoredResponse,
+    candidate: Candidate,
+    head: BlockHead,
+    target: Runner,
+    window: int,
+    *,
+    stops: bool = True,
 ) -> LookupReplay:
     """What blocks of each number of tokens up to `window` draft from every position at which a
-    round may start, by one pass of the target over the response.
+    round may start, by one pass of the target over the response; where rounds may stop, with how
+    sure it is.
 
     Raises:
         ModelError: states of the target or logits of the drafter that are NaN or infinite.
@@ -151,24 +173,43 @@ def replay_blocks(
     states, most = finite_states(response, head.reads, target), min(window, head.shape.most)
     text = torch.tensor([*response.prompt.tokens, *response.tokens], device=head.device)
     lengths = [most] if head.shape.same_at_every_length else range(1, most + 1)
-    blocks = []
+    blocks, proposals, margins = list[InBlock](), list[list[int]](), list[list[float]]()
+    confidences: Confidences | None = None
     for chosen in head.along(text, states, len(response.prompt.tokens), lengths).values():
         refuse_unless_finite(chosen.margins, "the drafter's logits")
         proposals, margins = chosen.tokens.tolist(), chosen.margins.tolist()
         matched = matching(response, proposals)
-        blocks.append(InBlock(matched=matched, margin=least_margins(margins, matched)))
-    return from_every_start(response, candidate, window, proposals, margins, blocks=blocks[:-1])
+        if stops:
+            of_all, of_ten = (chosen.sure[..., column].tolist() for column in (0, 1))
+            confidences = confidences_of(of_all, of_ten)
+        blocks.append(InBlock(matched, least_margins(margins, matched), confidences))
+    return from_every_start(
+        response,
+        candidate,
+        window,
+        proposals,
+        margins,
+        confidences,
+        at_once=True,
+        blocks=blocks[:-1],
+    )
 
 
 def check(source: ModelSource, pairing: Pairing) -> tuple[str, ...] | None:
-    """By its configuration and its tensors."""
-    target, method = pairing.target, method_of(source)
-    caveats = check_fit(target, source, method)
-    wrong, not_run = misfits(target, source)
-    if wrong or not_run:
-        raise unfit(target, source, wrong or not_run)
+    """By its configuration and its tensors. Over an engine's answers it is replayed here, unless
+    only the engine can run it.
+    """
+    caveats = check_head_for(source, pairing, method_of(source), misfits)
+    if caveats is None:
+        return None
     most = shape_of(source.raw_config).most
     return (*caveats, f"it drafts at most {most} tokens a round, as many as it was trained for")
+
+
+def refused_by(engine: str, target: ModelSource, source: ModelSource) -> str | None:
+    """Where the engine does not take it, or reads it otherwise than it was trained."""
+    why = not_started(engine, source, method_of(source))
+    return why and f"it {why}"
 
 
 def load(loading: Loading) -> tuple[BlockDraft, ModelFacts]:
@@ -315,6 +356,6 @@ def _sizes(
             wanted[f"markov_head.{name}.weight"] = size
             wanted[f"markov_head.{name}.bias"] = size[:1]
         read = hidden + rank * markov.confident_of_both
-        optional["confidence_head.proj.weight"] = (1, read)
+        (wanted if markov.confident else optional)["confidence_head.proj.weight"] = (1, read)
         optional["confidence_head.proj.bias"] = (1,)
     return wanted, optional

@@ -113,7 +113,8 @@ class BlockHead:
             at, mixed = "markov_head.", {"gated": "gate_proj", "rnn": "joint_proj"}
             before, bias = given(f"{at}markov_w1.weight"), linear(f"{at}markov_w2")
             mix = linear(at + mixed[markov.kind]) if markov.kind in mixed else None
-            self.choose = Biased(markov, before, bias, mix, target_ids)
+            told = linear("confidence_head.proj") if markov.confident else None
+            self.choose = Biased(markov, before, bias, mix, told, target_ids)
         like = self.norm.weight
         self.device, self.group = str(like.device), self.heads // self.kv_heads
         self.rotary = Rotary(*rotary_tables(rotary.to(device), like, self.context_length))

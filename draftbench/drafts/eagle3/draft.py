@@ -13,23 +13,15 @@ from functools import partial
 from typing import Any
 
 import msgspec
-import torch
 from torch import Tensor
 
 from draftbench.decoder.quantized_linear import make_linear
 from draftbench.decoder.runner import Runner
 from draftbench.drafts.eagle3.head import EagleHead, EagleShape
-from draftbench.drafts.heads.config import (
-    WHERE_HEADS_ARE,
-    check_fit,
-    layer_ids,
-    layer_of,
-    misread_by,
-    read_otherwise,
-    silent_flags,
-    unfit,
-)
+from draftbench.drafts.heads.config import layer_ids, layer_of, read_otherwise, silent_flags
 from draftbench.drafts.heads.draft import HeadDraft
+from draftbench.drafts.heads.served import check_head_for, not_started
+from draftbench.drafts.heads.served import held as held
 from draftbench.drafts.heads.tensors import (
     ROTARY,
     first_of,
@@ -39,12 +31,8 @@ from draftbench.drafts.heads.tensors import (
     rotary_of,
     unusable,
 )
-from draftbench.drafts.loading import LEAVE_OUT, Loading, Pairing
-from draftbench.engines.every import ENGINES
-from draftbench.errors import ModelError, PairError
+from draftbench.drafts.loading import Loading, Pairing
 from draftbench.measure.replay import ServedTarget
-from draftbench.models.check import ENGINE_TYPES
-from draftbench.models.prequantized import stored_bytes
 from draftbench.models.quantize import Build, check_build, model_facts
 from draftbench.models.source import ModelSource
 from draftbench.records import ModelFacts
@@ -59,31 +47,7 @@ def check(source: ModelSource, pairing: Pairing) -> tuple[str, ...] | None:
     """By its configuration and its tensors. Over an engine's answers it is replayed here, unless
     only the engine can run it.
     """
-    head, target, serving = source, pairing.target, pairing.serving
-    if serving is None:
-        return check_eagle(target, head)
-    name, caveats, refusal = f"eagle3:{head.name}", tuple[str, ...](), None
-    obstacle = serving.no_states
-    try:
-        if not (head.local or head.on_hub):
-            raise ModelError("it is not on this machine", hint=WHERE_HEADS_ARE)
-        caveats, refusal = check_fit(target, head, "eagle3"), _not_started(serving.engine, head)
-        wrong, not_run = misfits(target, head)
-        if wrong:
-            raise unfit(target, head, wrong)
-        obstacle = obstacle or next(iter(not_run), None)
-    except PairError:
-        raise
-    except ModelError as error:  # the engine may run where it can be read
-        obstacle = error.message
-    if obstacle is None:
-        return caveats
-    if serving.running or refusal:
-        why = f"{serving.engine} {refusal}, and " if refusal else ""
-        raise ModelError(f"`{name}`: {why}it cannot be replayed: {obstacle}", hint=LEAVE_OUT)
-    for caveat in (*caveats, f"it is not replayed, but counted by the engine: {obstacle}"):
-        serving.note(f"note on {name}: {caveat}", always=True)
-    return None
+    return check_head_for(source, pairing, "eagle3", misfits)
 
 
 def load(loading: Loading) -> tuple[HeadDraft, ModelFacts]:
@@ -98,31 +62,8 @@ def load(loading: Loading) -> tuple[HeadDraft, ModelFacts]:
 
 def refused_by(engine: str, target: ModelSource, source: ModelSource) -> str | None:
     """Where the engine does not take it, or reads it otherwise than it was trained."""
-    why = _not_started(engine, source)
+    why = not_started(engine, source, "eagle3")
     return why and f"it {why}"
-
-
-def _not_started(engine: str, head: ModelSource) -> str | None:
-    known = ENGINES.get(engine)
-    if known is not None and known.converter and not head.spec.endswith(".gguf"):
-        return f"takes a .gguf file, which {known.head_converter} makes"
-    return misread_by(head.raw_config, "eagle3").get(engine)
-
-
-def held(facts: ModelFacts, loading: Loading, dtype: str) -> ModelFacts:
-    """The weights of its files in the engine's type, or as they were quantized here."""
-    source, itemsize = loading.source, loading.build.dtype.itemsize
-    if source.spec.endswith(".gguf"):
-        weights, width = stored_bytes(source) or 0, torch.float16.itemsize
-    else:
-        floats = [weight for weight in source.tensors().values() if weight.is_floating_point()]
-        width = (ENGINE_TYPES.get(dtype) or floats[0].dtype).itemsize
-        weights = width * sum(weight.numel() for weight in floats)
-    return msgspec.structs.replace(
-        facts,
-        weight_bytes=weights if loading.candidate.quant == "none" else facts.weight_bytes,
-        kv_bytes_per_token=facts.kv_bytes_per_token * width // itemsize,
-    )
 
 
 def check_eagle(target: ModelSource, head: ModelSource) -> tuple[str, ...]:
@@ -133,11 +74,7 @@ def check_eagle(target: ModelSource, head: ModelSource) -> tuple[str, ...]:
         ModelError: it cannot be read.
         PairError: it cannot draft.
     """
-    caveats = check_fit(target, head, "eagle3")
-    wrong, not_run = misfits(target, head)
-    if wrong or not_run:
-        raise unfit(target, head, wrong or not_run)
-    return caveats
+    return check_head_for(head, Pairing(target, {}, chats=False), "eagle3", misfits) or ()
 
 
 def misfits(target: ModelSource, head: ModelSource) -> tuple[list[str], list[str]]:

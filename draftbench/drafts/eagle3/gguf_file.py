@@ -7,14 +7,12 @@ them, and with the target's tokenizer.
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from draftbench.models.checkpoint import gguf_header
 from draftbench.safe_files import UnreadableError
 
 ARCHITECTURE = "eagle3"
@@ -38,21 +36,13 @@ NAMES = {
 }
 
 
-def holds_head(path: Path) -> bool:
-    """Whether this is a head's .gguf file."""
-    return path.suffix == ".gguf" and gguf_header(path).architecture == ARCHITECTURE
-
-
-def head_config(path: Path) -> dict[str, Any]:
+def config_of(reader: Any) -> dict[str, Any]:
     """What the head's config.json would contain.
 
     Raises:
         UnreadableError: something that it must say is missing.
     """
-    return _config(_reader(path))
 
-
-def _config(reader: Any) -> dict[str, Any]:
     def said(name: str, *default: Any) -> Any:
         field = reader.fields.get(f"{ARCHITECTURE}.{name}")
         if field is None and not default:
@@ -90,12 +80,11 @@ def _config(reader: Any) -> dict[str, Any]:
     }
 
 
-def head_tensors(path: Path) -> dict[str, Tensor]:
+def tensors_of(reader: Any) -> dict[str, Tensor]:
     """Its tensors by their names in a checkpoint, quantized ones unpacked."""
     from gguf.quants import dequantize
 
-    reader = _reader(path)
-    layer = _config(reader)["transformer_layer_config"]
+    layer = config_of(reader)["transformer_layer_config"]
     turned = {"q_proj": layer["num_attention_heads"], "k_proj": layer["num_key_value_heads"]}
     found = {}
     for tensor in reader.tensors:
@@ -118,9 +107,3 @@ def halves_of(weight: np.ndarray, heads: int) -> np.ndarray:
     """
     pairs = weight.reshape(heads, weight.shape[0] // heads // 2, 2, *weight.shape[1:])
     return pairs.swapaxes(1, 2).reshape(weight.shape)
-
-
-def _reader(path: Path) -> Any:
-    from gguf import GGUFReader
-
-    return GGUFReader(path)

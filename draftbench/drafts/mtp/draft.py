@@ -10,7 +10,7 @@ from draftbench.decoder.runner import Runner
 from draftbench.drafts.heads.draft import HeadDraft
 from draftbench.drafts.loading import Loading, Pairing
 from draftbench.drafts.mtp.head import MtpHead
-from draftbench.drafts.mtp.own_draft import own_draft_of
+from draftbench.drafts.mtp.own_draft import DSPARK_HINT, no_mtp, own_draft_of
 from draftbench.errors import ModelError, PairError
 from draftbench.measure.replay import ServedTarget
 from draftbench.models.prequantized import stored_level
@@ -37,7 +37,9 @@ def check(source: ModelSource, pairing: Pairing) -> tuple[str, ...]:
     for why in mtp_obstacles(source):
         own = own_draft_of(source.raw_config)
         hint = "leave `mtp` out"
-        if own is not None:
+        if own is not None and own.method != "mtp":
+            hint = DSPARK_HINT
+        elif own is not None:
             servers = [name for name in own.options if name != "transformers"]
             hint = f"measure them on an engine that has them: {', '.join(servers)}"
         raise PairError(f"the built-in decoder cannot draft by `mtp`: {why}", hint=hint)
@@ -49,8 +51,9 @@ def mtp_obstacles(target: ModelSource) -> Iterator[str]:
     """Why the built-in decoder cannot draft with a target's own layers."""
     from transformers.modeling_layers import MtpModel
 
-    if own_draft_of(target.raw_config) is None:
-        yield f"`{target.name}` carries no layers that draft for it"
+    own = own_draft_of(target.raw_config)
+    if own is None or own.method != "mtp":
+        yield no_mtp(target.name, own)
         return
     if level := stored_level(target):
         yield f"it is stored as {level}, and transformers would load these layers without scales"

@@ -2,11 +2,14 @@
 both.
 """
 
+from itertools import product
+
 import pytest
 import random_blocks
 import random_heads
 import scenes
 import torch
+from stopped_rounds import decoded, simulated
 
 from draftbench.decoder.any_transformer import TransformersRunner
 from draftbench.decoder.linear import unquantized_linear
@@ -18,9 +21,10 @@ from draftbench.drafts.block.draft import BlockDrafter, replay_blocks
 from draftbench.drafts.block.head import BlockHead
 from draftbench.drafts.block.shape import shape_of
 from draftbench.drafts.heads.tensors import rotary_of
+from draftbench.drafts.stopping import STOP_RULES
 from draftbench.measure.prompts import Prompt
 from draftbench.measure.trajectories import ScoredResponse
-from draftbench.records import Candidate, Request, Sampling
+from draftbench.records import Candidate, Request, Sampling, StopRule
 
 WINDOW, LIMIT = 4, 30
 PROMPTS = [[1, 2, 3, 4, 5], [7], [2, 2, 9, 0, 4, 1, 8, 3]]
@@ -139,6 +143,18 @@ def test_decoding_goes_through_the_rounds_that_replay_predicts(variant, response
             more += accepted
             at += accepted + 1
     assert more > 0
+
+
+@pytest.mark.parametrize("rule", STOP_RULES)
+def test_a_rule_cuts_the_block_that_was_drafted_as_replay_says(variant, target, responses, rule):
+    head, stop, cut = head_of(*variant, target), StopRule(kind=rule, threshold=0.4), 0
+    for k, (prompt, response) in product((2, 4), zip(PROMPTS, responses, strict=True)):
+        record = replay_blocks(response, HEAD, head, target, WINDOW)
+        output = decode(task(prompt), target, BlockDrafter(head), k, HostClock(), stop)
+        assert output.tokens == response.tokens
+        assert decoded(output) == simulated(record, LIMIT, LIMIT, k, stop)
+        cut += sum(output.drafted) - sum(output.proposed)
+    assert cut > 0
 
 
 def test_rows_side_by_side_draft_as_each_does_alone(variant, target):

@@ -53,14 +53,16 @@ with torch.no_grad():
         torch.zeros_like(tokens),
         max_anchors=len(anchors),
     )
-    hidden, logits = (x[0].view(len(anchors), config.block_size, -1)[:, -k:] for x in (hidden, logits))
+    blocks = len(anchors), config.block_size, -1
+    hidden, logits = (x[0].view(blocks)[:, -k:] for x in (hidden, logits))
     previous, found = tokens[0, anchors], []
     chain = previous[:, None]
     for place in range(k):
         scores = logits[:, place]
         if kind == "dspark":
             seen = hidden[:, : place + 1]
-            scores = scores + model.markov_head.block_bias(prev_token_ids=chain, hidden_states=seen)[:, -1]
+            bias = model.markov_head.block_bias(prev_token_ids=chain, hidden_states=seen)
+            scores = scores + bias[:, -1]
         if kind == "dflash2":
             ids, best = model.candidate_selector.select(scores, hidden[:, place], previous)
             previous = ids.gather(1, best.argmax(-1)[:, None])[:, 0]
@@ -71,7 +73,8 @@ with torch.no_grad():
         found.append(previous)
         chain = torch.cat([chain, previous[:, None]], dim=1)
 left_out = [name for name in missing if not name.startswith("verifier")]
-print(json.dumps({"drafted": torch.stack(found, 1).tolist(), "missing": left_out, "unknown": unknown}))
+drafted = torch.stack(found, 1).tolist()
+print(json.dumps({"drafted": drafted, "missing": left_out, "unknown": unknown}))
 """
 
 pytestmark = pytest.mark.skipif(

@@ -50,7 +50,7 @@ def head_of(target, tmp_path):
     [
         (SPECULATORS, "eagle3", []),
         (AUTHORS, "eagle3", []),
-        (DFLASH, "dflash", ["it drafts a block at once"]),
+        (DFLASH, "dflash", []),
     ],
 )
 def test_a_head_for_this_target_can_work_on_the_engines_that_know_it(

@@ -1,18 +1,29 @@
-"""Targets that carry their own draft: by config.json, by model type, by name, and for whom."""
+"""Targets that carry their own draft: which kind, by config.json, by model type, by name, and for
+whom.
+"""
 
 import json
+import statistics
 
 import pytest
 from transformers import MODEL_FOR_CAUSAL_LM_MAPPING, MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING
 from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 
 from draftbench.drafts.mtp.families import FAMILIES
-from draftbench.drafts.mtp.own_draft import own_draft_of
+from draftbench.drafts.mtp.own_draft import own_draft_of, sheet_of
+from draftbench.models.known_pairs import known_own_drafts
 from draftbench.models.source import ModelSource
 
 NOT_READ = ["llama.cpp", "TensorRT-LLM"]
 NEXTN, HIDDEN = "num_nextn_predict_layers", "mtp_num_hidden_layers"
 MODULES = "num_mtp_modules"
+# As DeepSeek-V4-Flash-0731 has them: the stages are counted where MTP layers were.
+DSPARK = {
+    "model_type": "deepseek_v4",
+    NEXTN: 3,
+    "dspark_block_size": 5,
+    "dspark_target_layer_ids": [40, 41, 42],
+}
 
 
 @pytest.mark.parametrize(
@@ -42,6 +53,7 @@ def test_a_file_that_counts_the_layers_is_believed_and_then_its_type(config, why
     found = own_draft_of(config)
     assert (found and (found.field, found.layers)) == why
     if found is not None:
+        assert found.method == "mtp"
         assert (found.field or f"models of type {config['model_type']} do") in found.why
 
 
@@ -101,29 +113,130 @@ def test_transformers_uses_the_layers_of_the_types_that_are_said(family):
 
 
 @pytest.mark.parametrize(
-    ("target", "using"),
+    ("config", "field"),
     [
-        ("deepseek-ai/DeepSeek-R1", "vllm sglang transformers"),
-        ("deepseek-ai/DeepSeek-V3.2", "vllm sglang"),
-        ("deepseek-ai/DeepSeek-R1-Distill-Qwen-32B", None),
-        ("deepseek-ai/DeepSeek-R1-0528-Qwen3-8B", None),
-        ("jukofyork/DeepSeek-V3-0324-DRAFT-0.5B-v1.0", None),
-        ("Qwen/Qwen3.5-27B", "vllm sglang"),
-        ("Qwen/Qwen3-32B", None),
-        ("zai-org/GLM-4.6", "vllm sglang transformers"),
-        ("zai-org/GLM-4.7-Flash", "vllm sglang"),
-        ("zai-org/GLM-4.5V", None),
-        ("baidu/ERNIE-4.5-21B-A3B-PT", "vllm sglang"),
-        ("baidu/ERNIE-4.5-0.3B-PT", None),
-        ("FreedomIntelligence/openPangu-Ultra-MoE-718B-V1.1", "vllm"),
-        ("moonshotai/Kimi-K2-Instruct", None),
-        ("meta-llama/Llama-3.3-70B-Instruct", None),
+        (DSPARK, "dspark_block_size"),
+        # One field is enough, whatever the others are, at the top or one level down.
+        ({"model_type": "deepseek_v4", "dspark_markov_rank": 256}, "dspark_markov_rank"),
+        ({"model_type": "unheard_of", "dspark_noise_token_id": 7}, "dspark_noise_token_id"),
+        (
+            {"model_type": "deepseek_v41", "text_config": {"dspark_target_layer_ids": [37]}},
+            "dspark_target_layer_ids",
+        ),
     ],
 )
-def test_names_tell_it_where_no_file_can_be_read(target, using):
-    found = own_draft_of(target)
-    assert (found is None) == (using is None)
-    if found is not None and using is not None:
-        names = {"vllm": "vLLM", "sglang": "SGLang", "transformers": "transformers"}
-        assert sorted(found.options) == sorted([*map(names.get, using.split()), *NOT_READ])
-        assert "its configuration was not read" in found.why
+def test_a_dspark_field_says_that_the_target_carries_a_dspark_drafter_and_no_mtp(config, field):
+    """Known fault: the count of its stages was taken for that of MTP layers."""
+    found = own_draft_of(config)
+    assert (found.method, found.field) == ("dspark", field)
+    assert f"{field} is " in found.why
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"dspark_block_size": 0, "dspark_target_layer_ids": [40, 41, 42]},
+        {"dspark_block_size": None, "dspark_target_layer_ids": []},
+        {"dspark_enabled": False},
+        {"dspark_config": {"markov_rank": 256}},  # a drafter's own file
+    ],
+)
+def test_dspark_fields_without_a_value_or_with_a_block_of_0_say_nothing(fields):
+    assert own_draft_of({"model_type": "deepseek_v4", NEXTN: 1, **fields}).method == "mtp"
+    assert own_draft_of({"model_type": "llama", **fields}) is None
+
+
+def test_a_type_that_never_had_mtp_layers_has_none_however_its_file_counts():
+    """vLLM refuses MTP of it: what is counted are the stages of DSpark."""
+    assert own_draft_of({"model_type": "deepseek_v41", NEXTN: 3}) is None
+
+
+def test_engines_are_passed_dspark_with_the_block_of_the_configuration():
+    found = own_draft_of(DSPARK)
+    assert (found.k, found.layers, found.source) == (5, 3, None)
+    assert found.options == {
+        "vLLM": '--speculative-config \'{"method":"dspark","num_speculative_tokens":5}\'',
+        "SGLang": "--speculative-algorithm DSPARK --speculative-dspark-block-size 5",
+        "llama.cpp": "-md DSPARK.gguf --spec-type draft-dspark --spec-draft-n-max 5",
+        "TensorRT-LLM": "speculative_config: {decoding_type: DSpark, max_draft_len: BLOCK, "
+        "speculative_model: TARGET}",
+    }
+    assert found.unused == ("transformers",)
+    # A type whose stages vLLM and SGLang do not load.
+    other = own_draft_of({**DSPARK, "model_type": "unheard_of"})
+    assert sorted(other.options) == sorted(NOT_READ)
+
+
+def test_mtp_is_refused_of_a_target_that_carries_a_dspark_drafter_with_what_measures_it():
+    sheet = sheet_of("V4", own_draft_of(DSPARK))
+    (obstacle,) = sheet.obstacles
+    assert obstacle == (
+        "`V4` carries a DSpark drafter (dspark_block_size is 5 in its configuration), not an MTP "
+        "head"
+    )
+    assert "spec:FILE.json" in " ".join(sheet.caveats)
+    assert '{"method": "dspark", "num_speculative_tokens": "{k}"}' in " ".join(sheet.caveats)
+    assert sheet.engines == ()
+
+
+@pytest.mark.parametrize(
+    ("target", "method", "k", "using"),
+    [
+        ("deepseek-ai/DeepSeek-V3.2", "mtp", 3, "vLLM SGLang"),
+        ("Qwen/Qwen3.5-27B", "mtp", 1, "vLLM SGLang"),
+        ("Qwen/Qwen3.8-27B", "mtp", 3, "vLLM SGLang"),
+        ("zai-org/GLM-4.6", "mtp", 1, "vLLM SGLang transformers"),
+        ("zai-org/GLM-4.7-Flash", "mtp", 3, "vLLM SGLang"),
+        ("baidu/ERNIE-4.5-21B-A3B-PT", "mtp", 1, "vLLM SGLang"),
+        # The same weights as a preview, and as released with another drafter.
+        ("deepseek-ai/DeepSeek-V4-Flash", "mtp", 2, "vLLM SGLang"),
+        ("deepseek-ai/DeepSeek-V4-Flash-0731", "dspark", 7, "vLLM SGLang"),
+        ("deepseek-ai/DeepSeek-V4-Flash-DSpark@main", "dspark", 7, "vLLM SGLang"),
+        ("DeepSeek-AI/deepseek-v4-pro-0813", "dspark", 7, "vLLM SGLang"),
+        ("deepseek-ai/DeepSeek-V4.1-Flash", "dspark", 5, "vLLM SGLang"),
+    ],
+)
+def test_a_name_says_what_is_known_of_that_very_name_with_source_and_date(target, method, k, using):
+    """Known fault: every name that began like DeepSeek-V4's was said to carry MTP layers."""
+    found = own_draft_of(None, target)
+    assert (found.method, found.k) == (method, k)
+    assert sorted(found.options) == sorted([*using.split(), *NOT_READ])
+    assert found.source.startswith("https://")
+    assert "its configuration was not read" in found.why
+
+
+@pytest.mark.parametrize(
+    "target",
+    [
+        "Qwen/Qwen3-32B",
+        "deepseek-ai/DeepSeek-R1-Distill-Qwen-32B",
+        # Likely, but unknown: conversions may drop the layers, and the next release may differ.
+        "someone/DeepSeek-V3.2-AWQ",
+        "someone/DeepSeek-V4-Flash-0731",
+        "deepseek-ai/DeepSeek-V4.2-Flash",
+        "/models/DeepSeek-V3.2",
+    ],
+)
+def test_of_any_other_name_it_is_not_guessed(target):
+    assert own_draft_of(None, target) is None
+
+
+def test_the_file_decides_and_the_name_gives_only_the_length_of_the_same_kind_of_draft():
+    name = "deepseek-ai/DeepSeek-V4-Flash-0731"
+    read = own_draft_of(DSPARK, name)
+    assert (read.method, read.k, read.field) == ("dspark", 7, "dspark_block_size")
+    assert read.source is not None
+    other = own_draft_of({"model_type": "deepseek_v4", NEXTN: 1}, name)
+    assert (other.method, other.k, other.source) == ("mtp", 3, None)
+    assert own_draft_of({"model_type": "llama"}, name) is None
+
+
+@pytest.mark.parametrize(("layers", "k"), [(1, 3), (2, 2), (3, 3), (7, 3), (None, 3)])
+def test_without_a_recipe_as_many_tokens_are_drafted_as_in_most_of_them(layers, k):
+    """vLLM refuses more tokens than layers unless they are a multiple."""
+    counted = {} if layers is None else {NEXTN: layers}
+    found = own_draft_of({"model_type": "glm4_moe", **counted})
+    assert found.k == k
+    assert f'"num_speculative_tokens":{k}}}' in found.options["vLLM"]
+    _, known = known_own_drafts()
+    assert statistics.median(row.k for row in known if row.method == "mtp") == 3
