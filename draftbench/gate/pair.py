@@ -90,12 +90,14 @@ class Pairing:
         return (self.old.question.concurrency is None) != (self.new.question.concurrency is None)
 
     @property
-    def one_looks_up(self) -> bool:
-        """Whether one drafts from the text alone and the other with a model: a round of lookup
+    def one_from_text(self) -> str:
+        """What one drafts by, if from the text alone, and the other with a model: a round of lookup
         costs next to nothing, so acceptance does not say which of the two is better.
         """
-        old, new = (kind_of(side.candidate).from_text for side in (self.old, self.new))
-        return old != new
+        old, new = (kind_of(side.candidate) for side in (self.old, self.new))
+        if old.from_text == new.from_text:
+            return ""
+        return old.noun if old.from_text else new.noun
 
     @property
     def came_at_other_times(self) -> bool:
