@@ -16,7 +16,7 @@ from draftbench.decoder.drafters import Proposal, ProposalRequest
 from draftbench.decoder.runner import DecodeTask, on_device
 from draftbench.drafts.suffix.memory import Memory, Remembered
 from draftbench.drafts.suffix.rule import BUILT_IN_SUFFIX, SuffixRule
-from draftbench.drafts.suffix.tree import SuffixTree, best_of
+from draftbench.drafts.suffix.tree import Place, SuffixTree, best_of
 from draftbench.measure.replay import from_every_start, matching
 from draftbench.measure.timed_passes import CostGrid, Record, TimedPass
 from draftbench.measure.trajectories import Group, ScoredResponse
@@ -31,18 +31,20 @@ class _Text:
     """A text that grows, and the trees that grow with it."""
 
     def __init__(self, tokens: Sequence[int], trees: Sequence[SuffixTree]) -> None:
-        self.tokens, self.trees = list(tokens), trees
+        self.length, self.trees, self._places = len(tokens), trees, [Place(t) for t in trees]
+        for place in self._places:
+            place.follow(tokens)
 
     def extend(self, tokens: Sequence[int]) -> None:
         """Append tokens."""
-        self.tokens.extend(tokens)
-        for tree in self.trees:
+        self.length += len(tokens)
+        for tree, place in zip(self.trees, self._places, strict=True):
             tree.extend(tokens)
+            place.follow(tokens)
 
     def proposals(self, ks: Sequence[int]) -> list[Sequence[int]]:
         """What is proposed next in rounds of each length."""
-        paths = [tree.paths(self.tokens, max(ks)) for tree in self.trees]
-        return [best_of(paths, k) for k in ks]
+        return best_of(self._places, ks)
 
 
 class SuffixDraft:
@@ -170,7 +172,7 @@ class SuffixDrafter:
         for ask in asks:
             text, tokens = self._texts[ask.row], list[int]()
             if ask.k > 0:
-                text.extend(ask.context[len(text.tokens) :])
+                text.extend(ask.context[text.length :])
                 tokens = list(text.proposals([ask.length])[0][: ask.k])
             found = Proposal(on_device(tokens, self.draft.device).split(1)) if tokens else None
             proposals.append(found)

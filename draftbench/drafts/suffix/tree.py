@@ -12,7 +12,6 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Iterable, Sequence
-from typing import NamedTuple
 
 import numpy as np
 
@@ -37,14 +36,28 @@ def _less(node: _Node) -> int:
     return -node.count
 
 
-class Path(NamedTuple):
-    """The likeliest continuation after the last tokens of a text, and the sums of its tokens'
-    probabilities: `scores[n]` of the first n.
-    """
+class Chosen:
+    """What is proposed in rounds of each length, and the sum of the tokens' probabilities."""
 
-    most: int  # tokens that may be proposed
-    tokens: Sequence[int]
-    scores: Sequence[float]
+    def __init__(self, ks: Sequence[int]) -> None:
+        self.ks, self.longest = ks, max(ks)
+        self.tokens: list[Sequence[int]] = [()] * len(ks)
+        self.scores = [0.0] * len(ks)
+
+    def may_gain(self, most: int) -> bool:
+        """Whether up to so many tokens could be surer in a round of any length."""
+        return any(score < min(k, most) for k, score in zip(self.ks, self.scores, strict=True))
+
+    def take(self, tokens: Sequence[int], scores: Sequence[float]) -> None:
+        """Propose these tokens where they are surer; `scores[n]` is the score of the first n."""
+        for at, k in enumerate(self.ks):
+            length = min(k, len(tokens))
+            if scores[length] > self.scores[at]:
+                self.tokens[at], self.scores[at] = tuple(tokens[:length]), scores[length]
+
+
+def _summed(score: float, probability: float) -> float:
+    return score + 1 if probability == 1 else float(np.float32(score + probability))
 
 
 class SuffixTree:
@@ -55,7 +68,7 @@ class SuffixTree:
     """
 
     def __init__(self, rule: SuffixRule, base: SuffixTree | None = None) -> None:
-        self.rule, self._base = rule, base
+        self.rule, self._base, self._least = rule, base, float(np.float32(rule.least))
         self._text: list[int] = []
         self._begins: dict[int, _Node] = {}
 
@@ -71,15 +84,22 @@ class SuffixTree:
         """Begin another text."""
         self._text.append(_END)
 
-    def paths(self, context: Sequence[int], most: int) -> list[Path]:
-        """What follows the last 1, 2, … tokens of a context, as long as the texts have these."""
-        context, found = context[-self.rule.depth :], []
-        for length in range(1, len(context)):
-            node = self._find(context[len(context) - length :])
-            if node is None:
+    def after(self, nodes: Sequence[_Node], token: int) -> list[_Node]:
+        """The nodes of the last 1, 2, … tokens of a context that a token was added to, as far as
+        the texts have these, from those of the context before.
+        """
+        found = self._begins.get(token)
+        if found is None:
+            if self._base is None or token not in self._base._begins:
+                return []
+            found = self._begun(token, 0)
+        grown = [found]
+        for node in nodes[: self.rule.depth - 2]:
+            self._look(node)
+            if (child := node.children.get(token)) is None:
                 break
-            found.append(self._path(node, length, most))
-        return found
+            grown.append(child)
+        return grown
 
     def _begun(self, token: int, count: int) -> _Node:
         """A new node of a single token, with what the base has of it."""
@@ -88,39 +108,45 @@ class SuffixTree:
         self._begins[token] = node
         return node
 
-    def _find(self, tokens: Sequence[int]) -> _Node | None:
-        node = self._begins.get(tokens[0])
-        if node is None:
-            if self._base is None or tokens[0] not in self._base._begins:
-                return None
-            node = self._begun(tokens[0], 0)
-        for token in tokens[1:]:
+    def followed(self, node: _Node) -> bool:
+        """Whether anything follows."""
+        if node.ends or node.base is not None:
             self._look(node)
-            if (child := node.children.get(token)) is None:
-                return None
-            node = child
-        return node
+        return bool(node.order)
 
-    def _path(self, node: _Node, length: int, most: int) -> Path:
-        """The most frequent token after the node, after that, …"""
-        rule = self.rule
-        most = min(most, int(length * rule.factor + 1e-6), rule.depth - length)
-        # In the number type of the library, since sums that are equal there decide.
-        probability, score = np.float32(1), np.float32(0)
-        tokens, scores = list[int](), [0.0]
+    def path(self, node: _Node, most: int) -> tuple[list[int], list[float]]:
+        """The most frequent token after the node, after that, …, and the sums of the probabilities
+        of the first 0, 1, … of them.
+        """
+        tokens, scores, probability = list[int](), [0.0], 1.0
         while len(tokens) < most:
-            self._look(node)
-            if not node.order:
+            if node.count == 1 and (rest := self._rest(node, most - len(tokens))) is not None:
+                for token in rest:
+                    tokens.append(token)
+                    scores.append(_summed(scores[-1], probability))
+                break
+            if not self.followed(node):
                 break
             best = node.order[0]
-            probability *= np.float32(best.count) / np.float32(node.count)
-            if probability < np.float32(rule.least):
+            # Rounded as the library does, whose sums may be equal only then.
+            if best.count < node.count:
+                share = np.float32(best.count) / np.float32(node.count)
+                probability = float(np.float32(probability) * share)
+            if probability < self._least:
                 break
-            score += probability
             tokens.append(best.token)
-            scores.append(float(score))
+            scores.append(_summed(scores[-1], probability))
             node = best
-        return Path(most, tokens, scores)
+        return tokens, scores
+
+    def _rest(self, node: _Node, most: int) -> list[int] | None:
+        """What follows the only occurrence of a node, if it was not looked at yet."""
+        if node.base is not None and self._base is not None:
+            return self._base._rest(node.base, most)
+        if not node.ends:
+            return None
+        rest = self._text[node.ends[0] : node.ends[0] + most]
+        return rest[: rest.index(_END)] if _END in rest else rest
 
     def _look(self, node: _Node) -> None:
         """Count what follows the occurrences that were not looked at yet, in their order."""
@@ -159,17 +185,41 @@ class SuffixTree:
         return child
 
 
-def best_of(trees: Iterable[Sequence[Path]], k: int) -> Sequence[int]:
-    """What is proposed in a round of up to k tokens: the continuation with the highest score. In
-    one tree the one after more tokens goes before an equal one, and the first tree before the next.
+class Place:
+    """Where a context ends in a tree."""
+
+    def __init__(self, tree: SuffixTree) -> None:
+        self.tree, self._length, self._nodes = tree, 0, list[_Node]()
+
+    def follow(self, tokens: Sequence[int]) -> None:
+        """Add tokens to the context, once the tree has them if it is to have them."""
+        for token in tokens[-self.tree.rule.depth :]:
+            self._nodes = self.tree.after(self._nodes, token)
+        self._length += len(tokens)
+
+    def choose(self, chosen: Chosen) -> None:
+        """Choose from what follows the last 1, 2, … tokens, but not all of them: what has the
+        highest score, and of equal ones what follows the most tokens. It must be surer than what
+        was chosen before.
+        """
+        rule = self.tree.rule
+        # Where nothing follows some tokens, nothing follows more, also after the next token.
+        del self._nodes[max(self._length - 1, 0) :]
+        del self._nodes[bisect_left(self._nodes, True, key=self._ends) :]
+        for length in range(len(self._nodes), 0, -1):
+            most = min(chosen.longest, int(length * rule.factor + 1e-6), rule.depth - length)
+            if chosen.may_gain(most):
+                chosen.take(*self.tree.path(self._nodes[length - 1], most))
+
+    def _ends(self, node: _Node) -> bool:
+        return not self.tree.followed(node)
+
+
+def best_of(places: Iterable[Place], ks: Sequence[int]) -> list[Sequence[int]]:
+    """What is proposed in rounds of each length: the continuation with the highest score, and of
+    equal ones that of the first tree.
     """
-    best, chosen = -1.0, tuple[int, ...]()
-    for paths in trees:
-        highest, tokens = 0.0, tuple[int, ...]()
-        for path in paths:
-            length = min(k, len(path.tokens))
-            if path.scores[length] >= highest:
-                highest, tokens = path.scores[length], tuple(path.tokens[:length])
-        if highest > best:
-            best, chosen = highest, tokens
-    return chosen
+    chosen = Chosen(ks)
+    for place in places:
+        place.choose(chosen)
+    return chosen.tokens

@@ -6,7 +6,7 @@ from draftbench.drafts.laws import law_of
 from draftbench.drafts.suffix.draft import SuffixDraft
 from draftbench.drafts.suffix.memory import Memory, Remembered
 from draftbench.drafts.suffix.rule import BUILT_IN_SUFFIX
-from draftbench.drafts.suffix.tree import best_of
+from draftbench.drafts.suffix.tree import Place, best_of
 from draftbench.records import Candidate
 
 SUFFIX = Candidate(draft="suffix")
@@ -14,7 +14,9 @@ SUFFIX = Candidate(draft="suffix")
 
 def follows(memory, key, token):
     """What the memory before a response says of what follows a token."""
-    return list(best_of([memory.before(key).paths([0, token], 4)], 4))
+    place = Place(memory.before(key))
+    place.follow([0, token])
+    return list(best_of([place], [4])[0])
 
 
 LOG = [

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from draftbench.drafts.suffix.rule import BUILT_IN_SUFFIX, SuffixRule
-from draftbench.drafts.suffix.tree import SuffixTree, best_of
+from draftbench.drafts.suffix.tree import Place, SuffixTree, best_of
 
 
 def tree_of(*texts, rule=BUILT_IN_SUFFIX, base=None):
@@ -19,8 +19,15 @@ def tree_of(*texts, rule=BUILT_IN_SUFFIX, base=None):
     return tree
 
 
+def proposals(trees, context, ks):
+    places = [Place(tree) for tree in trees]
+    for place in places:
+        place.follow(list(context))
+    return best_of(places, ks)
+
+
 def proposed(tree, context, k):
-    return list(best_of([tree.paths(list(context), k)], k))
+    return list(proposals([tree], context, [k])[0])
 
 
 @pytest.mark.parametrize(
@@ -78,10 +85,11 @@ def test_a_suffix_and_what_follows_it_are_no_longer_than_the_depth():
 
 def test_the_first_of_two_trees_is_taken_where_both_are_as_sure():
     one, two = tree_of((1, 2, 3)), tree_of((1, 2, 4))
-    paths = [tree.paths([0, 1, 2], 4) for tree in (one, two)]
-    assert (list(best_of(paths, 4)), list(best_of(paths[::-1], 4))) == ([3], [4])
+    assert proposals([one, two], [0, 1, 2], [4]) == [(3,)]
+    assert proposals([two, one], [0, 1, 2], [4]) == [(4,)]
 
 
+KS = 1, 2, 8
 texts = st.lists(st.lists(st.integers(0, 3), min_size=1, max_size=30), min_size=1, max_size=4)
 rules = st.builds(
     SuffixRule,
@@ -99,15 +107,16 @@ def test_a_tree_that_looks_only_where_it_is_asked_proposes_as_if_it_had_counted_
     counted, base = Counted(rule.depth), SuffixTree(rule)
     for text in texts:
         grown = SuffixTree(rule, base)
+        place = Place(grown)
         for at, token in enumerate(text, start=1):
             counted.extend([token])
             grown.extend([token])
+            place.follow([token])
             if random.random() < 0.5:
                 continue  # what was not asked for is looked at later
-            paths = [grown.paths(text[:at], 8)]
-            for k in (1, 2, 8):
+            for k, found in zip(KS, best_of([place], KS), strict=True):
                 expected, _ = counted.best(text[:at], k, rule.factor, rule.least)
-                assert list(best_of(paths, k)) == expected
+                assert list(found) == expected
         base.extend(text)
         base.finish()
         counted.finish()
@@ -120,16 +129,19 @@ def test_two_trees_propose_as_the_library_that_vllm_calls(prompts, responses, ru
     cache, base = library.SuffixDecodingCache(rule.depth, 10_000), SuffixTree(rule)
     for name, (prompt, response) in enumerate(zip(prompts, responses, strict=False)):
         cache.start_request(name, prompt)
-        own, grown, text = tree_of(prompt, rule=rule), SuffixTree(rule, base), list(prompt)
+        trees, text = [tree_of(prompt, rule=rule), SuffixTree(rule, base)], list(prompt)
+        places = [Place(tree) for tree in trees]
+        for place in places:
+            place.follow(prompt)
         for token in response:
             cache.add_active_response(name, [token])
-            own.extend([token])
-            grown.extend([token])
+            for tree, place in zip(trees, places, strict=True):
+                tree.extend([token])
+                place.follow([token])
             text.append(token)
-            paths = [tree.paths(text, 8) for tree in (own, grown)]
-            for k in (1, 2, 8):
+            for k, found in zip(KS, best_of(places, KS), strict=True):
                 told = cache.speculate(name, text[-rule.depth :], k, rule.factor, 0.0, rule.least)
-                assert list(best_of(paths, k)) == told.token_ids
+                assert list(found) == told.token_ids
         cache.stop_request(name)
         base.extend(response)
         base.finish()
