@@ -364,12 +364,16 @@ class Replay(OfResponse, Observation, frozen=True):
 
 
 class InBlock(Record, frozen=True, omit_defaults=True):
-    """What rounds of one number of tokens match along a response, as in `LookupReplay`."""
+    """What rounds of one number of tokens match along a response, as in `LookupReplay`.
 
-    matched: tuple[Count, ...]  # by start
-    margin: Sequence[Amount] = ()  # by start; empty without a head
+    `matched`, `margin` and `confidences` mean what they mean there. `proposed`, of a suffix tree,
+    too; otherwise as many are proposed as in longer rounds, if they fit.
+    """
+
+    matched: tuple[Count, ...]
+    margin: Sequence[Amount] = ()
     confidences: Confidences | None = None
-    proposed: tuple[Count, ...] = ()  # by start; empty: as the longest rounds, cut to this length
+    proposed: tuple[Count, ...] = ()
 
     def __post_init__(self) -> None:
         _pack(self, "d", "margin")

@@ -8,6 +8,8 @@ from pathlib import Path
 
 import numpy as np
 import torch
+from embedded_block import BLOCK, LAYERS, TrainableBlock, new_block, save_block
+from embedded_block import READS as BLOCK_READS
 from embedded_family import BATCH, CONTEXT, END, PROMPT_TOKENS, SPECS, greedy, load, source_files
 from embedded_head import DEPTHS, DRAFTED, READS, batch_of, load_head, new_head, save_head
 from tokenizers import Tokenizer
@@ -19,8 +21,8 @@ PROMPTS, RESPONSE_TOKENS = 40, 128
 
 README = """# The embedded models
 
-Four small Llama models and an EAGLE-3 head that ship with draftbench, so that it can be tried
-without a network. They imitate Python source and are good for nothing else. Written by
+Four small Llama models, an EAGLE-3 head and a DFlash drafter that ship with draftbench, so that it
+can be tried without a network. They imitate Python source and are good for nothing else. Written by
 `scripts/train_embedded.py`, whose last step prints every figure below.
 
 | model | layers x hidden | parameters | tokens seen | minutes | held-out nats/token | bits/byte \
@@ -40,9 +42,13 @@ without a network. They imitate Python source and are good for nothing else. Wri
 - **Head**, in the format of speculators: reads what enters the layers {reads} of `target`, and its
   embedding; drafts {drafted} of its tokens. It starts as the target's last layer and minimises
   KL(target || head) over {depths} depths, on the text of `distilled`.
+- **Block**, a DFlash drafter in the format of speculators: {block_layers} layers that read what
+  enters the layers {block_reads} of `target`, whose embedding and output head they use; its mask is
+  the token that the text uses least. It starts as the target's last layers and minimises
+  KL(target || block) over {block_drafts} places, on the text of `distilled`.
 - **Greedy agreement**: share of the target's own greedy tokens ({prompts} held-out prompts of
   {prompt_tokens} tokens, {response_tokens} written after each) that are the model's argmax too, of
-  the head the first token that it drafts; in float32.
+  the head and the block the first token that they draft; in float32.
 - **Size**: {bytes} bytes in all, weights in bfloat16.
 """
 
@@ -114,6 +120,26 @@ def head_row(head: TrainableHead, target: LlamaForCausalLM, work: Path, full: np
     return f"| {' | '.join(cells)} |"
 
 
+def block_row(block: TrainableBlock, target: LlamaForCausalLM, work: Path, full: np.ndarray) -> str:
+    """The block's line: the first place with a mask drafts the token that belongs there."""
+    ids, state = torch.from_numpy(full), torch.load(work / "block.pt")
+    answer = target(input_ids=ids, output_hidden_states=True)
+    states = torch.cat([answer.hidden_states[layer] for layer in block.shape.reads], -1)
+    starts = torch.arange(PROMPT_TOKENS - 1, ids.shape[1] - 1)
+    best = block(ids, states, starts)[:, :, 0].argmax(-1)
+    agrees = (best == ids[:, PROMPT_TOKENS:]).float().mean()
+    cells = [
+        "`block`",
+        f"{LAYERS} x {target.config.hidden_size}",
+        f"{sum(weight.numel() for weight in block.parameters()):,}",
+        f"{state['tokens'] / 1e6:.1f} M",
+        f"{state['seconds'] / 60:.0f}",
+        *("–", "–"),
+        f"{agrees:.3f}",
+    ]
+    return f"| {' | '.join(cells)} |"
+
+
 def held_out_size() -> int:
     """Bytes of the held-out text."""
     return sum(len(text.encode()) for text in source_files()[1])
@@ -126,6 +152,9 @@ def report(work: Path, out: Path) -> None:
     head.load_state_dict(torch.load(work / "head.pt")["model"])
     save_head(head, kept["target"], out / "head")
     head = load_head(out / "head", kept["target"]).requires_grad_(False)
+    block = new_block(work, kept["target"]).requires_grad_(False)
+    block.load_state_dict(torch.load(work / "block.pt")["model"])
+    save_block(block, kept["target"], out / "block")
     stream = np.load(work / "held-2048.npy")
     starts = np.linspace(0, len(stream) - PROMPT_TOKENS, PROMPTS, dtype=int)
     prompts = np.stack([stream[s : s + PROMPT_TOKENS] for s in starts])
@@ -135,11 +164,15 @@ def report(work: Path, out: Path) -> None:
             [
                 *(row(name, model, work, full) for name, model in kept.items()),
                 head_row(head, kept["target"], work, full),
+                block_row(block, kept["target"], work, full),
             ]
         ),
         reads=", ".join(map(str, READS)),
         drafted=f"{DRAFTED:,}",
         depths=DEPTHS,
+        block_layers=LAYERS,
+        block_reads=", ".join(map(str, BLOCK_READS)),
+        block_drafts=BLOCK - 1,
         bytes=f"{sum(f.stat().st_size for f in out.glob('*/*')):,}",
         python=platform.python_version(),
         train=f"{len(np.load(work / 'train-2048.npy')):,}",

@@ -20,9 +20,9 @@ from draftbench.gate.words import other_checks
 if TYPE_CHECKING:
     from draftbench.gate.baseline import Baseline
 
-WORSE, BETTER, FOREIGN, HEAD = "draft", "distilled", "foreign", "head"
+WORSE, BETTER, FOREIGN, HEAD, BLOCK = "draft", "distilled", "foreign", "head", "block"
 _SHOWN = ("tokens_per_round", "alpha")  # of what the gate judges
-_MODELS = "one target and four drafts, all of which ship with draftbench"
+_MODELS = "one target and five drafts, all of which ship with draftbench"
 
 
 def demo(
@@ -46,6 +46,7 @@ def demo(
         drafts=(
             *(str(models / name) for name in (WORSE, BETTER, FOREIGN)),
             f"eagle3:{models / HEAD}",
+            f"dflash:{models / BLOCK}",
         ),
         traffic=traffic_query("suite:completion"),
         ks=(1, 2, 3, 4),

@@ -432,8 +432,9 @@ LLAMA_CPP = Engine(
     own_dspark=lambda k: f"-md DSPARK.gguf --spec-type draft-dspark --spec-draft-n-max {k}",
     # Prompt lookup first, whatever order --spec-type names (common/speculative.cpp).
     stacks=True,
-    # By the draft's ten best tokens. A DFlash block is drafted at once, and cut.
-    stops=("draft-model", "eagle3", "mtp"),
+    # By the draft's ten best tokens, DFlash 2's candidates, or DSpark's head for it. A block is
+    # drafted at once, and cut.
+    stops=("draft-model", "eagle3", "mtp", "dflash", "dspark"),
     # The newest token is not looked at (common/ngram-map.cpp).
     lookup=LookupRule(unseen=1, begin=1, one_size=True),
     rounds_activations=True,

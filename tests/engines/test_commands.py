@@ -169,7 +169,6 @@ def test_llama_server_is_told_how_sure_the_draft_must_be(started, draft, thresho
         ("vllm", "d", "product", "stop by another rule, or draft k tokens in every round"),
         # It has no confidence, or another one.
         ("llama.cpp", "ngram", "before", "stop by another rule"),
-        ("llama.cpp", "dflash:f.gguf", "before", "stop by another rule"),
     ],
 )
 def test_a_rule_that_an_engine_does_not_follow_is_refused(started, engine, draft, kind, hint):
