@@ -127,7 +127,7 @@ class Candidate(Record, frozen=True):
     """A draft at a quantization level.
 
     `draft` is the name that the run gave the model, or `ngram` (prompt lookup), or `self` (the
-    target as its own draft), or `ngram+NAME` (a stack).
+    target as its own draft), or `ngram+NAME` (prompt lookup, then this one).
     """
 
     draft: str
@@ -135,7 +135,7 @@ class Candidate(Record, frozen=True):
 
     @property
     def looks_up(self) -> bool:
-        """Whether this is prompt lookup, or a stack."""
+        """Whether this is prompt lookup, alone or before another draft."""
         return self.draft == LOOKUP or draft_of_stack(self.draft) is not None
 
     def __str__(self) -> str:
@@ -570,7 +570,11 @@ class Mixture(Record, frozen=True):
         return 1 - self.per_token / self.experts
 
 
-class ModelFacts(Observation, frozen=True):
+# A field that is called otherwise in sealed run folders, which cannot be rewritten.
+_IN_FILES = {"min_matmul_rows": "least_rows"}
+
+
+class ModelFacts(Observation, frozen=True, rename=_IN_FILES):
     """One loaded model at one quantization level, counted from the real types of its weights; a
     draft that an engine serves is described as the engine holds it. `candidate` None is the target;
     `quant` is the level of either.
@@ -579,8 +583,7 @@ class ModelFacts(Observation, frozen=True):
     chose different tokens, near ties not counted. `parts` are hashes of the tokenizer and of the
     chat template, by name, which `fingerprint` covers together with the weights.
     `second_layout_bytes` are those of weights that a CPU holds twice, the second time packed for
-    passes over several tokens. `least_rows` are those to which it pads a product over fewer, which
-    takes less time there. `mixture` None is a model whose every weight each token reads.
+    passes over several tokens. `mixture` None is a model whose every weight each token reads.
     """
 
     candidate: Candidate | None
@@ -599,7 +602,8 @@ class ModelFacts(Observation, frozen=True):
     replay_disagreement: Amount | None
     parts: dict[str, str] = {}
     second_layout_bytes: Count = 0
-    least_rows: Positive = 1
+    # Rows to which a CPU pads a product over fewer, which takes less time there.
+    min_matmul_rows: Positive = 1
     mixture: Mixture | None = None
     translated: bool = False  # whether a draft has other ids than the target, or lacks tokens
     misread: dict[str, str] = {}  # by engine, what it makes of a head other than was measured

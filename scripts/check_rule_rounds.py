@@ -29,7 +29,7 @@ def main() -> None:
             rounds = candidate_rounds(run, row.candidate)
             at = rounds.row_of[row.key]
             response = rounds.trajectories[at]
-            own, proposed, matched = rounds.drafted[at].under(row.k, row.stop)
+            own, proposed, matched = rounds.drafted_of(row.k)[at].under(row.k, row.stop)
             end = response.output_tokens if row.first_difference is None else row.first_difference
             start = 1
             drafted = row.drafted or row.proposed

@@ -81,8 +81,8 @@ class Breakdown(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def breakdown(pairs: Pairs, *, templated: bool = False) -> Breakdown | None:
-    """α of every group that has positions; None for drafts without a replay by position (prompt
-    lookup, heads, stacks), which have no α.
+    """α of every group that has positions; None for drafts without a replay by position, which have
+    no α: all but models.
 
     Args:
         templated: whether the draft may have been trained with another chat template.

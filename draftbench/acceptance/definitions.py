@@ -140,7 +140,7 @@ class Sample:
 
 def alpha(pairs: Pairs) -> Sample | None:
     """α in the replayed drafting mode, over the positions at which the draft could draft; None for
-    prompt lookup, heads and stacks, which have no acceptance by position.
+    all but models, since what others propose depends on where a round starts.
     """
     model = model_pairs(pairs)
     if len(model) < len(pairs):

@@ -60,8 +60,8 @@ class CandidateAcceptance(msgspec.Struct, frozen=True, kw_only=True):
     """All figures of one candidate: from its replays, or where only an engine ran it or decoding
     contradicts them, from the rounds that were `counted`. Then `predicted` has the smaller k's that
     were not decoded, from the acceptance by position at the largest. `mode` is None for drafts that
-    have no acceptance by position (prompt lookup, heads, stacks) or were not replayed. Requests of
-    unequal length carry as much information as `equal_requests` of one length.
+    have no acceptance by position or were not replayed. Requests of unequal length carry as much
+    information as `equal_requests` of one length.
 
     `hazards` and `survivals` are those of the largest k. `rounds_by_group` has each segment and
     each temperature at each k, for every draft. `trees` is what an engine that drafts trees
@@ -127,8 +127,8 @@ def acceptance_report(
     without replays that hold from the rounds that were counted.
 
     Args:
-        ks: draft lengths; prompt lookup, heads and stacks leave out those beyond the window that
-            they were measured with. Counts are shown at the k's that were decoded.
+        ks: draft lengths; drafts without acceptance by position leave out those beyond the window
+            that they were measured with. Counts are shown at the k's that were decoded.
         width: the relative half width of an interval that `requests_needed` aims at.
         everything: or only what one screen shows: α by group, τ and hazards, pooled.
         doubts: why figures cannot be relied on.

@@ -54,8 +54,8 @@ class TreeFigures(msgspec.Struct, frozen=True, kw_only=True):
 def best_trees(pairs: Pairs, depth: int, nodes: Sequence[int] = NODES) -> tuple[TreeFigures, ...]:
     """The best tree of each size, over the responses at temperature 0.
 
-    Empty for drafts without a replay by position (prompt lookup, heads, stacks), for fewer than two
-    requests at temperature 0, and for replays by an engine, which have no ranks.
+    Empty for drafts without a replay by position, for fewer than two requests at temperature 0, and
+    for replays by an engine, which have no ranks.
     """
     greedy = [(t, r) for t, r in model_pairs(pairs) if t.sampling.temperature == 0]
     if any(replay.accept and not replay.rank for _, replay in greedy):

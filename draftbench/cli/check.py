@@ -9,7 +9,8 @@ from functools import partial
 
 from draftbench.cli.flags import traffic_flag, traffic_query
 from draftbench.cli.output import TextOutput, note
-from draftbench.drafts.kinds import DRAFT_KINDS, parsed
+from draftbench.drafts import lookup
+from draftbench.drafts.kinds import kind_drafting, parsed, with_weights
 from draftbench.drafts.mtp.families import BLOCK
 from draftbench.drafts.mtp.own_draft import DSPARK_HINT
 from draftbench.engines.every import ENGINES, listed
@@ -19,7 +20,7 @@ from draftbench.flags import drafts_flag, flag, size_of, target_flag
 from draftbench.hub import Trust, refuse_missing
 from draftbench.memory import format_size
 from draftbench.models.check_result import CheckResult, ModelSheet, OwnDraft, PairSheet, Works
-from draftbench.records import SELF, draft_of_stack
+from draftbench.records import SELF
 from draftbench.report.text import Section, counted, parameters, shortened
 
 _STACKING = [engine.name for engine in ENGINES.values() if engine.stacks]
@@ -93,14 +94,16 @@ def check(
             "check --device cuda` a device",
         )
     for name in drafts:
-        if parsed(name) and draft_of_stack(name):
+        if parsed(name) and with_weights(name) != name:
             note(f"note: `{name}` is checked as its draft: {_STACKED}")
-    methods = {n: parsed(n)[0] for n in dict.fromkeys(draft_of_stack(d) or d for d in drafts)}
-    for name, method in list(methods.items()):
-        if why := DRAFT_KINDS["ngram" if name == SELF else method].unchecked:
+    names, heads = list[str](), list[str]()
+    for name in dict.fromkeys(map(with_weights, drafts)):
+        kind = kind_drafting(name)
+        if why := (lookup.KIND if name == SELF else kind).unchecked:
             note(f"note: `{name}` is not a model: {why}")
-            del methods[name]
-    for spec in (target, *(name for name in methods if methods[name] == "draft-model")):
+        else:
+            (names if kind.is_model else heads).append(name)
+    for spec in (target, *names):
         refuse_missing(spec)  # before libraries load
     from draftbench.drafts.check import check_models
     from draftbench.drafts.heads.config import checkpoint_of
@@ -108,8 +111,7 @@ def check(
     from draftbench.models.source import ModelSource
 
     source = ModelSource(target, trust)
-    models = [checkpoint_of(name, trust) for name in methods if methods[name] == "draft-model"]
-    heads = [name for name, method in methods.items() if method != "draft-model"]
+    models = [checkpoint_of(name, trust) for name in names]
     for model in (source, *models):
         if model.on_hub:
             note(

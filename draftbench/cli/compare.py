@@ -22,7 +22,6 @@ from draftbench.gate.compare import (
     why_unpaired,
 )
 from draftbench.planner.passes import MIN_PROCESSES
-from draftbench.records import SELF
 from draftbench.report.answer import DECISIONS
 from draftbench.report.text import Section, TableCell, counted, filled, sentence, shortened
 from draftbench.run_folder.manifest import flag_of, in_words
@@ -91,18 +90,12 @@ def changes(comparison: Comparison, *, everything: bool = False) -> list[Section
     obstacles: dict[str, dict[str, None]] = {}
     seldom = False
     for change in comparison.candidates:
-        main: dict[str, FigureChange] = {}
         for row in change.figures:
             seldom = seldom or (row.difference is not None and row.timed_too_seldom)
             if row.obstacle and row.a and row.b:
                 obstacles.setdefault(row.obstacle, {})[_shown(row.figure)] = None
-            paired = row.difference and row.requests and row.k_a == row.k_b
-            best = main.get(row.figure)
-            better = best is None or (row.a and best.a and row.a.value > best.a.value)
-            if paired and better and change.candidate != SELF:
-                main[row.figure] = row
         name = shortened(change.candidate, _SHORT_NAME)
-        rows += [[name, *_row(row)] for row in (change.figures if everything else main.values())]
+        rows += [[name, *_row(row)] for row in (change.figures if everything else change.main)]
     notes = [f"{', '.join(figures)}: {why}" for why, figures in obstacles.items()]
     notes += [_SELDOM] if seldom else []
     if not comparison.candidates:
@@ -155,22 +148,10 @@ def _shown(figure: str) -> str:
 
 def _row(row: FigureChange) -> list[TableCell]:
     """A figure in both runs, and whether it changed."""
-    change, ratio = row.difference, row.ratio
-    if change is None or ratio is None:
-        b_is = "–" if row.a is None or row.b is None else "not comparable"
-        b_is = "too few requests" if row.requests else b_is
-    elif change.low == change.high == 0:
-        b_is = "the same"
-    elif row.k_a != row.k_b:
-        b_is = "another k"
-    elif row.timed_too_seldom:
-        b_is = "unclear"
-    elif change.low > 0 and ratio.low > 1:
-        b_is = "higher"
-    else:
-        b_is = "lower" if change.high < 0 and ratio.high < 1 else "unclear"
     # Both ends, since an interval may be lopsided.
+    change = row.difference
     difference = change and f"{change.value:+.3f} [{change.low:+.3f}, {change.high:+.3f}]"
+    b_is = "–" if row.change == "unknown" else row.change
     ks = None if row.k_a is None else ", ".join(map(str, dict.fromkeys((row.k_a, row.k_b))))
     return [_shown(row.figure), ks, row.a, row.b, difference, b_is]
 

@@ -9,10 +9,9 @@ from draftbench.cli.flags import COSTS, RunArgument, read, with_costs
 from draftbench.cli.invocation import command, words_of
 from draftbench.cli.output import Output, width
 from draftbench.flags import flag, flag_name, flags_of
-from draftbench.planner.caveat_kinds import CAVEATS
 from draftbench.planner.options import DecisionOptions
 from draftbench.planner.recommend import recommend as decide
-from draftbench.planner.recommendation import Caveat, Recommendation
+from draftbench.planner.recommendation import Recommendation
 from draftbench.records import to_json
 from draftbench.report.answer import (
     LONGEST_NAME,
@@ -22,10 +21,11 @@ from draftbench.report.answer import (
     every_section,
     headline,
     limits_kept,
-    named,
     next_sweep,
     on_engines,
+    over_limits,
     reasons,
+    runner_up,
     schedule,
     stopping,
     unmeasured,
@@ -42,7 +42,6 @@ from draftbench.report.text import (
     markdown_table,
     paragraph,
     render_sections,
-    shortened,
 )
 from draftbench.safe_files import markdown_escaped
 
@@ -64,9 +63,6 @@ CSV_FIGURES = (
 _MOST_ROWS, _MOST_CAVEATS = 6, 2
 _SHORTEST_NAME, _TELLING_NAME = 12, 24
 _HALF = "± half a 95% interval"
-# Kinds of caveats for the first screen, the most urgent first; decisive ones already stand in its
-# second line.
-_URGENT = [kind for kind, about in CAVEATS.items() if about.urgent]
 
 
 def recommend(
@@ -136,7 +132,8 @@ def render(
             rest = [render_sections(every_section(answer), style, width)]
         else:
             table = candidates(answer)
-            after = [*_below(answer), *(f"Caveat: {caveat.text}" for caveat in _urgent(answer))]
+            urgent = answer.urgent_caveats[:_MOST_CAVEATS]
+            after = [*_below(answer), *(f"Caveat: {caveat.text}" for caveat in urgent)]
             below = [f"- {markdown_escaped(line)}" for line in after]
             rest = [
                 markdown_table(table.head, table.rows),
@@ -163,7 +160,7 @@ def _screen(answer: Recommendation, top: list[str], width: int, commands: Sequen
     if narrow:
         legend.append(f"left out: {' and '.join(narrow)} (--all)")
     notes = [paragraph(text, width) for text in _below(answer)]
-    for caveat in _urgent(answer):
+    for caveat in answer.urgent_caveats[:_MOST_CAVEATS]:
         # In its short form if the long one takes more than two lines.
         long = paragraph(f"Caveat: {caveat.text}", width)
         short = long.count("\n") > 1 and caveat.short
@@ -199,38 +196,14 @@ def _fitted_table(answer: Recommendation, width: int) -> tuple[Section, list[str
 
 def _below(answer: Recommendation) -> list[str]:
     """What stands below the table, before the caveats."""
-    broken = [shortened(str(e.candidate), LONGEST_NAME) for e in answer.by_candidate if e.breaks]
-    lines = [f"Over the limits that you set: {', '.join(broken)}."] if broken else []
-    if answer.runner_up is not None and answer.speedup_deciding is not None:
-        second = answer.evaluation_of(answer.runner_up)
-        speed = answer.ranked_by(second)
-        if answer.choice and speed and speed.value <= 1:
-            best = f"{named(answer.runner_up)}: {speed.value:.2f}×"
-            lines.append(f"No other draft is faster than decoding without one (best: {best}).")
-        elif second.reason:
-            lines.append(f"Runner-up: {named(answer.runner_up)}, {second.reason}.")
-    if answer.schedule and answer.crossover_between:
-        lines.append(crossover(answer))
     known = (
+        over_limits(answer),
+        runner_up(answer),
+        crossover(answer) if answer.crossover_between else None,
         stopping(answer),
         on_engines(answer),
         schedule(answer),
         better_draft(answer),
         unmeasured(answer),
     )
-    return [*lines, *filter(None, known), *limits_kept(answer)]
-
-
-def _urgent(answer: Recommendation) -> list[Caveat]:
-    """The two most urgent caveats, without those that make the answer provisional or, if no speed
-    is known, explain why.
-    """
-    known = answer.leader is not None
-    rest = [
-        caveat
-        for caveat in answer.caveats
-        if caveat.kind in _URGENT and (not caveat.decisive if known else caveat.kind != "failed")
-        # Where an interval comes from is urgent only if the leader was not decoded.
-        if caveat.kind != "interval" or caveat.short
-    ]
-    return sorted(rest, key=lambda caveat: _URGENT.index(caveat.kind))[:_MOST_CAVEATS]
+    return [*filter(None, known), *limits_kept(answer)]

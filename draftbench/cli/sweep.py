@@ -240,7 +240,7 @@ def describe(prepared: Prepared, watcher: TerminalWatcher) -> None:
     """
     from draftbench.cli.traffic import traffic_lines
     from draftbench.drafts.check import reads_as_much
-    from draftbench.drafts.kinds import parsed
+    from draftbench.drafts.kinds import kind_drafting
     from draftbench.planner.caveat_kinds import LOAD_AVERAGE
     from draftbench.report.text import SCREEN_COLUMNS, paragraph
     from draftbench.run_folder.run import WAVE
@@ -265,7 +265,7 @@ def describe(prepared: Prepared, watcher: TerminalWatcher) -> None:
         watcher.note(paragraph(f"refused {', '.join(names)}: {reason}", SCREEN_COLUMNS))
     for draft, caveats in prepared.caveats.items():
         known = list(caveats)
-        if parsed(draft)[0] == "draft-model":
+        if kind_drafting(draft).is_model:
             levels = prepared.options.quants
             with suppress(ModelError):  # an engine may serve what cannot be counted here
                 sized = prepared.target, prepared.drafts[draft], prepared.build

@@ -12,15 +12,14 @@ from draftbench.cli.flags import RunArgument, read
 from draftbench.cli.invocation import command
 from draftbench.cli.output import QUIET, TextOutput
 from draftbench.cli.signals import resumable
-from draftbench.drafts.kinds import parsed
+from draftbench.drafts.kinds import kind_drafting
 from draftbench.errors import UsageError
 from draftbench.flags import flag, in_models
 from draftbench.planner.caveat_kinds import ACCEPTANCE
-from draftbench.planner.decide import faster_than
 from draftbench.planner.doubts import about_acceptance
 from draftbench.report.text import Section, TableCell, counted, duration, signed, with_ends
 from draftbench.run_folder.key import request_key
-from draftbench.training.outcome import Forecast, Proof, TrainingAnswer, Verdict
+from draftbench.training.outcome import Forecast, Gain, Proof, TrainingAnswer, Verdict
 from draftbench.training.settings import TrainingSettings
 
 
@@ -126,7 +125,7 @@ def sections(answer: TrainingAnswer, draft: str, out: Path | None) -> list[Secti
     if answer.training is None:
         assert answer.forecast is not None
         return [_forecast(draft, answer.forecast)]
-    named = str(out) if parsed(draft)[0] == "draft-model" else f"eagle3:{out}"
+    named = f"{kind_drafting(draft).written}{out}"
     proof, other = answer.training.proof, answer.training.other
     notes = list(_outcome(proof, answer.forecast, named))
     found = [_proof(draft, proof, "requests that it never saw", notes)]
@@ -135,7 +134,7 @@ def sections(answer: TrainingAnswer, draft: str, out: Path | None) -> list[Secti
 
 def _rate(draft: str) -> str:
     """What the rate is called: a head has no α by position."""
-    return "α" if parsed(draft)[0] == "draft-model" else "acceptance of the first token"
+    return "α" if kind_drafting(draft).is_model else "acceptance of the first token"
 
 
 _VERDICTS: dict[Verdict, str] = {
@@ -144,6 +143,14 @@ _VERDICTS: dict[Verdict, str] = {
     "cannot tell": "Cannot tell if training pays",
     "not worth it": "Not worth training",
 }
+# What is said of a gain in speed, and of one in tokens per round.
+_GAINS: dict[Gain, tuple[str, str]] = {
+    "more": ("is faster", "yields more"),
+    "perhaps more": ("may be faster", "may yield more"),
+    "no more": ("is no faster", "yields no more"),
+    "less": ("is slower", "yields fewer"),
+}
+_BEATS = {"yes": "beats", "perhaps": "may beat", "no": "does not beat"}
 
 
 def _forecast(draft: str, found: Forecast) -> Section:
@@ -174,14 +181,8 @@ def _forecast(draft: str, found: Forecast) -> Section:
 
 def _proof(draft: str, proof: Proof, where: str, notes: Sequence[str] = ()) -> Section:
     """What the training brought."""
-    gained = proof.gained
-    surely, more = gained.low > 0 or gained.high < 0, gained.value > 0
-    if proof.faster is None:
-        words = ("yields fewer", "yields more") if surely else ("yields no more", "may yield more")
-        verdict = f"{words[more]} tokens per round"
-    else:
-        words = ("is slower", "is faster") if surely else ("is no faster", "may be faster")
-        verdict = words[more]
+    of_speed, of_tokens = _GAINS[proof.verdict]
+    verdict = of_speed if proof.faster else f"{of_tokens} tokens per round"
     title = f"The trained draft {verdict} on {proof.requests} {where}"
     of_round = f"tokens per round, k = {proof.k}"
     rows: list[list[TableCell]] = [
@@ -198,11 +199,8 @@ def _proof(draft: str, proof: Proof, where: str, notes: Sequence[str] = ()) -> S
 
 def _outcome(proof: Proof, forecast: Forecast | None, out: str) -> Iterator[str]:
     """What to make of the proof; `out` names the trained draft."""
-    if proof.after and proof.over_fastest and forecast and forecast.fastest:
-        over, least = proof.over_fastest, faster_than(1.0)
-        beats = "beats" if over.low >= least else "may beat"
-        beats = beats if over.high >= least else "does not beat"
-        reached = proof.after.speedup.value
+    if proof.after and proof.beats_fastest and forecast and forecast.fastest:
+        reached, beats = proof.after.speedup.value, _BEATS[proof.beats_fastest]
         yield f"with {reached:.2f}× it {beats} the run's fastest, {forecast.fastest:.2f}×"
     if forecast is None:
         yield "there was no forecast: too few steps to tell"
@@ -211,9 +209,10 @@ def _outcome(proof: Proof, forecast: Forecast | None, out: str) -> Iterator[str]
         came = {True: "held", False: "did not hold", None: "did not promise a gain"}[held]
         yield f"the forecast of {signed(forecast.gain)} {came}"
     again = command("sweep", "--target", "TARGET", "--drafts", out)
-    if proof.gained.low > 0:
-        yield f"a draft like any other: {again} …"
-    elif proof.better:
-        yield f"it may be better: compare both on newer requests before you serve it: {again} …"
-    else:
-        yield "it is no better than the original, and was not kept"
+    match proof.verdict:
+        case "more":
+            yield f"a draft like any other: {again} …"
+        case "perhaps more":
+            yield f"it may be better: compare both on newer requests before you serve it: {again} …"
+        case _:
+            yield "it is no better than the original, and was not kept"

@@ -6,7 +6,8 @@ instructions, weights that fit into 16 bits are stored in 16 bits and multiplied
 FBGEMM: half the bytes, the same values, one layout for any number of rows. Weights that need 32
 bits are packed in blocks by oneDNN, and large ones are also kept in rows, which are faster to read
 for one token. CPUs with bfloat16 instructions use weights that oneDNN packed in bfloat16; some of
-them take longer for one row than for four, so the fastest way is found by timing (`least_rows`).
+them take longer for one row than for four, so the fastest way is found by timing
+(`min_matmul_rows`).
 `scripts/bench_layouts.py` times these layouts.
 """
 
@@ -156,7 +157,7 @@ def layout_on_cpu(
 
 
 @torch.inference_mode()
-def least_rows(
+def min_matmul_rows(
     matrices: Iterable[Tensor],
     pack: Callable[[int, Tensor], Product] | None = None,
     clock: Callable[[], float] = time.perf_counter,

@@ -30,6 +30,8 @@ class DraftKind:
     noun: str  # what it is called in a sentence
     written: str  # its prefix in `--drafts`, as `eagle3:`; empty: the entry is the model itself
     called: str = "(?!)"  # a pattern of what servers call it; this one: nothing
+    # Whether it is a language model by itself: with a vocabulary, and levels that are made of it.
+    is_model: bool = False
     replayed: bool = False  # whether it can be replayed over the answers of an engine
     built_in: bool = False  # whether the built-in decoder drafts with it
     samples: bool = False  # whether it can draw its tokens there, besides taking the best

@@ -52,6 +52,11 @@ def remembers(candidate: Candidate) -> bool:
     return kind_of(candidate.draft).remembers
 
 
+def with_weights(draft: str) -> str:
+    """What of an entry of `--drafts` has the weights: its last part, or all of it."""
+    return (draft, *kind_of(draft).parts(draft))[-1]
+
+
 def parsed(draft: str) -> tuple[Method, str]:
     """The method of an entry of `--drafts` and its model or file, empty where it has none: `ngram`,
     `mtp`, `suffix`, `suffix-alone`, `eagle3:MODEL`, `dflash:MODEL`, `dspark:MODEL`,
@@ -72,15 +77,29 @@ def parsed(draft: str) -> tuple[Method, str]:
     kind = kind_of(draft)
     if colon and word in _BY_PREFIX:
         raise UsageError(f"`{word}` takes no model", hint=f"write {word}, or ./{draft} for a path")
-    if colon and not rest and kind.method not in ("draft-model", "raw"):
+    if colon and not rest and kind.written.endswith(":") and kind is not engine_only.RAW:
         raise UsageError(f"`{draft}` names no model", hint=f"write {word}:MODEL")
     return kind.method, draft if kind is model.KIND else rest
+
+
+def kind_drafting(draft: str) -> DraftKind:
+    """The kind of an entry of `--drafts`; of a stack, of the draft behind prompt lookup.
+
+    Raises:
+        UsageError: as `parsed` does.
+    """
+    return DRAFT_KINDS[parsed(draft)[0]]
 
 
 def methods_called(name: str) -> tuple[Method, ...]:
     """The kinds of draft that a server's name for its method may mean; none if it names several."""
     found = (method for method, of in DRAFT_KINDS.items() if re.search(of.called, name.lower()))
     return () if "," in name else tuple(found)
+
+
+def looks_up(name: str) -> bool:
+    """Whether a server's name for its method, or for its methods, has prompt lookup in it."""
+    return re.search(lookup.KIND.called, name) is not None
 
 
 def draft_name(draft: str) -> str:

@@ -8,8 +8,8 @@ from typing import Any
 
 import msgspec
 
-from draftbench.drafts.kind import Method
-from draftbench.drafts.kinds import parsed
+from draftbench.drafts.kind import DraftKind, Method
+from draftbench.drafts.kinds import DRAFT_KINDS, parsed
 from draftbench.errors import UsageError
 from draftbench.records import NGRAMS, DraftingMode, NGramSizes, StopRule, draft_of_stack
 from draftbench.safe_files import UnreadableError, read_limited
@@ -36,6 +36,11 @@ class Speculation:
     translated: bool = False
     stacked: bool = False  # whether it drafts only where prompt lookup finds nothing
     stop: StopRule | None = None  # ends a round's drafting early; None: every round drafts k tokens
+
+    @property
+    def kind(self) -> DraftKind:
+        """The kind of draft, behind prompt lookup that of the one behind it."""
+        return DRAFT_KINDS[self.method]
 
 
 def speculation_of(
@@ -65,8 +70,5 @@ def speculation_of(
             raise UsageError(f"`{rest}` is no JSON object", hint=_RAW_HINT) from error
         return Speculation("raw", None, k, raw=raw, stop=stop)
     stacked = draft_of_stack(draft) is not None
-    if method == "draft-model":
-        model = Speculation(method, rest, k, lookup, quant=quant, mode=mode)
-    else:
-        model = Speculation(method, rest or None, k, lookup)
-    return replace(model, stacked=stacked, stop=stop)
+    how = Speculation(method, rest or None, k, lookup, stacked=stacked, stop=stop)
+    return replace(how, quant=quant, mode=mode) if how.kind.is_model else how

@@ -360,7 +360,7 @@ def _write(plan: ServePlan, version: Version) -> Written:
     if speculation.stacked and how.k < shortest:  # prompt lookup could find nothing
         differences.append(f"the draft alone, as {LLAMA_CPP.too_short(shortest)}")
         speculation = replace(speculation, stacked=False)
-    elif speculation.stacked and how.method != "draft-model" and plan.engine != "llama.cpp":
+    elif speculation.stacked and not how.kind.is_model and plan.engine != "llama.cpp":
         differences.append(
             "behind prompt lookup llama.cpp accepts a little less of a head than the run says"
         )
@@ -377,14 +377,14 @@ def _write(plan: ServePlan, version: Version) -> Written:
     target = _file(plan.target, plan.target_quant, "target")
     converted = [plan.target] if target != plan.target else []
     if plan.draft is not None:
-        head = how.method != "draft-model"
+        head = not how.kind.is_model
         file = _file(plan.draft, how.quant, "head" if head else "draft")
         speculation = replace(speculation, model=file)
         if file != plan.draft and head:
             to_do.append(f"{_CONVERT_HEAD} makes the head's GGUF file")
         elif file != plan.draft:
             converted.append(plan.draft)
-    if how.method == "draft-model":
+    if how.kind.is_model:
         mode = DraftingMode.GREEDY
         # When llama.cpp samples drafts, it uses a request's temperature and seed, not top-k or
         # top-p.

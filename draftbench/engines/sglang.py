@@ -73,7 +73,7 @@ def drafting_flags(speculation: Speculation) -> list[str]:
     model, pinned = revision_flags(speculation.model or "", "--speculative-draft-model-revision")
     words += ["--speculative-draft-model-path", model] if model else []
     chain = ["--speculative-num-steps", str(speculation.k), "--speculative-eagle-topk", "1"]
-    if speculation.method == "draft-model":
+    if speculation.kind.is_model:
         level = _QUANTIZES.get(speculation.quant, "unquant")
         quantization = ["--speculative-draft-model-quantization", level]
         return [*words, *chain, *draft_tokens, *quantization, *pinned]
@@ -256,7 +256,7 @@ def _write(plan: ServePlan, version: Version) -> Written:
     if plan.concurrency > SGLANG.default_max_concurrency:
         words += ["--max-running-requests", str(plan.concurrency)]
     words += drafting_flags(how)
-    to_do, mode = [], DraftingMode.GREEDY if how.method == "draft-model" else None
+    to_do, mode = [], DraftingMode.GREEDY if how.kind.is_model else None
     if how.method == "ngram":
         to_do = SGLANG.other_lookup(plan, "looks up n-grams in the texts of all requests")
     if not scheduled:

@@ -22,7 +22,7 @@ def speculative_config(speculation: Speculation) -> dict[str, Any]:
         longest = speculation.lookup.longest
         fields = {"decoding_type": "NGram", **length, "max_matching_ngram_size": longest}
         return {**fields, "is_public_pool": False, "is_use_oldest": False}
-    kind = "Draft_Target" if speculation.method == "draft-model" else "Eagle3"
+    kind = "Draft_Target" if speculation.kind.is_model else "Eagle3"
     fields = {"decoding_type": kind, **length, "speculative_model": speculation.model}
     if speculation.mode is not DraftingMode.GREEDY:
         fields["use_rejection_sampling"] = True
@@ -53,7 +53,7 @@ def _write(plan: ServePlan, version: Version) -> Written:
         document["disable_overlap_scheduler"] = True
         if how.lookup.shortest > 1:
             to_do += TENSORRT_LLM.other_lookup(plan, "looks up n-grams down to one token")
-    elif how.method == "draft-model":
+    elif how.kind.is_model:
         drawn = "use_rejection_sampling" in fields
         mode = DraftingMode.SAMPLED if drawn else DraftingMode.GREEDY
         if plan.translated:

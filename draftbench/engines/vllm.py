@@ -96,7 +96,7 @@ def speculative_config(speculation: Speculation) -> dict[str, Any]:
     fields = {"method": method, "model": model, **length}
     if revision is not None:
         fields["revision"] = revision
-    if speculation.method != "draft-model":
+    if not speculation.kind.is_model:
         return fields
     if level := _QUANTIZES.get(speculation.quant):
         fields["quantization"] = level
@@ -293,7 +293,7 @@ def _write(plan: ServePlan, version: Version) -> Written:
     mode = None
     if how.method == "ngram" and version < _NGRAM_RUNNER:
         to_do += VLLM.other_lookup(plan, "takes the first match in the prompt")
-    elif how.method == "draft-model":
+    elif how.kind.is_model:
         greedy = how.mode is DraftingMode.GREEDY
         if plan.translated and not greedy:
             raise UsageError(
@@ -317,7 +317,7 @@ def _unscheduled(plan: ServePlan, version: Version) -> list[str]:
     """
     method, every = plan.speculation.method, f"{plan.longest} tokens at every load"
     notes = []
-    if method == "draft-model" and not plan.translated and version >= _DRAFT_RUNNER:
+    if plan.speculation.kind.is_model and not plan.translated and version >= _DRAFT_RUNNER:
         notes.append(
             f"set {MODEL_RUNNER}=0: vLLM's default runner (0.31 to 0.33) drafts {every} and "
             "verifies only the schedule's"

@@ -79,7 +79,7 @@ def configure(plan: ServePlan, name: str, version: str | None = None) -> EngineC
         )
     files = [name for name in (plan.target, plan.draft) if name and name.endswith(".gguf")]
     if files and not engine.reads_gguf and engine.key != plan.engine:
-        head = how.model in files and how.method != "draft-model"
+        head = how.model in files and not how.kind.is_model
         differences.insert(
             0,
             f"{engine.name} {'takes no .gguf head' if head else 'was not tried with .gguf files'}: "

@@ -5,7 +5,7 @@ draft lengths, sampling.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from functools import partial
 from itertools import groupby
@@ -14,15 +14,17 @@ import msgspec
 
 from draftbench.acceptance.candidate_rounds import candidate_rounds
 from draftbench.acceptance.definitions import survival
-from draftbench.drafts.kinds import DRAFT_KINDS, FROM_TEXT, parsed
+from draftbench.drafts.kinds import FROM_TEXT, kind_drafting, with_weights
 from draftbench.drafts.speculation import Speculation, speculation_of
+from draftbench.drafts.stopping import STOP_RULES
 from draftbench.engines.engine import Engine, Schedule, ServePlan
+from draftbench.engines.every import ENGINES, STARTED
 from draftbench.errors import DraftbenchError, UsageError
 from draftbench.hub import split_revision
 from draftbench.planner.options import DecisionOptions
 from draftbench.planner.recommend import recommend
 from draftbench.planner.recommendation import Configuration, Recommendation, ScheduleEntry
-from draftbench.records import Candidate, DraftLength, NGramSizes, Sampling, draft_of_stack
+from draftbench.records import Candidate, DraftLength, NGramSizes, Sampling
 from draftbench.run_folder.manifest import Manifest
 from draftbench.run_folder.run import Run
 
@@ -45,6 +47,24 @@ def answer_for(
     draft. What is played back is accepted whatever it is, so that no rule could stop it.
     """
     return recommend(run, replace(options, stops=() if synthetic else engine.stop_kinds))
+
+
+def answers_by_engine(
+    answer: Recommendation, run: Run, options: DecisionOptions
+) -> Iterator[tuple[Engine, Recommendation]]:
+    """Each engine that could serve the choice, with the answer for it: the engine that measured it,
+    or the usual ones, after the one that follows the choice's rule.
+    """
+    if answer.choice is None:
+        return
+    measured, stop = run.manifest.question.engine, answer.choice.stop
+    keys: tuple[str | None, ...] = (measured,) if measured in ENGINES else tuple(STARTED)
+    if stop is not None:
+        keys = (STOP_RULES[stop.kind].engine, *keys)
+    ruled = any(each.stop for each in answer.evaluations)
+    for key in dict.fromkeys(filter(None, keys)):
+        engine = ENGINES[key]
+        yield engine, answer_for(engine, run, options) if ruled else answer
 
 
 def serve_plan(
@@ -91,7 +111,7 @@ def serve_plan(
     facts, draft_facts = run.facts_of(None), run.facts_of(pick.candidate)
     both = (facts, draft_facts) if facts and draft_facts else None
     # A head writes ids of the target, of which it may know only some.
-    pair = both if speculation.method == "draft-model" else None
+    pair = both if speculation.kind.is_model else None
     samplings = Counter(
         msgspec.structs.replace(t.sampling, seed=None) if t.sampling.temperature else Sampling()
         for t in run.trajectories
@@ -191,13 +211,10 @@ def speculation_of_pick(pick: Configuration, manifest: Manifest, given: str | No
                 hint="say so with --draft: a path, a hub id, eagle3:MODEL, mtp or the like",
             )
         return how(given)
-    fallback = draft_of_stack(spec)
-    own = fallback or spec
-    method = parsed(own)[0]
+    last, kind = with_weights(spec), kind_drafting(spec)
     # The built-in decoder ran a model, even one whose folder is called dflash:x.
-    known = question.engine is not None or DRAFT_KINDS[method].built_in
-    if method == "draft-model" or not known:
-        return replace(how("a model"), model=given or own, stacked=fallback is not None)
+    if kind.is_model or not (question.engine or kind.built_in):
+        return replace(how("a model"), model=given or last, stacked=last != spec)
     held = None
     if spec.startswith("spec:"):
         files = [each for each in specs.values() if each.startswith("spec:")]

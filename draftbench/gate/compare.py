@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import Literal
 
 import msgspec
 
@@ -26,7 +27,7 @@ from draftbench.planner.options import DecisionOptions
 from draftbench.planner.passes import MIN_PROCESSES, blocks_of
 from draftbench.planner.recommend import recommend
 from draftbench.planner.recommendation import Configuration, Decision, Recommendation
-from draftbench.records import Candidate, CostPoint, Decode, Key, Record, Replay
+from draftbench.records import SELF, Candidate, CostPoint, Decode, Key, Record, Replay
 from draftbench.run_folder.manifest import (
     Differences,
     difference_lines,
@@ -44,6 +45,11 @@ OTHER_KEYS = "requests cannot be matched: the runs used different DRAFTBENCH_KEY
 # Settings that are not listed, since the rows of the answers or a caveat show them.
 _SHOWN = {"engine", "key_id"}
 _MODEL_FACTS = ("fingerprint", "dtype", "runner", "parameters", "weight_bytes")
+# How a figure of run B is to that of run A.
+Change = Literal[
+    "higher", "lower", "unclear", "the same", "another k", "too few requests", "not comparable",
+    "unknown",
+]  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -79,6 +85,29 @@ class FigureChange:
         """Whether too few processes timed it to say how much restarts differ."""
         return self.processes is not None and self.processes < MIN_PROCESSES
 
+    @property
+    def change(self) -> Change:
+        """How B's is to A's. Higher or lower only if difference and ratio both say so."""
+        difference, ratio = self.difference, self.ratio
+        if difference is None or ratio is None:
+            if self.requests:
+                return "too few requests"
+            return "unknown" if self.a is None or self.b is None else "not comparable"
+        if difference.low == difference.high == 0:
+            return "the same"
+        if self.k_a != self.k_b:
+            return "another k"
+        if self.timed_too_seldom:
+            return "unclear"
+        if difference.low > 0 and ratio.low > 1:
+            return "higher"
+        return "lower" if difference.high < 0 and ratio.high < 1 else "unclear"
+
+    @property
+    def paired(self) -> bool:
+        """Whether it was compared request by request, at one k."""
+        return self.difference is not None and self.requests > 0 and self.k_a == self.k_b
+
 
 @dataclass(frozen=True)
 class CandidateChange:
@@ -86,6 +115,19 @@ class CandidateChange:
 
     candidate: str
     figures: tuple[FigureChange, ...]  # one entry per figure
+
+    @property
+    def main(self) -> list[FigureChange]:
+        """Of each paired figure the one at the k where A's is largest; none of the target as its
+        own draft, which is a control.
+        """
+        found: dict[str, FigureChange] = {}
+        for figure in self.figures if self.candidate != SELF else ():
+            best = found.get(figure.figure)
+            larger = best is None or (figure.a and best.a and figure.a.value > best.a.value)
+            if figure.paired and larger:
+                found[figure.figure] = figure
+        return list(found.values())
 
 
 @dataclass(frozen=True)

@@ -23,7 +23,7 @@ from draftbench.decoder.linear import (
     PackedLinear,
     has_fbgemm,
     has_onednn,
-    least_rows,
+    min_matmul_rows,
     multiplies_bfloat16,
 )
 from draftbench.decoder.llama import LlamaRunner, llama_obstacle
@@ -68,7 +68,7 @@ class Build:
     simulate: bool = False  # whether a level without a kernel may be simulated
     two_layouts: bool = True  # whether a CPU may hold unquantized weights in two layouts
     # Rows to which a CPU pads a bfloat16 product over fewer; None: what is fastest, by timing it.
-    least_rows: int | None = None
+    min_matmul_rows: int | None = None
     longest: int = 0  # tokens of the longest row that a GPU's recorded passes will be asked for
 
 
@@ -176,13 +176,13 @@ def build_runner(source: ModelSource, build: Build, draft: str | None) -> tuple[
         caveats = ["runs through transformers' forward pass: its layers are another library's"]
     else:  # one whose stored weights were unpacked while loading is a model like any other
         loaded = replace(build, level="none") if stored else build
-        least = loaded.least_rows or 1
-        if loaded.least_rows is None and loaded.level == "none":
+        least = loaded.min_matmul_rows or 1
+        if loaded.min_matmul_rows is None and loaded.level == "none":
             # By timing the layers' matrices; the head is as large as several.
             head = model.get_output_embeddings()
             matrices = [m for m in model.modules() if isinstance(m, nn.Linear) and m is not head]
-            least = least_rows(m.weight for m in matrices)
-        runner, caveats = _fastest(source, model, replace(loaded, least_rows=least))
+            least = min_matmul_rows(m.weight for m in matrices)
+        runner, caveats = _fastest(source, model, replace(loaded, min_matmul_rows=least))
     if stored is not None:
         has_kernel = has_kernel and bool(layers) and all(layer.packed for layer in layers)
         unpacked = "unpacked here: right acceptance, its own cost and size unknown"
@@ -205,7 +205,7 @@ def build_runner(source: ModelSource, build: Build, draft: str | None) -> tuple[
         # A draft goes by the name under which the run asked for it.
         quant=level if draft is None else build.level,
         mixture=mixture,
-        least_rows=least,
+        min_matmul_rows=least,
         parts=source.parts(),
         caveats=(*caveats, *facts.caveats),
     )
@@ -254,7 +254,7 @@ def _fastest(source: ModelSource, model: Any, build: Build) -> tuple[Runner, lis
     # model, which is loaded after this one.
     weights = sum(m.weight.nbytes for m in model.modules() if isinstance(m, nn.Linear))
     two_layouts = build.two_layouts and 3 * weights <= memory_left()
-    layouts = {"two_layouts": two_layouts, "least": build.least_rows or 1}
+    layouts = {"two_layouts": two_layouts, "least": build.min_matmul_rows or 1}
     caveats: list[str] = []
     if obstacle is None:
         probe = torch.arange(1, 1 + PROBE_TOKENS, device=model.device) * 7 % model.config.vocab_size

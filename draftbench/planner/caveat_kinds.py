@@ -57,7 +57,6 @@ CaveatKind = Literal[
     "failed",
     "not-timed",
     "borrowed-costs",
-    "interval",
     "looping",
     "stalled",
     "uncertain-cost",
@@ -68,7 +67,6 @@ CaveatKind = Literal[
     "baseline-mismatch",
     "busy-machine",
     "cached-prompts",
-    "concurrency",
     "contradiction",
     "control-failed",
     "copied-requests",
@@ -80,7 +78,6 @@ CaveatKind = Literal[
     "miscounted",
     "model",
     "no-speed",
-    "other-clock",
     "other-machines",
     "other-server",
     "outside-timed-range",
@@ -169,14 +166,6 @@ CAVEATS: dict[CaveatKind, AboutCaveat] = {
         "speed",
         urgent=True,
     ),
-    "interval": AboutCaveat(
-        "Says how much of the interval comes from the requests, from timing noise, and from not "
-        "having been decoded.",
-        "Where the best draft has an interval; on the first screen only if it was not decoded.",
-        "The largest part says what to add: requests, repeats (--processes, on an engine "
-        "--restarts), or --measure best.",
-        urgent=True,
-    ),
     "looping": AboutCaveat(
         "The target repeats itself, which makes its text easy to draft: acceptance is too high.",
         f"In more than {LOOPING:.0%} of the output.",
@@ -254,12 +243,6 @@ CAVEATS: dict[CaveatKind, AboutCaveat] = {
         "speed",
         decisive="where requests wait for prefills, or latency is asked for",
     ),
-    "concurrency": AboutCaveat(
-        "The built-in decoder does not mix one request's prefill into another's decoding, as "
-        "servers do.",
-        "At every load above 1 on the built-in decoder.",
-        "For loads that matter, sweep with --engine.",
-    ),
     "contradiction": AboutCaveat(
         "Decoding accepted other tokens than replay says it should, so the replay is not used.",
         "The rounds, or the tokens at near ties, differ beyond chance.",
@@ -335,12 +318,6 @@ CAVEATS: dict[CaveatKind, AboutCaveat] = {
         "No draft's speed is known, so there is nothing to decide.",
         "Nothing was timed, everything failed, or all drafts break a limit.",
         "The sentence says why; `draftbench acceptance` shows what is known.",
-    ),
-    "other-clock": AboutCaveat(
-        "The server's own timings do not agree with what its client saw; the client's are used.",
-        "They differ by more than scatter.",
-        "Nothing: it tells why the server's own numbers look different.",
-        "speed",
     ),
     "other-machines": AboutCaveat(
         "Workers on other machines wrote responses or replays, where near ties may fall "

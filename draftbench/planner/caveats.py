@@ -9,12 +9,9 @@ documented once and not listed here.
 
 from __future__ import annotations
 
-import math
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from statistics import median
-
-from msgspec.structs import astuple
 
 from draftbench.acceptance.candidate_rounds import CandidateRounds
 from draftbench.acceptance.definitions import by_tokens
@@ -37,7 +34,7 @@ from draftbench.planner.evidence import Evidence
 from draftbench.planner.passes import Block
 from draftbench.planner.recommendation import Caveat, PredictionError, Recommendation
 from draftbench.records import SELF, Candidate
-from draftbench.run_folder.served import MOST_CACHED, cached_share
+from draftbench.run_folder.served import MOST_CACHED, cached_share, clock_contradicts
 
 # Decisive caveats after which no figure of acceptance can be trusted.
 _BASIC: tuple[CaveatKind, ...] = ("contradiction", "control-failed", "replay-disagreement")
@@ -120,18 +117,6 @@ def _of_leader(evaluator: Evaluator, decided: DecisionAt) -> Iterator[Caveat]:
             decisive=decide(less, least) != decide(found, least),
             short=f"a step without a draft is slower than a pass over {tokens} tokens: {speed}",
         )
-    if parts := evidence.interval_from:
-        requests, runs, undecoded = (f"±{math.expm1(part):.0%}" for part in astuple(parts))
-        text = f"the interval of {leader} is {requests} from the requests and {runs} from the noise"
-        text += " of decoding runs"
-        if parts.undecoded:
-            why = f"{leader} was not decoded{' with these costs' * evaluator.foreign}"
-            if evidence.note:
-                why = f"concurrency {decided.concurrency} was not timed"
-            text += f", and {undecoded} since {why}"
-        short = f"{leader} was not measured: treat its speed-up as a prediction"
-        # With costs from elsewhere another caveat says that every speed-up is a prediction.
-        yield Caveat("interval", text, short="" if evidence.cells or evaluator.foreign else short)
     if found is None:
         few = ""
         if evidence.requests >= MIN_REQUESTS:
@@ -168,17 +153,10 @@ def _no_speed(evaluator: Evaluator, decided: DecisionAt) -> str:
 
 
 def _of_engine(evaluator: Evaluator, decided: DecisionAt) -> Iterator[Caveat]:
-    """What the built-in decoder does not model at a load, and caveats of a run on a serving engine;
-    if costs come from elsewhere, only on what it did not answer.
-    """
+    """Caveats of a run on a serving engine; none if costs come from elsewhere."""
     run, concurrency = evaluator.run, decided.concurrency
     shown = [evaluator.evidence(each) for each in decided.configurations]
     question, traffic = run.manifest.question, run.manifest.traffic
-    if concurrency > 1 and not evaluator.on_engine:
-        text = f"at concurrency {concurrency}, prefill of other requests is not modelled"
-        if any(each.measured for each in shown):
-            text += ", and concurrent requests share rounds, so measured intervals are approximate"
-        yield Caveat("concurrency", text)
     if question.engine is None or evaluator.foreign:
         return
     if traffic.constrained and run.replays:
@@ -424,6 +402,19 @@ def checks(answer: Recommendation) -> tuple[str, ...]:
         f"tokens; {answer.drafting_mode} drafting; {timed} {answer.runner or 'an unknown runner'}."
     )
     return tuple(found)
+
+
+def on_times(evaluator: Evaluator, answer: Recommendation) -> Iterator[str]:
+    """Sentences on what times leave out, and by whose clock they are."""
+    timed = evaluator.source.run
+    if any(at.concurrency > 1 for at in answer.by_concurrency) and not evaluator.on_engine:
+        text = "Above concurrency 1, prefill of other requests is not modelled"
+        if timed and any(row.concurrency > 1 for row in timed.decodes):
+            text += ", and concurrent requests share rounds, so measured intervals are approximate"
+        yield f"{text}: for loads that matter, sweep with --engine."
+    if timed and (factor := clock_contradicts(timed.served)):
+        shown = f"A server's own clock shows {factor:.2f} times what the client saw"
+        yield f"{shown}: all times are the client's."
 
 
 def predictions_off(error: PredictionError) -> str:

@@ -46,12 +46,7 @@ from draftbench.records import Candidate, DraftLength, candidate_names
 from draftbench.remembered import remembered
 from draftbench.run_folder.manifest import differing_machine
 from draftbench.run_folder.run import Run
-from draftbench.run_folder.served import (
-    clock_contradicts,
-    counts_contradict,
-    not_answered,
-    shared_answers,
-)
+from draftbench.run_folder.served import counts_contradict, not_answered, shared_answers
 
 
 @remembered
@@ -158,8 +153,8 @@ def _of_replay(run: Run, candidate: Candidate) -> Iterator[Caveat]:
 
 
 def _of_servers(run: Run) -> Iterator[Caveat]:
-    """How the user's two servers differ in more than drafting, and what servers say that texts, the
-    client's clock or their own counters contradict.
+    """How the user's two servers differ in more than drafting, and what servers say that texts or
+    their counters contradict.
     """
     # The user's two servers, as far as both report their settings.
     settings: dict[bool, dict[str, str]] = {}
@@ -187,9 +182,6 @@ def _of_servers(run: Run) -> Iterator[Caveat]:
         text = f"{short}: tokens per second of servers that count differently cannot be compared"
         hint = "sweep again with --tokenizer, by which tokens are counted here"
         yield Caveat("miscounted", f"{text}; {hint}", decisive=True, short=short)
-    if factor := clock_contradicts(run.served):
-        text = f"a server's own clock shows {factor:.2f} times what the client saw"
-        yield Caveat("other-clock", f"{text}: all times are the client's")
     if others := shared_answers(run.served):
         short = f"another user was served during {others[0]} of {others[1]} answers"
         text = f"{short}, by the server's own counters: speeds were shared, and rounds are unknown"

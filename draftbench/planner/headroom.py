@@ -31,7 +31,7 @@ def headroom(
 ) -> tuple[Headroom, ...]:
     """What a better draft at the same cost would bring, before one is trained: how fast the best
     possible one would be, and how often a draft must be accepted to pay off or to win; for every
-    draft (stacks left out) that training could improve and whose speed is known.
+    draft by itself that training could improve and whose speed is known.
 
     The time of a round at one k does not depend on acceptance, so the speed-up is proportional to
     tokens per round. Their ceiling is full acceptance or, for greedy drafts of a target that

@@ -22,6 +22,7 @@ import numpy.typing as npt
 
 from draftbench.acceptance.intervals import Estimate, quantiles
 from draftbench.planner.cells import TimedRun
+from draftbench.planner.decide import TIMING_NOISE
 from draftbench.planner.evidence import Evidence
 from draftbench.planner.recommendation import (
     Configuration,
@@ -139,6 +140,16 @@ def _tail(plain: Distribution, speculative: Distribution) -> tuple[float, str]:
         return speculative.p99 / plain.p99, "p99"
     values = min(plain.values, speculative.values)
     return speculative.largest / plain.largest, f"the largest of {values}"
+
+
+def longer_tail(plain: Distribution, speculative: Distribution) -> tuple[str, float, float] | None:
+    """The p99, or the largest value if there are too few, without and with speculation; None unless
+    it is longer with it by more than timing noise.
+    """
+    end, was, now = "largest value", plain.largest, speculative.largest
+    if plain.p99 and speculative.p99:
+        end, was, now = "p99", plain.p99, speculative.p99
+    return (end, was, now) if now > was * (1 + TIMING_NOISE) else None
 
 
 def slo_kept(

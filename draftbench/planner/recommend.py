@@ -25,7 +25,7 @@ from draftbench.acceptance.faults import near_tie_share
 from draftbench.acceptance.intervals import estimates
 from draftbench.drafts.kinds import parts_of
 from draftbench.drafts.stopping import STOP_RULES
-from draftbench.planner.caveats import caveats, checks
+from draftbench.planner.caveats import caveats, checks, on_times
 from draftbench.planner.cells import Cell
 from draftbench.planner.concurrencies import at_concurrency, crossover, schedule
 from draftbench.planner.cost_sources import engine_name
@@ -154,7 +154,8 @@ def recommend(run: Run, options: DecisionOptions | None = None) -> Recommendatio
         if leader and decided.runner_up and decided.deciding
         else None,
     )
-    return msgspec.structs.replace(answer, checks=checks(answer))
+    checked = (*checks(answer), *on_times(evaluator, answer))
+    return msgspec.structs.replace(answer, checks=checked)
 
 
 def evaluations(evaluator: Evaluator, decided: DecisionAt) -> tuple[Evaluation, ...]:

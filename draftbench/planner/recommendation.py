@@ -10,8 +10,8 @@ from functools import lru_cache
 from typing import Literal
 
 from draftbench.acceptance.intervals import Estimate
-from draftbench.planner.caveat_kinds import FEW_DECODED, CaveatKind
-from draftbench.records import Candidate, DraftingMode, DraftLength, Failure, Record, StopRule
+from draftbench.planner.caveat_kinds import CAVEATS, FEW_DECODED, CaveatKind
+from draftbench.records import SELF, Candidate, DraftingMode, DraftLength, Failure, Record, StopRule
 
 Decision = Literal["speculate", "do_not_speculate", "inconclusive"]
 Objective = Literal["speedup", "latency", "throughput", "cost"]
@@ -467,6 +467,40 @@ class Recommendation(Record, frozen=True):
     def provisional(self) -> str:
         """Why a longer or quieter run could change the decision; empty if nothing suggests that."""
         return "; ".join(dict.fromkeys(c.short or c.text for c in self.caveats if c.decisive))
+
+    @property
+    def urgent_caveats(self) -> list[Caveat]:
+        """What a first screen must say besides what makes the answer provisional or, where no speed
+        is known, besides why: the most urgent first.
+        """
+        known = self.leader is not None
+        rest = [
+            caveat
+            for caveat in self.caveats
+            if CAVEATS[caveat.kind].urgent
+            and (not caveat.decisive if known else caveat.kind != "failed")
+        ]
+        by_urgency = list(CAVEATS)
+        return sorted(rest, key=lambda caveat: by_urgency.index(caveat.kind))
+
+    @property
+    def control_below_one(self) -> Literal["temperature > 0", "near ties"] | None:
+        """Where the target as its own draft is rejected; None if it is not to speak of, or if
+        neither explains it.
+        """
+        if self.ceiling_alpha is not None:
+            return "temperature > 0"
+        of_self = (each.alpha for each in self.evaluations if each.draft == SELF)
+        alpha = next(filter(None, of_self), None)
+        return "near ties" if alpha and NEAR_TIES <= alpha.value < 0.995 else None
+
+    @property
+    def only_one_pays(self) -> bool:
+        """Whether a draft was chosen, and the runner-up is no faster than decoding without one."""
+        if self.choice is None or self.runner_up is None:
+            return False
+        speed = self.ranked_by(self.evaluation_of(self.runner_up))
+        return speed is not None and speed.value <= 1
 
     @property
     def leading_evaluation(self) -> Evaluation | None:

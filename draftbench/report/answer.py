@@ -16,9 +16,9 @@ from draftbench.acceptance.intervals import MIN_REQUESTS, Estimate
 from draftbench.drafts.stopping import STOP_RULES
 from draftbench.memory import format_size
 from draftbench.planner.decide import TIMING_NOISE
+from draftbench.planner.latency import longer_tail
 from draftbench.planner.options import RANKS_BY
 from draftbench.planner.recommendation import (
-    NEAR_TIES,
     SETTLES,
     Configuration,
     Distribution,
@@ -324,11 +324,9 @@ def candidates(
         for each in evaluations
         if each.measured_apart and each.speedup_measured and answer.costs_from is None
     ]
-    alphas = [each.alpha.value for each in evaluations if each.draft == SELF and each.alpha]
-    if alphas:  # what `self` is and, if known, why its α is not 1
-        why = ", α < 1 at near ties" if NEAR_TIES <= alphas[0] < 0.995 else ""
-        why = ", α < 1 at temperature > 0" if answer.ceiling_alpha is not None else why
-        legend.append(f"self: the target drafts{why}")
+    if any(each.draft == SELF and each.alpha for each in evaluations):
+        at = answer.control_below_one
+        legend.append("self: the target drafts" + f", α < 1 at {at}" * (at is not None))
     return Section("", head, rows, ["; ".join(legend)])
 
 
@@ -646,6 +644,24 @@ def on_engines(answer: Recommendation) -> str | None:
     return sentence(f"To serve it: {'; '.join(parts)}") if parts else None
 
 
+def over_limits(answer: Recommendation) -> str | None:
+    """The candidates over the limits that the user set; None if all keep them."""
+    over = [each.candidate for each in answer.by_candidate if each.breaks]
+    names = [shortened(str(candidate), LONGEST_NAME) for candidate in over]
+    return f"Over the limits that you set: {', '.join(names)}." if names else None
+
+
+def runner_up(answer: Recommendation) -> str | None:
+    """Why the next best draft was not chosen; None without one, or with too few requests."""
+    if answer.runner_up is None or answer.speedup_deciding is None:
+        return None
+    second, name = answer.evaluation_of(answer.runner_up), named(answer.runner_up)
+    if answer.only_one_pays and (speed := answer.ranked_by(second)):
+        best = f"{name}: {speed.value:.2f}×"
+        return f"No other draft is faster than decoding without one (best: {best})."
+    return f"Runner-up: {name}, {second.reason}." if second.reason else None
+
+
 def losers(answer: Recommendation) -> list[str]:
     """Why each other candidate was not chosen."""
     return [
@@ -683,10 +699,8 @@ def latency(waits: Latency, engine: str | None = None, arrivals: str | None = No
         for first, word, side in ((name, "without", before), ("", "with", after)):
             values = (side.p50, side.p90, side.p99, side.largest)
             rows.append([first, word, str(side.values), *map(milliseconds, values)])
-        end, was, now = "largest value", before.largest, after.largest
-        if before.p99 and after.p99:
-            end, was, now = "p99", before.p99, after.p99
-        if now > was * (1 + TIMING_NOISE):
+        if longer := longer_tail(before, after):
+            end, was, now = longer
             worse.append(f"{name}, {end} {milliseconds(now)} instead of {milliseconds(was)} ms")
     load = f"at {arrivals}" if arrivals else f"concurrency {waits.concurrency}"
     notes = [

@@ -22,11 +22,9 @@ from jinja2 import Environment, PackageLoader, StrictUndefined, Template
 from markupsafe import Markup, escape
 
 from draftbench.acceptance.intervals import MIN_REQUESTS
-from draftbench.drafts.stopping import STOP_RULES
-from draftbench.engines.every import ENGINES, STARTED
 from draftbench.errors import DraftbenchError
 from draftbench.export.configurations import configure
-from draftbench.export.serve_plan import answer_for, serve_plan
+from draftbench.export.serve_plan import answers_by_engine, serve_plan
 from draftbench.memory import format_size
 from draftbench.planner.caveats import predictions_off
 from draftbench.planner.options import DecisionOptions
@@ -193,26 +191,16 @@ def _steps(
 def _engines(
     run: Run, answer: Recommendation, options: DecisionOptions
 ) -> Iterator[dict[str, Any]]:
-    """The configuration of each engine that could serve the choice: of the engine that measured it,
-    or of the usual ones. Each serves the best that it can follow.
-    """
-    if answer.choice is None:
-        return
-    measured, ruled = run.manifest.question.engine, any(each.stop for each in answer.evaluations)
-    shown: tuple[str | None, ...] = (measured,) if measured in ENGINES else tuple(STARTED)
-    if answer.choice.stop is not None:  # the engine that follows this very rule
-        shown = (STOP_RULES[answer.choice.stop.kind].engine, *shown)
-    for engine in dict.fromkeys(filter(None, shown)):
-        name = ENGINES[engine].name
-        own = answer_for(ENGINES[engine], run, options) if ruled else answer
+    """The configuration of each engine that could serve the choice."""
+    for engine, own in answers_by_engine(answer, run, options):
         try:
-            configuration = configure(serve_plan(own, run), engine)
+            configuration = configure(serve_plan(own, run), engine.key)
         except DraftbenchError as error:
-            yield {"name": name, "refused": error.message}
+            yield {"name": engine.name, "refused": error.message}
         else:
             to_do = configuration.to_do[:_TO_DO]
             parts = asdict(configuration) | {"pasted": configuration.pasted, "to_do": to_do}
-            yield {"name": name, "refused": None, **parts}
+            yield {"name": engine.name, "refused": None, **parts}
 
 
 def _facts(name: str, run: Run) -> dict[str, str]:

@@ -45,8 +45,8 @@ WAVE = 64
 class Run:
     """Everything that a run measured; `path` is the folder that it was read from, if any.
 
-    The `replays` of stacks are combined from those of their parts. An engine's answers are in
-    `served`, and also among the `decodes`, as decoding runs.
+    The `replays` of what has parts are combined from theirs. An engine's answers are in `served`,
+    and also among the `decodes`, as decoding runs.
     """
 
     manifest: Manifest

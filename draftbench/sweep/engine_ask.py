@@ -451,11 +451,11 @@ class EngineWorker:
         if kind.reads_states:  # the target passes over its own answers
             target = ModelSource(options.target, options.trust)
             runner, _ = build_runner(target, prepared.build, None)
-        least = known.least_rows if known else None
+        rows = known.min_matmul_rows if known else None
         loading = Loading(
             candidate,
             source=prepared.drafts[candidate.draft],
-            build=replace(prepared.build, level=candidate.quant, least_rows=least),
+            build=replace(prepared.build, level=candidate.quant, min_matmul_rows=rows),
             target=target,
             runner=runner,
             mode=options.mode,

@@ -9,7 +9,7 @@ import math
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 
-from draftbench.drafts.kinds import DRAFT_KINDS, draft_name, methods_called
+from draftbench.drafts.kinds import DRAFT_KINDS, draft_name, looks_up, methods_called
 from draftbench.drafts.laws import AnyReplay, drafted_from, has_confidences
 from draftbench.drafts.speculation import Speculation
 from draftbench.engines.drive import drive
@@ -210,7 +210,7 @@ def find_drafting(
         k, how = stated or max(most, given_k or 0), f"({method})"
         if not (stated or most) and drafted == 0:
             hint = "its log says why; most often the draft's vocabulary is not the target's"
-            if "ngram" in method:
+            if looks_up(method):
                 hint = "prompt lookup found nothing to repeat in the first requests: take others"
             raise EngineError(
                 f"the server is set to draft ({method}) and drafts nothing", hint=hint
@@ -256,10 +256,12 @@ def find_drafting(
         spec = DRAFT_KINDS[meant[0]].written
         if not spec or spec.endswith(":"):
             spec = spec + model if model else None
-    meant = meant or ("draft-model",)
-    stacked = "ngram" in method and "," in method
-    speculations = servers.speculations.items()
-    named = [name for name, d in speculations if d.method in meant and d.stacked == stacked]
+    stacked = looks_up(method) and "," in method
+    named = [
+        name
+        for name, each in servers.speculations.items()
+        if (each.method in meant if meant else each.kind.is_model) and each.stacked == stacked
+    ]
     name = draft_name(spec) if spec else short_name(model or method)
     if spec is None and model is None and len(named) == 1:
         name = named[0]
@@ -286,7 +288,7 @@ def check_drafting(
         return
     for method in (described.method or "").split(","):
         meant = methods_called(method)
-        if meant == ("ngram",) and speculation.stacked:
+        if looks_up(method) and speculation.stacked:
             continue
         if meant and speculation.method not in meant:
             raise other_drafting(config, f"it says that it drafts by {method}")

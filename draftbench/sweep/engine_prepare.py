@@ -19,7 +19,8 @@ import msgspec
 from draftbench.decoder.device import device_of, device_words, dtype_of, set_threads
 from draftbench.drafts.built_in import SERVED
 from draftbench.drafts.heads.config import WHERE_HEADS_ARE
-from draftbench.drafts.kinds import DRAFT_KINDS, kind_of, remembers
+from draftbench.drafts.kind import DraftKind
+from draftbench.drafts.kinds import kind_of, remembers
 from draftbench.drafts.loading import LEAVE_OUT, Serving
 from draftbench.drafts.mtp.own_draft import DSPARK_HINT, no_mtp, own_draft_of
 from draftbench.drafts.speculation import Speculation, speculation_of
@@ -98,7 +99,7 @@ class ServingEngine:
         for quant in options.quants:
             check_level(quant, "cpu", simulate=True)
         for name, speculation in self.speculations.items():
-            if self.serving.server is not None and not DRAFT_KINDS[speculation.method].replayed:
+            if self.serving.server is not None and not speculation.kind.replayed:
                 raise UsageError(
                     f"`{specs[name]}` cannot be replayed: only a server that drafts with it shows "
                     "it",
@@ -148,10 +149,10 @@ class ServingEngine:
                 launch(replace(plain, speculation=replace(speculation, k=k, mode=mode)), HOST, 0)
         if any(speculation.method == "mtp" for speculation in speculations):
             _check_mtp(options.target)
-        models = [("--target", options.target, "")]
-        models += [("--drafts", d.model, d.method) for d in speculations if d.model]
-        for flag, spec, method in models:
-            replayed_here, is_head = method == "draft-model", method not in ("", "draft-model")
+        models: list[tuple[str, str, DraftKind | None]] = [("--target", options.target, None)]
+        models += [("--drafts", d.model, d.kind) for d in speculations if d.model]
+        for flag, spec, kind in models:
+            replayed_here, is_head = kind and kind.is_model, kind and not kind.is_model
             source = ModelSource(spec)
             if source.local or source.on_hub:
                 continue
@@ -160,7 +161,11 @@ class ServingEngine:
                     f"{flag}: no model at `{spec}` here; --engine-command has to find it"
                 )
                 continue
-            what = f"no head at `{method}:{spec}`" if is_head else f"no model at `{spec}`"
+            what = (
+                f"no head at `{kind.written}{spec}`"
+                if kind and is_head
+                else f"no model at `{spec}`"
+            )
             hint = WHERE_HEADS_ARE if is_head else _MODELS
             hint = "give a .gguf file" if engine.converter and not replayed_here else hint
             raise ModelError(f"{flag}: {what}", hint=or_beside(spec, hint))
@@ -282,10 +287,8 @@ class ServingEngine:
             times = arrival_times(samples, serving, options.traffic.seed)
             at = sorted((key, round(t * serving.time_scale, 6)) for key, t in times.items())
             self.arrivals = keyed_hash(options.traffic.key, repr(at).encode())
-        drafting = [
-            (self.specs[name], DRAFT_KINDS[each.method]) for name, each in self.speculations.items()
-        ]
-        models = [spec for spec, kind in drafting if kind.method == "draft-model"]
+        drafting = [(self.specs[name], each.kind) for name, each in self.speculations.items()]
+        models = [spec for spec, kind in drafting if kind.is_model]
         if models and not self.configured:
             raise UsageError(
                 f"`{models[0]}` cannot be replayed: the served model is not named",
@@ -329,10 +332,10 @@ class ServingEngine:
         speculations, levels = self.speculations, dict[Candidate, str]()
         refusals = dict[str, str]()
         for name, source in sources.items():
-            method = speculations[name].method
-            if method == "draft-model" and needs_translation(self.target, source):
-                speculations[name] = replace(speculations[name], translated=True)
-            if refusal := SERVED[method].refused_by(engine, self.target, source):
+            how = speculations[name]
+            if how.kind.is_model and needs_translation(self.target, source):
+                speculations[name] = replace(how, translated=True)
+            if refusal := SERVED[how.method].refused_by(engine, self.target, source):
                 refusals[name] = refusal
         for candidate in candidates:
             level = _level_served(engine, speculations[candidate.draft], candidate.quant)
@@ -475,7 +478,7 @@ def _max_concurrency_of(facts: ServerFacts) -> int | None:
 def _level_served(engine: str, speculation: Speculation, level: str) -> str | None:
     """What makes an engine serve a draft at a level; None if it cannot."""
     as_stored = "none" if level == "none" or level not in LEVELS else None
-    if speculation.method != "draft-model":
+    if not speculation.kind.is_model:
         return as_stored
     known = ENGINES.get(engine)
     if known is None or known.converter:

@@ -19,7 +19,7 @@ from typing import NamedTuple
 import torch
 
 from draftbench.drafts.check import check_models
-from draftbench.drafts.kinds import parsed
+from draftbench.drafts.kinds import kind_drafting
 from draftbench.engines.every import STARTED
 from draftbench.errors import ModelError, UsageError
 from draftbench.measure.decoding import WARM_TOKENS, repeats_of
@@ -131,7 +131,7 @@ def sheets_of(prepared: Prepared) -> tuple[ModelSheet | None, dict[str, ModelShe
     Raises:
         ModelError: a model of the built-in decoder cannot be counted.
     """
-    models = {n: s for n, s in prepared.drafts.items() if parsed(n)[0] == "draft-model"}
+    models = {n: s for n, s in prepared.drafts.items() if kind_drafting(n).is_model}
     if prepared.servers is None:
         sources, dtype = list(models.values()), prepared.build.dtype
         checked = check_models(prepared.target, sources, memory_here(), dtype=dtype)

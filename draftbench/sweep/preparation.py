@@ -21,7 +21,7 @@ import msgspec
 import draftbench
 from draftbench.decoder.device import card_names
 from draftbench.drafts.built_in import SERVED, WITH_WEIGHTS
-from draftbench.drafts.kinds import draft_name, kind_of, parsed
+from draftbench.drafts.kinds import draft_name, kind_drafting, kind_of, parsed
 from draftbench.drafts.loading import Pairing
 from draftbench.engines.secrets import without_values
 from draftbench.errors import (
@@ -147,10 +147,10 @@ def specs_of(options: SweepOptions) -> dict[str, str]:
     with_weights = (of[-1] for of in parts.values() if of)
     others = chain.from_iterable(of[:-1] for of in parts.values())
     for spec in dict.fromkeys((*alone, *with_weights, *others)):
-        is_model = parsed(spec)[0] == "draft-model" and spec != SELF
+        is_model = kind_drafting(spec).is_model and spec != SELF
         name = ModelSource(spec).name if is_model else draft_name(spec)
         # A folder may be called like a way of drafting.
-        reserved = is_model and (name == SELF or kind_of(name).method != "draft-model")
+        reserved = is_model and (name == SELF or not kind_of(name).is_model)
         taken = name in specs or reserved
         specs[portable(spec) if taken else name] = spec
     names = {spec: name for name, spec in specs.items()}

@@ -78,7 +78,8 @@ class Worker:
             return
         self.watcher.note("loading the target")
         known = task.loaded_as.get(None)
-        build = replace(self.prepared.build, least_rows=known.least_rows if known else None)
+        rows = known.min_matmul_rows if known else None
+        build = replace(self.prepared.build, min_matmul_rows=rows)
         try:
             target, facts = build_runner(self.prepared.target, build, None)
             self._keep_facts(facts, known)
@@ -177,12 +178,12 @@ class Worker:
             return LoadedCandidate(candidate, own, measurement)
         self.watcher.note(f"loading {candidate}")
         known = task.loaded_as.get(candidate)
-        least = known.least_rows if known else None
+        rows = known.min_matmul_rows if known else None
         assert task.longest is not None
         loading = Loading(
             candidate,
             source=self.prepared.drafts[candidate.draft],
-            build=replace(self.prepared.build, level=candidate.quant, least_rows=least),
+            build=replace(self.prepared.build, level=candidate.quant, min_matmul_rows=rows),
             target=self.prepared.target,
             runner=measurement.target,
             mode=measurement.mode,

@@ -11,6 +11,8 @@ from draftbench.records import Record
 # A smaller gain of the rate is not worth a training.
 LEAST_GAIN = 0.01
 Verdict = Literal["worth it", "may be worth it", "cannot tell", "not worth it"]
+# How much training brought: by its whole interval, or only as expected.
+Gain = Literal["more", "perhaps more", "no more", "less"]
 
 
 class TrainingPart(Record, frozen=True):
@@ -100,9 +102,26 @@ class Proof(Record, frozen=True):
         return Estimate(self.faster.value - 1, self.faster.low - 1, self.faster.high - 1)
 
     @property
+    def verdict(self) -> Gain:
+        """Whether the trained draft gained, and how sure that is."""
+        gained = self.gained
+        if gained.value > 0:
+            return "more" if gained.low > 0 else "perhaps more"
+        return "less" if gained.high < 0 else "no more"
+
+    @property
     def better(self) -> bool:
         """Whether the trained draft is expected to gain."""
-        return self.gained.value > 0
+        return self.verdict in ("more", "perhaps more")
+
+    @property
+    def beats_fastest(self) -> Literal["yes", "perhaps", "no"] | None:
+        """Whether it is faster than the run's fastest configuration; None if speed is unknown."""
+        if (over := self.over_fastest) is None:
+            return None
+        if over.low >= faster_than(1.0):
+            return "yes"
+        return "perhaps" if over.high >= faster_than(1.0) else "no"
 
 
 class Split(Record, frozen=True):

@@ -20,7 +20,7 @@ from draftbench.decoder.runner import Runner
 from draftbench.drafts.built_in import WITH_WEIGHTS
 from draftbench.drafts.eagle3 import training as eagle3_training
 from draftbench.drafts.kind import Method
-from draftbench.drafts.kinds import DRAFT_KINDS, parsed
+from draftbench.drafts.kinds import DRAFT_KINDS, parsed, with_weights
 from draftbench.drafts.laws import AnyReplay
 from draftbench.drafts.loading import Loading
 from draftbench.drafts.model import training as model_training
@@ -33,7 +33,7 @@ from draftbench.models.quantize import Build, build_runner
 from draftbench.models.source import ModelSource
 from draftbench.planner.recommend import recommend
 from draftbench.planner.recommendation import Recommendation
-from draftbench.records import SELF, STACK, Candidate, draft_of_stack
+from draftbench.records import SELF, Candidate
 from draftbench.run_folder.manifest import portable
 from draftbench.run_folder.run import Run
 from draftbench.training.examples import Examples
@@ -93,15 +93,15 @@ class Plan:
     def _build(self) -> Build:
         """How a sweep loads the draft."""
         facts = self.run.facts_of(self.candidate)
-        rows = facts.least_rows if facts else 1  # with another number, sums round differently
+        rows = facts.min_matmul_rows if facts else 1  # with another number, sums round differently
         dtype = dtype_of(self.run.manifest.question.dtype, self.device)
-        return Build(dtype, "none", self.device, least_rows=rows)
+        return Build(dtype, "none", self.device, min_matmul_rows=rows)
 
     @cached_property
     def _runner(self) -> Runner:
         """The target as a sweep runs it: a head reads its states."""
         level = self.run.manifest.question.target_quant
-        build = replace(self._build, level=level, least_rows=None)
+        build = replace(self._build, level=level, min_matmul_rows=None)
         runner, _ = build_runner(self.target, build, None)
         return runner
 
@@ -179,11 +179,11 @@ def plan_training(
             f"`{spec}` has no weights that can be trained here",
             hint="give a draft model, or an EAGLE-3 head as `eagle3:HEAD`",
         )
-    if (fallback := draft_of_stack(spec)) is not None:
-        trained = f"{STACK}{fallback.removesuffix(model)}FOLDER"
+    if (last := with_weights(spec)) != spec:
+        trained = f"{spec.removesuffix(model)}FOLDER"
         raise UsageError(
-            f"`{draft}` is prompt lookup before `{fallback}`, and only the latter has weights",
-            hint=f"train it, `--draft {fallback}`, then sweep the result as `{trained}`",
+            f"`{draft}` is prompt lookup before `{last}`, and only the latter has weights",
+            hint=f"train it, `--draft {last}`, then sweep the result as `{trained}`",
         )
     TRAINABLE[method].check(source, target, settings.lora)
     if settings.lora is not None and find_spec("peft") is None:

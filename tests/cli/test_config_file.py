@@ -82,6 +82,7 @@ def test_a_sweep_from_a_file_runs(file, command, embedded):
         ("target: t\ndrafts: [[a]]\n", ["must be text, a number or a list"]),
         (WHOLE + "sample: 1.5\n", ["--sample"]),
         (WHOLE + "sample: 0\n", ["--sample"]),
+        (WHOLE + "mode: gredy\n", ["did you mean `greedy`?"]),
         ("target: t\ndrafts: a\n", ["`--traffic`"]),
         ("- target\n", ["holds no flags"]),
         ("", ["holds no flags"]),
@@ -100,7 +101,3 @@ def test_files_that_are_refused(failing, file, text, words):
 def test_what_is_no_text_file_is_refused(failing, tmp_path, name, said):
     (tmp_path / "model.gguf").write_bytes(b"\xff\xfe\x00\x80")
     assert said in failing(2, "sweep", tmp_path / name)
-
-
-def test_values_are_checked_like_flags(failing, file):
-    assert "did you mean `greedy`?" in failing(2, "sweep", file(WHOLE + "mode: gredy\n"))

@@ -125,7 +125,6 @@ def test_a_run_that_is_not_there(failing, words):
         ("--target-quant", "none,int4", "--target-quant cannot be `none,int4`"),
         ("--measure", "al", "did you mean `all`?"),
         ("--responses", "loged", "did you mean `log`?"),
-        ("--concurrency", "1,,4", "expected a number or a range"),
         ("--format", "jsn", "did you mean `json`?"),
         ("--ngram", "4-2", "for example --ngram 2-4"),
         ("-o", "/", "cannot write to `/`"),
@@ -144,11 +143,9 @@ GATE = ["gate", "--baseline", "missing.json", RUN]
     ("words", "meant"),
     [
         (["recommend", RUN, "--objective", "latncy"], "did you mean `latency`?"),
-        ([*GATE, "--max-drop", "alpha:2"], "written alpha:2%"),
         ([*GATE, "--inconclusive", "pas"], "did you mean `pass`?"),
         ([*GATE, "--annotations", "githb"], "did you mean `github`?"),
         ([*GATE, "--junit", "/no/such/folder/x"], "cannot write"),
-        (GATE, "cannot read the baseline `missing.json`"),
     ],
 )
 def test_what_was_probably_meant(failing, words, meant):

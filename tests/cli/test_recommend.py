@@ -120,24 +120,6 @@ def test_a_pick_that_the_runner_up_may_beat_is_called_a_toss_up(answers):
     assert "toss-up" not in clear
 
 
-@pytest.mark.parametrize(
-    ("alpha", "ceiling", "why"),
-    [
-        (0.95, 0.95, ", α < 1 at temperature > 0"),
-        (0.99, None, ", α < 1 at near ties"),
-        (1.0, None, ""),
-        (0.9, None, ""),  # near ties alone do not explain it: a caveat does
-    ],
-)
-def test_the_control_says_why_its_acceptance_is_below_one(log, alpha, ceiling, why):
-    of_self = Estimate(alpha, alpha, alpha)
-    evaluations = tuple(
-        replace(e, alpha=of_self) if e.draft == "self" else e for e in log.evaluations
-    )
-    lines = lines_of(replace(log, evaluations=evaluations, ceiling_alpha=ceiling))
-    assert f"self: the target drafts{why} |" in " ".join(line.strip() or "|" for line in lines)
-
-
 def test_a_run_of_one_request_says_what_is_known_and_what_to_run():
     """A draft that is always right yields 8 tokens in 3 rounds, of one request."""
     lines = lines_of(hand.answer(hand.one_request()))
@@ -164,11 +146,6 @@ def test_a_caveat_is_printed_whole_in_its_short_form_or_not_at_all(crowded, answ
     # What makes the answer provisional stands in its second line.
     slower = Caveat(kind="uncertain-cost", text="slower", decisive=True, short="slower")
     assert "Caveat: slower" not in lines_of(replace(log, caveats=(slower,)))
-    # Where an interval comes from is urgent only if the leader was not decoded.
-    for short, urgent in (("", False), ("decode it", True)):
-        caveat = Caveat(kind="interval", text="from the requests", short=short)
-        lines = lines_of(replace(log, caveats=(caveat,)))
-        assert ("Caveat: from the requests" in lines) is urgent
 
 
 @pytest.mark.parametrize("folder", ["a/long/folder" * 4, "a folder/with spaces" * 3, "a" * 70])

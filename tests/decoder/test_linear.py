@@ -26,7 +26,7 @@ from draftbench.decoder.linear import (
     fits_16_bits,
     has_fbgemm,
     int8_way,
-    least_rows,
+    min_matmul_rows,
     multiplies_bfloat16,
     padded_size,
     unquantized_linear,
@@ -339,12 +339,12 @@ def test_one_row_is_padded_to_the_number_that_takes_the_least_time_and_gives_the
 
         return product
 
-    assert least_rows(matrices, scripted, lambda: now) == rows
+    assert min_matmul_rows(matrices, scripted, lambda: now) == rows
 
 
 @pytest.mark.parametrize("matrix", [WIDE.float(), WIDE[:100], WIDE.to("meta")])
 def test_what_is_not_packed_in_bfloat16_is_not_timed(matrix):
-    assert least_rows([matrix], None, None) == 1
+    assert min_matmul_rows([matrix], None, None) == 1
 
 
 @needs_bfloat16

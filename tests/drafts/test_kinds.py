@@ -22,6 +22,7 @@ def test_every_kind_is_loaded_where_it_says_that_it_is():
     assert those("built_in", "reads_states") == HEADS.keys()
     assert those("replayed") == {*SERVED, *from_text}
     assert those("trainable") == TRAINABLE.keys()
+    assert those("is_model") == {method for method, kind in DRAFT_KINDS.items() if not kind.written}
     assert those("trainable") | those("stackable") <= WITH_WEIGHTS.keys()
 
 

@@ -294,16 +294,16 @@ def test_weights_in_two_layouts_count_once_and_the_copy_apart(workshop, monkeypa
 @pytest.mark.parametrize("general", [False, True])
 def test_what_was_fastest_is_recorded_and_can_be_had_again(workshop, monkeypatch, general):
     monkeypatch.setattr(linear, "PACKED_FROM", 0)
-    monkeypatch.setattr(quantize, "least_rows", lambda matrices: 4)
+    monkeypatch.setattr(quantize, "min_matmul_rows", lambda matrices: 4)
     if general:
         monkeypatch.setattr(quantize, "llama_obstacle", lambda model: "not asked for")
     source = workshop.weighted("model")
-    timed, again = built(source, "none"), built(source, "none", least_rows=1)
-    assert (timed.least_rows, again.least_rows) == (4, 1)
+    timed, again = built(source, "none"), built(source, "none", min_matmul_rows=1)
+    assert (timed.min_matmul_rows, again.min_matmul_rows) == (4, 1)
     assert timed.runner.endswith("(bfloat16, cpu, fewer than 4 rows padded to 4)")
     assert again.runner.endswith("(bfloat16, cpu)")
     assert timed.weight_bytes == again.weight_bytes
-    assert built(source, "int8").least_rows == 1
+    assert built(source, "int8").min_matmul_rows == 1
 
 
 @pytest.mark.skipif(not has_fbgemm(), reason="this PyTorch has no FBGEMM, or this CPU no F16C")

@@ -69,7 +69,7 @@ def clean(scene):
 def test_a_long_and_quiet_run_raises_no_doubt_but_of_a_draft_that_is_always_right(clean):
     found = recommend(clean())
     assert (found.decision, found.provisional, found.near_tie_share) == ("speculate", "", 0.0)
-    (caveat,) = [each for each in found.caveats if each.kind != "interval"]
+    (caveat,) = found.caveats
     assert caveat.text.startswith("small: suspected fault: 100.0% of 150 drafted tokens were acc")
 
 
@@ -275,10 +275,11 @@ def test_what_speeds_of_a_batch_leave_out_is_said(scene):
         scene.times(TARGET, CHEAP, concurrency=concurrency)
     scene.batch_run("r0", 0, (0,) * 8, (1.0,) * 8)
     scene.batch_run("r0", 1, (1,) * 4, (1.2,) * 4)
-    said = caveat_of(scene.observed(1), "concurrency", concurrency=(2,)).text
-    assert said.startswith("at concurrency 2, prefill of other requests")
-    assert "share rounds" in said
-    assert caveat_of(scene.observed(1), "concurrency") is None
+    for loads, said in (((2,), True), ((1,), False)):
+        found = recommend(scene.observed(1), DecisionOptions(concurrency=loads)).checks
+        modelled = [each for each in found if "prefill of other requests" in each]
+        assert bool(modelled) is said
+        assert all("share rounds" in each for each in modelled)
 
 
 @pytest.mark.parametrize(
@@ -376,20 +377,17 @@ def test_a_load_at_the_start_counts_only_where_other_processes_were_not_watched(
     assert decisive(recommend(loaded)) == kinds
 
 
-def test_one_sentence_says_where_the_interval_comes_from(scene):
+def test_only_what_was_not_decoded_adds_to_the_interval_besides_requests_and_noise(scene):
     scene.requests(6, ALL)
     for rows in (1, 4):
         scene.times(TARGET, CHEAP, concurrency=rows)
-    alone = caveat_of(scene.observed(2), "interval")
-    assert alone.text.endswith("% since small at k = 2 was not decoded")
-    assert alone.short.endswith("was not measured: treat its speed-up as a prediction")
-    between = caveat_of(scene.observed(2), "interval", concurrency=(2,))
-    assert between.text.endswith("% since concurrency 2 was not timed")
+    for concurrency in (1, 2):  # the second is between timed loads
+        answer = recommend(scene.observed(2), DecisionOptions(concurrency=(concurrency,)))
+        assert answer.leading_evaluation.interval_from.undecoded > 0
     scene.decodes(5, 2, 4.1)
-    decoded = caveat_of(scene.observed(2), "interval")
-    assert decoded.text.startswith("the interval of small at k = 2 is ±")
-    assert decoded.text.endswith("% from the noise of decoding runs")
-    assert decoded.short == ""
+    parts = recommend(scene.observed(2)).leading_evaluation.interval_from
+    assert parts.undecoded == 0
+    assert parts.cells > 0
 
 
 def test_a_replay_that_decoding_contradicts_makes_the_answer_that_of_decoding(scene):
@@ -691,11 +689,10 @@ def test_a_measured_speed_up_that_other_timings_contradict_stands_beside_the_exp
             True,
             "10 of 10",
         ),
-        ("other-clock", {"decode_seconds": 0.4}, False, "shows 0.50 times what the client saw"),
         ("shared-server", {"shared": True}, True, "during 5 of 10 answers"),
     ],
 )
-def test_a_server_that_texts_clocks_or_counters_contradict_is_told(kind, drafting, decisive, says):
+def test_a_server_that_texts_or_counters_contradict_is_told(kind, drafting, decisive, says):
     sound = {"decode_seconds": 0.8, "shared": False}
     plain = answers(0, **sound)
     rows = [structs.replace(row, **sound) for row in answers(1)]
@@ -706,6 +703,14 @@ def test_a_server_that_texts_clocks_or_counters_contradict_is_told(kind, draftin
     assert found is not None
     assert found.decisive is decisive
     assert says in found.text
+
+
+def test_the_checks_say_where_a_servers_clock_is_not_the_clients():
+    """The client saw both servers write for 0.8 s."""
+    apart = "A server's own clock shows 0.50 times what the client saw: all times are the client's."
+    for seconds, told in ((0.8, []), (0.4, [apart])):
+        rows = [*answers(0, decode_seconds=0.8), *answers(1, decode_seconds=seconds)]
+        assert [each for each in recommend(run(*rows)).checks if "own clock" in each] == told
 
 
 def test_the_table_says_of_each_caveat_whether_it_makes_an_answer_provisional():

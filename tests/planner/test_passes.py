@@ -167,6 +167,22 @@ def test_a_head_catches_up_on_what_was_accepted_and_steps_for_each_further_token
     assert block.draft_cost_ratio(10).value == pytest.approx(ratio)
 
 
+@pytest.mark.parametrize("rows", [1, 2])
+def test_a_block_drafter_catches_up_and_then_drafts_its_whole_block_in_one_pass(scene, rows):
+    """The rounds of the head above, with a block of two tokens each, whatever is proposed."""
+    head = Candidate(draft="dflash:head")
+    scene.times({1: 1.0, 2: 1.2, 3: 1.3}, None, head, concurrency=rows)
+    for what, times in {"catch-up": {1: 0.4, 2: 0.5, 3: 0.6}, "block": {1: 0.3, 2: 0.35}}.items():
+        for tokens, seconds in times.items():
+            scene.cost(head.draft, head, tokens, seconds, what=what, concurrency=rows)
+    block = blocks_of(scene.observed(2), head)[rows]
+    proposed, matched = np.full(6, 2), np.array([2, 1, 0, 0, 1, 0])
+    rounds = expected_rounds([StartLaw(7, 20, proposed, matched, 2)], 2)
+    spent = block.rounds(rounds, np.array([10.0]), rows, np.ones(1))
+    assert spent.seconds == pytest.approx([3 * 1.3 + 3 * 0.5 + 3 * 0.35])
+    assert block.draft_cost_ratio(10).value == pytest.approx(0.35)
+
+
 @pytest.mark.parametrize(
     ("kind", "rows", "seconds"), [("model", 1, 5.53), ("model", 2, 5.8633), ("head", 1, 5.73)]
 )

@@ -184,11 +184,28 @@ def test_what_was_not_decoded_is_marked_and_the_control_explained(answers):
     answer = answers["qwen2.5-coder"]
     table = candidates(answer)
     assert [row[3][1] for row in table.rows] == [" ", "*", " ", " ", "*"]
-    assert table.notes[0].endswith("self: the target drafts, α < 1 at temperature > 0")
-    assert "temperature" not in candidates(replace(answer, ceiling_alpha=None)).notes[0]
+    assert "; self: the target drafts" in table.notes[0]
     without_it = candidates(answer, most=4)
     assert len(without_it.rows) == 4
     assert "self" not in without_it.notes[0]
+
+
+@pytest.mark.parametrize(
+    ("alpha", "ceiling", "why"),
+    [
+        (0.95, 0.95, ", α < 1 at temperature > 0"),
+        (0.99, None, ", α < 1 at near ties"),
+        (1.0, None, ""),
+        (0.9, None, ""),  # near ties alone do not explain it: a caveat does
+    ],
+)
+def test_the_control_says_why_its_acceptance_is_below_one(answers, alpha, ceiling, why):
+    answer, of_self = answers["qwen2.5-coder"], Estimate(alpha, alpha, alpha)
+    evaluations = tuple(
+        replace(e, alpha=of_self) if e.draft == "self" else e for e in answer.evaluations
+    )
+    (legend,) = candidates(replace(answer, evaluations=evaluations, ceiling_alpha=ceiling)).notes
+    assert legend.endswith(f"; self: the target drafts{why}")
 
 
 def test_each_speed_up_has_its_name_and_what_it_covers():

@@ -6,12 +6,13 @@ import pytest
 import random_heads
 import torch
 from safetensors.torch import load_file
+from scenes import EMBEDDED
 from sweep.conftest import rows_as_replayed
 
 from draftbench.errors import PairError, UsageError
 from draftbench.gate.judge import judge
 from draftbench.gate.make_baseline import make_baseline
-from draftbench.records import DraftingMode, LookupReplay
+from draftbench.records import Candidate, DraftingMode, LookupReplay
 
 
 @pytest.fixture
@@ -34,6 +35,20 @@ def test_a_head_is_replayed_and_decoded_through_the_same_rounds(small, head):
     kinds = {type(r) for r in run.replays if r.candidate.draft == "eagle3:head"}
     assert kinds == {LookupReplay}
     assert all(facts.parameters for facts in map(run.facts_of, run.candidates))
+
+
+def test_a_block_drafter_is_replayed_and_decoded_through_the_same_rounds(small):
+    """At every length of its blocks, and beyond the longest, seven."""
+    drafts = f"dflash:{EMBEDDED / 'block'}", small.models / "draft"
+    run = small.found(*drafts, ks=(1, 2, 8), quants=("none", "int8"), dtype="float32")
+    assert sorted(map(str, run.candidates)) == [
+        "dflash:block", "dflash:block:int8", "draft", "draft:int8"
+    ]  # fmt: skip
+    own = {row.k for row in rows_as_replayed(run) if row.candidate.draft == "dflash:block"}
+    assert own == {1, 2, 8}
+    replays = [r for r in run.replays if r.candidate == Candidate(draft="dflash:block")]
+    assert all(r.at_once and len(r.blocks) == 6 for r in replays)
+    assert sum(map(sum, (r.matched for r in replays))) > 5
 
 
 def test_a_head_of_another_vocabulary_is_refused_before_anything_is_loaded(small, head):

@@ -307,11 +307,11 @@ def test_a_model_that_now_runs_in_another_way_is_refused(small, monkeypatch, mea
 
 def test_to_how_many_rows_products_are_padded_is_decided_once_in_a_run(small, monkeypatch):
     """Timed again it could be another number, which rounds otherwise."""
-    monkeypatch.setattr(quantize, "least_rows", lambda matrices: 4)
+    monkeypatch.setattr(quantize, "min_matmul_rows", lambda matrices: 4)
     small.sweep(measure="replay")
-    monkeypatch.setattr(quantize, "least_rows", lambda matrices: 8)
+    monkeypatch.setattr(quantize, "min_matmul_rows", lambda matrices: 8)
     found = small.found(measure="replay", controls=True)
-    assert {facts.least_rows for facts in found.facts} == {4}
+    assert {facts.min_matmul_rows for facts in found.facts} == {4}
 
 
 def test_weights_timed_in_two_layouts_are_not_loaded_to_be_timed_in_one(small, unloadable):

@@ -8,7 +8,7 @@ before, given the place's state. DSpark adds to the logits of each place a bias 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import NamedTuple, Protocol
+from typing import Literal, Protocol
 
 import torch
 from torch import Tensor
@@ -18,14 +18,26 @@ from draftbench.decoder.sampling import best, confidence, thousandths, top_two_m
 from draftbench.drafts.block.shape import Markov, Selector
 
 
-class Chosen(NamedTuple):
-    """A block's tokens as the target numbers them, the best score less the second at each place
-    [blocks, k], and how sure it is of each, among all tokens and among ten [blocks, k, 2].
+@dataclass(frozen=True)
+class Chosen:
+    """A block's tokens as the target numbers them [blocks, k], and the scores among which each was
+    the best [blocks, k, tokens]. `stated` is how sure its head for that says it is [blocks, k].
     """
 
     tokens: Tensor
-    margins: Tensor
-    sure: Tensor
+    scores: Tensor
+    stated: Tensor | None = None
+
+    @property
+    def margins(self) -> Tensor:
+        """The best score less the second [blocks, k]."""
+        return top_two_margin(self.scores)
+
+    def sure(self, among: Literal["all", "ten"]) -> Tensor:
+        """How sure it is of each token, cut to thousandths [blocks, k]: what its head says, if it
+        has one, whatever the tokens among which is asked.
+        """
+        return confidence(self.scores, among) if self.stated is None else thousandths(self.stated)
 
 
 class Choice(Protocol):
@@ -45,7 +57,7 @@ class EachForItself:
     target_ids: Tensor
 
     def __call__(self, logits: Tensor, states: Tensor, lasts: Tensor) -> Chosen:
-        return Chosen(self.target_ids[best(logits)], top_two_margin(logits), _sure(logits))
+        return Chosen(self.target_ids[best(logits)], logits)
 
 
 @dataclass(frozen=True)
@@ -72,8 +84,8 @@ class Following:
             tokens.append(previous)
         every = torch.stack(totals, dim=1)
         # Among the candidates alone, whichever is asked for, as llama.cpp does.
-        sure = confidence(every, "all")[..., None].expand(*every.shape[:2], 2)
-        return Chosen(torch.stack(tokens, dim=1), top_two_margin(every), sure)
+        sure = torch.softmax(every.float(), dim=-1).amax(dim=-1)
+        return Chosen(torch.stack(tokens, dim=1), every, sure)
 
 
 @dataclass(frozen=True)
@@ -86,7 +98,7 @@ class Biased:
     before: Tensor  # vectors of the target's tokens as the one before [vocab, rank]
     bias: Product  # [n, rank] → [n, tokens that can be drafted]
     mix: Product | None  # of "gated" and "rnn" heads
-    told: Product | None  # [n, hidden (+ rank)] → [n, 1], how sure it is
+    stated: Product | None  # [n, hidden (+ rank)] → [n, 1], how sure it is
     target_ids: Tensor
 
     def __call__(self, logits: Tensor, states: Tensor, lasts: Tensor) -> Chosen:
@@ -95,9 +107,9 @@ class Biased:
         memory = states.new_zeros(len(states), self.of.rank)
         for place in range(logits.shape[1]):
             vector = self.before[previous]
-            if self.told is not None:
+            if self.stated is not None:
                 heard = [states[:, place], vector][: 1 + self.of.confident_of_both]
-                said.append(torch.sigmoid(self.told(torch.cat(heard, dim=1)).float()))
+                said.append(torch.sigmoid(self.stated(torch.cat(heard, dim=1)).float()))
             if self.of.kind == "gated":
                 assert self.mix is not None
                 gate = torch.sigmoid(self.mix(torch.cat([states[:, place], vector], dim=1)))
@@ -113,13 +125,8 @@ class Biased:
             totals.append(total)
             previous = self.target_ids[best(total)]
             tokens.append(previous)
-        every = torch.stack(totals, dim=1)
-        sure = thousandths(torch.stack(said, dim=1)).expand(-1, -1, 2) if said else _sure(every)
-        return Chosen(torch.stack(tokens, dim=1), top_two_margin(every), sure)
-
-
-def _sure(logits: Tensor) -> Tensor:
-    return torch.stack([confidence(logits, "all"), confidence(logits, "ten")], dim=-1)
+        stated = torch.cat(said, dim=1) if said else None
+        return Chosen(torch.stack(tokens, dim=1), torch.stack(totals, dim=1), stated)
 
 
 def scaled(logits: Tensor, scale: float, softcap: float | None) -> Tensor:

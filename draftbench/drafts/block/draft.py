@@ -131,8 +131,8 @@ class BlockDrafter:
             drafts[ask.row] = Draft(ask, ask.k, stop)
             drafts[ask.row].tokens.extend(tokens[: ask.k].split(1))
         if stop is not None:
-            column = ("all", "ten").index(STOP_RULES[stop.kind].among)
-            for ask, sure in zip(drafting, chosen.sure[..., column].tolist(), strict=True):
+            every = chosen.sure(STOP_RULES[stop.kind].among).tolist()
+            for ask, sure in zip(drafting, every, strict=True):
                 drafts[ask.row].cut(sure[: ask.k])
         return [drafts[ask.row].proposal if ask.k > 0 else None for ask in asks]
 
@@ -175,11 +175,12 @@ def replay_blocks(
     lengths = [most] if head.shape.same_at_every_length else range(1, most + 1)
     blocks, proposals, margins = list[InBlock](), list[list[int]](), list[list[float]]()
     confidences: Confidences | None = None
-    for chosen in head.along(text, states, len(response.prompt.tokens), lengths).values():
+    first = len(response.prompt.tokens)
+    for chosen in head.along(text, states, first, lengths, stops=stops).values():
         refuse_unless_finite(chosen.margins, "the drafter's logits")
         proposals, margins = chosen.tokens.tolist(), chosen.margins.tolist()
         matched = matching(response, proposals)
-        if stops:
+        if chosen.sure is not None:
             of_all, of_ten = (chosen.sure[..., column].tolist() for column in (0, 1))
             confidences = confidences_of(of_all, of_ten)
         blocks.append(InBlock(matched, least_margins(margins, matched), confidences))

@@ -24,6 +24,7 @@ from draftbench.decoder.runner import Runner, on_device
 from draftbench.drafts.block.choice import Biased, Choice, Chosen, EachForItself, Following, scaled
 from draftbench.drafts.block.layers import Convolution, Layer, Norm
 from draftbench.drafts.block.shape import BlockShape
+from draftbench.drafts.heads.head import Drafted
 
 # Places of blocks that draft side by side in replay; each sees the others' keys hidden.
 PLACES = 512
@@ -113,8 +114,8 @@ class BlockHead:
             at, mixed = "markov_head.", {"gated": "gate_proj", "rnn": "joint_proj"}
             before, bias = given(f"{at}markov_w1.weight"), linear(f"{at}markov_w2")
             mix = linear(at + mixed[markov.kind]) if markov.kind in mixed else None
-            told = linear("confidence_head.proj") if markov.confident else None
-            self.choose = Biased(markov, before, bias, mix, told, target_ids)
+            stated = linear("confidence_head.proj") if markov.confident else None
+            self.choose = Biased(markov, before, bias, mix, stated, target_ids)
         like = self.norm.weight
         self.device, self.group = str(like.device), self.heads // self.kv_heads
         self.rotary = Rotary(*rotary_tables(rotary.to(device), like, self.context_length))
@@ -164,24 +165,34 @@ class BlockHead:
 
     @torch.inference_mode()
     def along(
-        self, text: Tensor, states: Tensor, first: int, lengths: Sequence[int]
-    ) -> dict[int, Chosen]:
+        self,
+        text: Tensor,
+        states: Tensor,
+        first: int,
+        lengths: Sequence[int],
+        *,
+        stops: bool = False,
+    ) -> dict[int, Drafted]:
         """What blocks of some numbers of tokens draft after each token of a text from `first` on,
         as long as one follows.
 
         Args:
             states: the target's at all of the text's tokens except the last.
+            stops: whether with how sure it is.
         """
         cache, found = self.new_cache(len(text)), {}
         self.read(states, cache, [len(states)])
         starts = torch.arange(first, len(text) - 1, device=self.device)
         slabs, sees = cache.slabs[:, :, 0], self.shape.sees
         for k in lengths:
-            width, parts = self.shape.places(k), list[Chosen]()
+            width, parts = self.shape.places(k), list[Drafted]()
             for some in starts.split(max(1, PLACES // width)):
                 placement = TextBlocks(slabs, some, width, self.rotary, self.group, sees)
-                parts.append(self._drafted(text[some], k, placement))
-            found[k] = Chosen(*(torch.cat(column) for column in zip(*parts, strict=True)))
+                chosen = self._drafted(text[some], k, placement)
+                sure = [chosen.sure("all"), chosen.sure("ten")] if stops else None
+                both = None if sure is None else torch.stack(sure, dim=-1)
+                parts.append(Drafted(chosen.tokens, chosen.margins, both))
+            found[k] = Drafted.side_by_side(parts)
         return found
 
     def _drafted(self, lasts: Tensor, k: int, placement: Placement) -> Chosen:

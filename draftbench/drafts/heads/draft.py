@@ -37,7 +37,7 @@ class HeadDraft:
 
     def passes(self, record: Record, grid: CostGrid, first: Sizes = None) -> Iterator[TimedPass]:
         """Its catch-up over each number of tokens that may be left to read at each context, a step
-        after it if it takes steps, and whole prompts. The states of any text serve.
+        after it, and whole prompts. The states of any text serve.
         """
         sizes = first or grid.verify_sizes
         rows = grid.concurrency
@@ -66,8 +66,7 @@ class HeadDraft:
 
         for context in contexts:
             yield from (point("catch-up", size, context) for size in sizes)
-            if self.head.steps:
-                yield point("step", 1, context)
+            yield point("step", 1, context)
         yield from (point("prefill", length, 0, 1) for length in grid.prompts)
 
 

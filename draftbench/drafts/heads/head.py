@@ -27,6 +27,13 @@ class Drafted(NamedTuple):
     sure: Tensor | None = None  # in a last dimension, the confidences among all and among ten
 
     @classmethod
+    def side_by_side(cls, parts: Sequence[Drafted]) -> Drafted:
+        """The rows of several parts, one after the other."""
+        sure = [part.sure for part in parts if part.sure is not None]
+        tokens, margins = [part.tokens for part in parts], [part.margins for part in parts]
+        return cls(torch.cat(tokens), torch.cat(margins), torch.cat(sure) if sure else None)
+
+    @classmethod
     def by_depth(cls, parts: Sequence[Drafted]) -> Drafted:
         """Depths side by side [rows, depths]."""
         sure = [part.sure for part in parts if part.sure is not None]
@@ -43,7 +50,6 @@ class Head(ABC):
     """
 
     reads: tuple[int, ...]  # the target's layers whose inputs it reads
-    steps = True  # whether each further token of a round takes a step, or its first pass drafts all
     context_length: int
     dtype: torch.dtype
     device: str

@@ -12,6 +12,7 @@ KIND = DraftKind(
     "a draft model",
     written="",
     called="^draft(.model|.simple)?$|standalone",
+    is_model=True,
     replayed=True,
     built_in=True,
     samples=True,
