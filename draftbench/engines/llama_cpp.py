@@ -121,7 +121,7 @@ def _own_findings(pair: PairFacts) -> dict[str, str]:
     }
 
 
-def _misreads(method: Method, raw: Mapping[str, Any], layers: list[int]) -> str:
+def _misreads(method: Method, raw: Mapping[str, Any], layers: list[int], usual: list[int]) -> str:
     """How it uses a head differently from its training."""
     if method == "eagle3" and layers and len(layers) != 3:
         return f"takes the states of three layers, and this head reads {len(layers)}"

@@ -19,6 +19,7 @@ from typing import Any, ClassVar
 
 import msgspec
 
+from draftbench.drafts.kind import Method
 from draftbench.drafts.speculation import Speculation
 from draftbench.engines.engine import (
     KEEPS_DRAFTING,
@@ -82,6 +83,15 @@ def drafting_flags(speculation: Speculation) -> list[str]:
     if speculation.method == "dspark":
         return [*words, *pinned, "--speculative-dspark-block-size", str(speculation.k)]
     return [*words, *pinned, *chain, *draft_tokens]
+
+
+def _misreads(method: Method, raw: Mapping[str, Any], layers: list[int], usual: list[int]) -> str:
+    """How it uses a head differently from its training
+    (model_runner_components/spec_aux_hidden_state.py).
+    """
+    if method == "eagle3" and not raw.get("eagle_config") and layers not in ([], usual):
+        return f"reads no layer ids but those in eagle_config, and takes what enters {usual}"
+    return ""
 
 
 def _start_flags(start: ServerStart) -> list[str]:
@@ -276,6 +286,7 @@ SGLANG = Engine(
     name="SGLang",
     methods=("draft-model", "ngram", "eagle3", "mtp", "dflash", "dspark", "raw"),
     option=lambda how: shlex.join(drafting_flags(how)),
+    misreads=_misreads,
     own_dspark=lambda k: f"--speculative-algorithm DSPARK --speculative-dspark-block-size {k}",
     quantizes=_QUANTIZES,
     # `_validate_vocab_compatibility`: config.vocab_size, then both get_vocab() as a whole.

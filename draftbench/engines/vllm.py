@@ -113,7 +113,7 @@ def drafting_flags(speculation: Speculation) -> list[str]:
     return ["--speculative-config", fields]
 
 
-def _misreads(method: Method, raw: Mapping[str, Any], layers: list[int]) -> str:
+def _misreads(method: Method, raw: Mapping[str, Any], layers: list[int], usual: list[int]) -> str:
     """How it uses a head differently from its training."""
     if method == "eagle3" and layers and len(layers) != 3:
         return f"takes the states of three layers, and this head reads {len(layers)}"
@@ -133,6 +133,13 @@ def _misreads(method: Method, raw: Mapping[str, Any], layers: list[int]) -> str:
             "sliding_window_non_causal is false, which speculators means for sliding layers alone: "
             "write true into it if the head has none"
         )
+    # gpu/spec_decode/eagle/eagle3_utils.py reads ids at the top alone.
+    if (
+        method == "eagle3"
+        and "eagle_aux_hidden_state_layer_ids" not in raw
+        and (layers not in ([], usual))
+    ):
+        return f"does not read the layer ids in eagle_config, and takes what enters {usual}"
     if layers != sorted(layers):
         return f"sorts the layers that a head reads, and this one reads {layers}"
     return ""

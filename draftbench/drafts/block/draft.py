@@ -209,7 +209,7 @@ def check(source: ModelSource, pairing: Pairing) -> tuple[str, ...] | None:
 
 def refused_by(engine: str, target: ModelSource, source: ModelSource) -> str | None:
     """Where the engine does not take it, or reads it otherwise than it was trained."""
-    why = not_started(engine, source, method_of(source))
+    why = not_started(engine, target, source, method_of(source))
     return why and f"it {why}"
 
 

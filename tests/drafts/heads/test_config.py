@@ -23,6 +23,7 @@ SPECULATORS = {
     "eagle_aux_hidden_state_layer_ids": [2, 4, 5],
 }
 AUTHORS = {**LAYER, "architectures": ["LlamaForCausalLMEagle3"], "draft_vocab_size": 300}
+NO_IDS = "it reads no layer ids but those in eagle_config, and takes what enters [2, 4, 5]"
 DFLASH = {
     **LAYER, "architectures": ["DFlashDraftModel"], "num_target_layers": 8,
     "dflash_config": {"target_layer_ids": [1, 3, 6]},
@@ -81,7 +82,8 @@ def test_a_head_for_this_target_can_work_on_the_engines_that_know_it(
         ),
         (
             {"eagle_config": {"eagle_aux_hidden_state_layer_ids": [0, 1, 2]}},
-            "it names the target's layers twice, differently: [2, 4, 5] and [0, 1, 2]",
+            # There they count what leaves a layer.
+            "it names the target's layers twice, differently: [2, 4, 5] and [1, 2, 3]",
         ),
         ({"speculators_model_type": "dflash", "architectures": ["Other"]}, "not that of a head"),
     ],
@@ -91,6 +93,20 @@ def test_a_head_for_another_width_depth_or_vocabulary_cannot_work(head_of, chang
     (found,) = head.obstacles
     assert obstacle in found
     assert head.engines == ()
+
+
+def test_ids_that_count_what_leaves_a_layer_are_read_by_sglang_and_by_no_default(head_of):
+    """SpecForge's `eagle_config`; the default is what enters the layers 2, 4 and 5 of 8."""
+    in_config = {"eagle_config": {"eagle_aux_hidden_state_layer_ids": [1, 3, 4]}}
+    usual = head_of(AUTHORS | in_config)
+    assert {e.engine for e in usual.engines if e.standing == "accepts"} >= {"vLLM", "SGLang"}
+
+
+def test_ids_in_eagle_config_other_than_the_usual_ones_are_not_read_by_vllm(head_of):
+    in_config = {"eagle_config": {"eagle_aux_hidden_state_layer_ids": [0, 3, 4]}}
+    refused = {e.engine: e.reason for e in head_of(AUTHORS | in_config).engines}
+    assert "does not read the layer ids in eagle_config" in refused["vLLM"]
+    assert "eagle3" in refused["SGLang"]
 
 
 @pytest.mark.parametrize(
@@ -126,13 +142,17 @@ def test_what_a_head_lacks_or_leaves_open_is_said(head_of):
     [
         (
             {"eagle_aux_hidden_state_layer_ids": [5, 2, 4]},
-            {"vLLM": "it sorts the layers that a head reads, and this one reads [5, 2, 4]"},
+            {
+                "vLLM": "it sorts the layers that a head reads, and this one reads [5, 2, 4]",
+                "SGLang": NO_IDS,
+            },
         ),
         (
             {"eagle_aux_hidden_state_layer_ids": [2, 4]},
             dict.fromkeys(
                 ("vLLM", "llama.cpp"), "it takes the states of three layers, and this head reads 2"
-            ),
+            )
+            | {"SGLang": NO_IDS},
         ),
         ({"norm_output": True}, {"llama.cpp": "it knows neither fc_norm nor norm_output"}),
     ],
@@ -156,12 +176,12 @@ def test_what_engines_read_otherwise_than_the_one_that_measured_is_known():
         f"takes norm_before_residual for {value}, which config.json does not say"
         for value in ("true", "false")
     )
-    assert read_otherwise(SPECULATORS, None) == {}
-    assert read_otherwise(silent, None) == {"vllm": true}
-    assert read_otherwise(silent, "vllm") == dict.fromkeys(
+    assert read_otherwise(SPECULATORS, None, 8) == {}
+    assert read_otherwise(silent, None, 8) == {"vllm": true}
+    assert read_otherwise(silent, "vllm", 8) == dict.fromkeys(
         ("sglang", "llama.cpp", "tensorrt-llm", "transformers"), false
     )
-    swapped = read_otherwise(silent | {"eagle_aux_hidden_state_layer_ids": [4, 2, 5]}, "vllm")
+    swapped = read_otherwise(silent | {"eagle_aux_hidden_state_layer_ids": [4, 2, 5]}, "vllm", 8)
     assert swapped["vllm"].startswith("sorts the layers")
     assert "norm_before_residual" in swapped["sglang"]
 
