@@ -87,6 +87,8 @@ def speculative_config(speculation: Speculation) -> dict[str, Any]:
             "prompt_lookup_max": speculation.lookup.longest,
         }
         return {"method": "ngram", **length, **sizes}
+    if speculation.method == "suffix-alone":
+        return {"method": "suffix", **length, "suffix_decoding_max_cached_requests": 0}
     if speculation.model is None:
         return {"method": speculation.method, **length}
     model, revision = split_revision(speculation.model)
@@ -346,7 +348,10 @@ def _unscheduled(plan: ServePlan, version: Version) -> list[str]:
 VLLM = Engine(
     key="vllm",
     name="vLLM",
-    methods=("draft-model", "ngram", "eagle3", "mtp", "suffix", "dflash", "dspark", "raw"),
+    methods=(
+        *("draft-model", "ngram", "suffix", "suffix-alone"),
+        *("eagle3", "mtp", "dflash", "dspark", "raw"),
+    ),
     option=lambda how: shlex.join(drafting_flags(how)),
     own_dspark=lambda k: (
         f"""--speculative-config '{{"method":"dspark","num_speculative_tokens":{k}}}'"""

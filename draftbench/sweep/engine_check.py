@@ -251,7 +251,8 @@ def find_drafting(
     watcher.note(f"the server drafts {k} tokens a round {how}")
     model, spec = facts.settings.get("speculative_model"), None
     meant = methods_called(method)
-    if len(meant) == 1:
+    # A server that remembers responses does not say so, and is rarely kept from it.
+    if len(meant) == 1 or meant == ("suffix", "suffix-alone"):
         spec = DRAFT_KINDS[meant[0]].written
         if not spec or spec.endswith(":"):
             spec = spec + model if model else None
