@@ -26,6 +26,7 @@ from draftbench.acceptance.rounds import (
     expected_rounds,
     rounds_at_each,
 )
+from draftbench.drafts.kinds import kind_of
 from draftbench.drafts.laws import (
     Drafted,
     HazardLaw,
@@ -118,7 +119,8 @@ def served_rounds(run: Run, candidate: Candidate) -> ServedRounds | None:
         survived = np.multiply.outer(rounds.accepted, shares / (shares.sum() or 1.0))
         reached = np.column_stack([rounds.with_draft, survived[:, :-1]])
         rounds = replace(rounds, reached=reached, survived=survived)
-    if candidate.looks_up:  # lookup that finds fewer than k tokens fails at the next one
+    # What finds fewer than k tokens in the text fails at the next one.
+    if candidate.looks_up or kind_of(candidate.draft).from_text:
         reached = np.column_stack([rounds.target_passes, rounds.survived[:, :-1]])
         rounds = replace(rounds, reached=reached)
     reached, survived = rounds.reached.sum(axis=0), rounds.survived.sum(axis=0)

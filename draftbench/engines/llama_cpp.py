@@ -34,6 +34,7 @@ import msgspec
 
 from draftbench.drafts.kind import Method
 from draftbench.drafts.speculation import Speculation
+from draftbench.engines.counters import Counters
 from draftbench.engines.engine import (
     Engine,
     ServePlan,
@@ -288,11 +289,10 @@ class LlamaServer(Server):
                 if event.timings.predicted_ms is not None:
                     answer.decode_seconds = event.timings.predicted_ms / 1e3
 
-    def counted_on(self, page: str) -> RoundCounts:
+    def counted_on(self, page: str) -> Counters:
         counts = super().counted_on(page)
         # Six digits of a larger number are no exact count.
-        rounded = _ROUNDED.search(page)
-        return msgspec.structs.replace(counts, written=None) if rounded else counts
+        return counts.without("written") if _ROUNDED.search(page) else counts
 
     def rounds_of(self, answer: Answer, around: RoundCounts) -> RoundCounts | None:
         # An answer without sums drafted nothing. Other sums hold another client's requests.
@@ -320,7 +320,7 @@ class LlamaServer(Server):
         weights = props.model_path and PurePath(props.model_path).name
         stated = {"weights": weights, "ftype": props.model_ftype, "slots": props.total_slots}
         settings = {name: str(value) for name, value in stated.items() if value}
-        counted = self.counters().by_position
+        counted = self.counters().total.by_position
         return ServerFacts(
             engine=self.engine,
             version=props.build_info,

@@ -88,6 +88,8 @@ def speculative_config(speculation: Speculation) -> dict[str, Any]:
             "prompt_lookup_max": speculation.lookup.longest,
         }
         return {"method": "ngram", **length, **sizes}
+    if speculation.method == "suffix-alone":
+        return {"method": "suffix", **length, "suffix_decoding_max_cached_requests": 0}
     if speculation.model is None:
         return {"method": speculation.method, **length}
     model, revision = split_revision(speculation.model)
@@ -243,7 +245,7 @@ class VllmServer(TokenServer, OpenAiServer):
 
     def facts(self) -> ServerFacts:
         page = self.http.run(self.http.page("/metrics"))
-        counters = self.counted_on(page)
+        counters = self.counted_on(page).total
         caching = _CACHING.search(page)
         k = len(counters.by_position) if counters.by_position else 0 if page else None
         method = "none" if k == 0 else None
@@ -350,7 +352,10 @@ def _unscheduled(plan: ServePlan, version: Version) -> list[str]:
 VLLM = Engine(
     key="vllm",
     name="vLLM",
-    methods=("draft-model", "ngram", "eagle3", "mtp", "suffix", "dflash", "dspark", "raw"),
+    methods=(
+        *("draft-model", "ngram", "suffix", "suffix-alone"),
+        *("eagle3", "mtp", "dflash", "dspark", "raw"),
+    ),
     option=lambda how: shlex.join(drafting_flags(how)),
     own_dspark=lambda k: (
         f"""--speculative-config '{{"method":"dspark","num_speculative_tokens":{k}}}'"""

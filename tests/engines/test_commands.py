@@ -63,6 +63,7 @@ def after(launched, usual):
         ("ngram", {}, {"method": "ngram", "prompt_lookup_min": 2, "prompt_lookup_max": 4}),
         ("mtp", {}, {"method": "mtp"}),
         ("suffix", {}, {"method": "suffix"}),
+        ("suffix-alone", {}, {"method": "suffix", "suffix_decoding_max_cached_requests": 0}),
         ("eagle3:org/e", {}, {"method": "eagle3", "model": "org/e"}),
         ("dflash:./f", {}, {"method": "dflash", "model": "./f"}),
         ("dspark:./f", {}, {"method": "dspark", "model": "./f"}),

@@ -16,7 +16,7 @@ from engines.stepped_draft import SteppedDraft, before
 
 from draftbench.drafts.speculation import speculation_of
 from draftbench.engines.connect import connect
-from draftbench.engines.drive import drive, since
+from draftbench.engines.drive import drive
 from draftbench.engines.engine import ServerStart
 from draftbench.engines.faults import Fault
 from draftbench.engines.server import Ask
@@ -115,7 +115,7 @@ def driven(start, folder, texts=TEXTS, limit=48, concurrency=1):
         before = server.counters()
         asks = [Ask((str(n), 0), ids, limit, Sampling(seed=1)) for n, ids in enumerate(prompts)]
         answers = list(drive(server, asks, concurrency=concurrency))
-        counted, facts = since(before, server.counters()), server.facts()
+        counted, facts = server.counters().since(before), server.facts()
         named = psutil.process_iter(["cmdline"])
         group = [p for p in named if port in (p.info["cmdline"] or [])]
         group += [child for process in group for child in process.children(recursive=True)]
@@ -235,7 +235,7 @@ def test_llama_server_accepts_of_a_blocks_drafts_the_same_beside_other_requests(
     tmp_path, llama, block_of
 ):
     start = llama("dflash", 5, concurrency=4, exactly=True)
-    answers, _, _ = driven(start, tmp_path, (*TEXTS, ENDING), concurrency=4)
+    answers, _, _ = driven(start, tmp_path, (*TEXTS, "def read(path):\n    "), concurrency=4)
     for answer in answers:
         drafted, accepted = block_of("dflash").sums(answer, 5)
         assert (drafted, accepted) == (answer.counts.drafted, answer.counts.accepted)

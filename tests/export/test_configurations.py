@@ -509,7 +509,12 @@ OTHERWISE = "acceptance will differ"
         *(("vllm", version, LOADS, LENGTHS) for version in (None, "0.31")),
         # What else drafts more than its schedule says.
         ("vllm", None, LOADS | OWN, "if the target has several such layers"),
-        ("vllm", None, LOADS | DFLASH, "is as wide at every load, and left out only where"),
+        (
+            "vllm",
+            None,
+            LOADS | DFLASH,
+            "the same width at every load, and is left out only where",
+        ),
         *(
             ("vllm", None, LOADS | draft, "drops the schedule and drafts 6 tokens at every load")
             for draft in ({}, OWN, HEAD, LOOKUP)

@@ -90,7 +90,10 @@ def test_both_formats_hold_the_same_head(saved, target):
     ("said", "why"),
     [
         ({"eagle_config": {"use_aux_hidden_state": False}}, "only the target's last state"),
-        ({"num_aux_hidden_states": 5}, "the states of 5 layers, and its config.json does not say which"),
+        (
+            {"num_aux_hidden_states": 5},
+            "of 5 layers, and its config.json does not say which",
+        ),
     ],
 )
 def test_states_that_are_not_read_here_are_no_misfit_of_the_files(saved, target, said, why):
