@@ -11,8 +11,9 @@
 - Rounds and positions are counted for all requests together, so the counters are read before and
   after a request that is alone in flight. A last token for which nothing is drafted is no round.
 - Log-probabilities of tokens that a draft proposed are not computed.
-- Of several requests at once, blocks of more than one token are drafted wrongly (DFlash, DSpark) if
-  the draft's tokens are chosen in the graph, as they are by default, unless --kv-unified is given.
+- Where several requests are answered at once and the draft's tokens are chosen in the graph, as by
+  default, blocks of more than one token are drafted wrongly (DFlash, DSpark), and with an EAGLE-3
+  head the answers break off.
 - Truncation (top-k, top-p, min-p) comes before the temperature. A draft proposes its best token at
   any temperature, accepted where the target's sampler draws the same one. Replay needs no
   probabilities for that: the responses are those draws.
@@ -101,9 +102,9 @@ def drafting_flags(speculation: Speculation) -> list[str]:
 
 
 def _for_several(speculation: Speculation | None, concurrency: int) -> list[str]:
-    """What blocks of several requests at once need to be drafted as each would be alone."""
-    blocks = speculation is not None and speculation.method in ("dflash", "dspark")
-    return ["--no-spec-draft-backend-sampling"] if blocks and concurrency > 1 else []
+    """What a head needs to draft for several requests at once as it does for each alone."""
+    head = speculation is not None and speculation.method in ("eagle3", "mtp", "dflash", "dspark")
+    return ["--no-spec-draft-backend-sampling"] if head and concurrency > 1 else []
 
 
 def _own_findings(pair: PairFacts) -> dict[str, str]:
@@ -499,6 +500,6 @@ LLAMA_CPP = Engine(
         Source("--spec-type draft-mtp", "pull request 22673", "b11669"),
         Source("--spec-type draft-dspark", "pull requests 25784 and 26452", ""),
         Source("--spec-draft-p-min", "0c1e57098 common/speculative.cpp", "b11669"),
-        Source("blocks of several requests", "120 answers at -np 2 and 4", "b11669"),
+        Source("heads of several requests", "pull requests 25532, 26958; tried", "b11669"),
     ),
 )

@@ -124,7 +124,7 @@ def test_vllm_is_asked_for_every_round_unless_it_told_that_it_is_older_than_0_29
                 f"-np 4 -c 0 {NO_CACHE} -md b.gguf --spec-type draft-{kind} {SURE} "
                 "--no-spec-draft-backend-sampling",
             )
-            for kind in ("dflash", "dspark")
+            for kind in ("dflash", "dspark", "eagle3")
         ),
         ("sglang", None, {}, ""),
         (

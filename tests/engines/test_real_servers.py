@@ -231,14 +231,15 @@ def test_llama_server_accepts_of_a_blocks_drafts_what_its_replay_says(
 
 
 @needs_llama
-def test_llama_server_accepts_of_a_blocks_drafts_the_same_beside_other_requests(
-    tmp_path, llama, block_of
+@pytest.mark.parametrize("draft", ["head", "dflash", "dspark"])
+def test_llama_server_accepts_of_drafts_the_same_beside_other_requests(
+    tmp_path, llama, block_of, draft
 ):
-    start = llama("dflash", 5, concurrency=4, exactly=True)
+    start = llama(draft, 5, concurrency=4, exactly=True)
     answers, _, _ = driven(start, tmp_path, (*TEXTS, "def read(path):\n    "), concurrency=4)
+    replayed = ReplayedHead() if draft == "head" else block_of(draft)
     for answer in answers:
-        drafted, accepted = block_of("dflash").sums(answer, 5)
-        assert (drafted, accepted) == (answer.counts.drafted, answer.counts.accepted)
+        assert replayed.sums(answer, 5) == (answer.counts.drafted, answer.counts.accepted)
 
 
 @needs_llama

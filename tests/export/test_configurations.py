@@ -216,10 +216,12 @@ def test_a_targets_own_layers_go_to_transformers_where_it_ran_them(plan):
 
 @pytest.mark.parametrize(
     ("draft", "load", "said"),
-    [("dflash:b", 1, False), ("dflash:b", 2, True), ("eagle3:b", 2, False)],
+    [("dflash:b", 1, False), ("dflash:b", 2, True), ("eagle3:b", 2, True), ("org/d", 2, False)],
 )
-def test_llama_server_chooses_the_tokens_of_several_blocks_on_the_host(plan, draft, load, said):
-    """Chosen in the graph, they were wrong."""
+def test_llama_server_chooses_a_heads_tokens_for_several_requests_on_the_host(
+    plan, draft, load, said
+):
+    """Chosen in the graph, a block's were wrong, and an EAGLE-3 head's broke answers off."""
     asked = plan(draft, concurrency=load, vocabularies=None, engine="llama.cpp")
     text = configure(asked, "llama.cpp").text
     assert ("--no-spec-draft-backend-sampling -np 2" in text) is said
