@@ -7,11 +7,14 @@ token after the one that it learned, so little but the bias is right there.
 
     python scripts/block_kin.py OUT
 
-writes the target, the drafters and the faulty ones as .gguf files. A sweep replays a right one
-while llama-server drafts with a faulty one if the last -md names that:
+writes the target, the drafters and the faulty ones as .gguf files.
 
-    draftbench sweep --engine llama.cpp --engine-command "llama-server {args} -md OUT/FAULT.gguf" \\
-        --target OUT/target.gguf --drafts dflash:OUT/dflash.gguf …
+    python scripts/block_kin.py serve FAULT.gguf llama-server ARGS…
+
+starts llama-server with another draft than its -md names. So a sweep replays the right one:
+
+    draftbench sweep --engine llama.cpp --target OUT/target.gguf --drafts dflash:OUT/dflash.gguf \\
+        --engine-command "python scripts/block_kin.py serve OUT/FAULT.gguf llama-server {args}" …
 """
 
 from __future__ import annotations
@@ -19,12 +22,14 @@ from __future__ import annotations
 import bisect
 import inspect
 import json
+import os
 import sys
 from collections.abc import Callable, Mapping
 from functools import cache
 from importlib.resources import files
+from itertools import pairwise
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import torch
 from embedded_gguf import KINDS, write, write_block
@@ -232,7 +237,15 @@ def write_all(out: Path) -> dict[str, Path]:
     return found
 
 
+def serve(file: str, server: str, *args: str) -> NoReturn:
+    """Become a llama-server that drafts, where it is to draft, with this file."""
+    named = [file if before == "-md" else word for before, word in pairwise(("", *args))]
+    os.execvp(server, [server, *named])
+
+
 if __name__ == "__main__":
+    if sys.argv[1:2] == ["serve"] and len(sys.argv) > 3:
+        serve(*sys.argv[2:])
     if len(sys.argv) != 2:
         sys.exit(__doc__)
     for name, path in write_all(Path(sys.argv[1])).items():
