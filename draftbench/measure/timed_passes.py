@@ -38,12 +38,13 @@ class CostGrid:
     @property
     def verify_sizes(self) -> tuple[int, ...]:
         """Tokens per row of the target passes to time. The last is k+1 for the largest k; with one
-        row all up to 5 and then every second, with several rows, whose passes grow smoothly, each
-        about twice the one before.
+        row all up to 9, since a matrix product's cost jumps where its kernel changes, and then
+        every second; with several rows, whose passes grow smoothly, each about twice the one
+        before.
         """
         top = self.largest_k + 1
         if self.concurrency == 1:
-            return tuple(sorted({n for n in range(1, top + 1) if n <= 5 or n % 2} | {top}))
+            return tuple(sorted({n for n in range(1, top + 1) if n <= 9 or n % 2} | {top}))
         return tuple(sorted({n for n in (1, 2, 3, 5, 9, 17, 33) if n < top} | {top}))
 
     @property

@@ -134,7 +134,13 @@ def test_a_head_is_timed_where_it_catches_up_where_it_steps_and_over_prompts(mea
 
 @pytest.mark.parametrize(
     ("largest_k", "sizes"),
-    [(1, (1, 2)), (4, (1, 2, 3, 4, 5)), (5, (1, 2, 3, 4, 5, 6)), (8, (1, 2, 3, 4, 5, 7, 9))],
+    [
+        (1, (1, 2)),
+        (4, (1, 2, 3, 4, 5)),
+        (5, (1, 2, 3, 4, 5, 6)),
+        (8, tuple(range(1, 10))),
+        (12, (*range(1, 10), 11, 13)),
+    ],
 )
 def test_passes_of_every_size_that_a_round_may_need_are_timed(largest_k, sizes):
     assert CostGrid((10,), largest_k, (8,), (0,)).verify_sizes == sizes
