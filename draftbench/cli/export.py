@@ -77,6 +77,11 @@ def export(
     draftbench export --engine sglang --about
     """
     if (feed := FEEDS.get(engine)) is not None:
+        if target or draft or synthetic or engine_version:
+            raise UsageError(
+                f"--target, --draft, --synthetic and --engine-version are not for {feed.name}",
+                hint="it takes figures; --candidate and --concurrency choose which",
+            )
         return _fed(feed, read(run), candidate, options, output)
     known = known_engine(engine)
     if about:
@@ -142,6 +147,8 @@ def _fed(
         )
     fed = feed.write(run, best.candidate, best.k)
     output.write(fed.text)
-    for remark in (*fed.notes, f"the format is that of {feed.name} {feed.read}"):
+    doubts = [f"the run does not recommend it: its answer is `{answer.decision.replace('_', ' ')}`"]
+    doubts = [] if best == answer.choice else doubts
+    for remark in (*doubts, *fed.notes, f"the format is that of {feed.name} {feed.read}"):
         note(paragraph(f"note: {remark}", min(width(), SCREEN_COLUMNS)))
     return 0

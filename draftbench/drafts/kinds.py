@@ -26,6 +26,8 @@ DRAFT_KINDS: dict[Method, DraftKind] = {
     )
 }
 _BY_PREFIX = {kind.written: kind for kind in DRAFT_KINDS.values()}
+# Entries of `--drafts` that stand for themselves.
+WORDS = tuple(word for word in _BY_PREFIX if word and word[-1] not in ":+")
 # Those that draft from the text alone, whose word is all there is to know of one.
 FROM_TEXT = tuple(kind.written for kind in DRAFT_KINDS.values() if kind.from_text)
 

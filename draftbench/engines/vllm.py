@@ -309,6 +309,8 @@ def _write(plan: ServePlan, version: Version) -> Written:
     mode = None
     if how.method == "ngram" and version < _NGRAM_RUNNER:
         to_do += VLLM.other_lookup(plan, "takes the first match in the prompt")
+    elif "suffix" in how.method:
+        to_do.append("install arctic-inference beside vLLM, whose suffix trees it uses")
     elif how.kind.is_model:
         greedy = how.mode is DraftingMode.GREEDY
         if plan.translated and not greedy:

@@ -229,7 +229,7 @@ def speculation_of_pick(pick: Configuration, manifest: Manifest, given: str | No
     if speculation.model is None:
         raise UsageError(
             f"`{spec}` has no model that --draft could name",
-            hint="omit --draft; what is exported can be edited",
+            hint="omit --draft, or export another candidate with --candidate",
         )
     return replace(speculation, model=given)
 

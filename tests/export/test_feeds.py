@@ -63,3 +63,18 @@ def test_a_tool_is_known_by_its_name_and_others_are_listed(command, make_run):
     assert outcome.code == 2
     assert "inferencex" in outcome.err
     assert outcome.out == ""
+
+
+def test_a_tool_that_takes_figures_takes_no_words_for_an_engine(command, make_run):
+    run = str(make_run(draft="small"))
+    outcome = command("export", run, "--engine", "aiconfigurator", "--draft", "org/small")
+    assert (outcome.code, outcome.out) == (2, "")
+    assert "error: --target, --draft, --synthetic and --engine-version are not for" in outcome.err
+    assert "hint: " in outcome.err
+
+
+def test_a_figure_of_a_draft_that_is_not_recommended_says_so(command, make_run):
+    run = str(make_run(draft="small"))
+    assert "does not recommend it" not in command("export", run, "--engine", "inferencex").err
+    other = command("export", run, "--engine", "inferencex", "--min-speedup", "9")
+    assert "the run does not recommend it" in other.err

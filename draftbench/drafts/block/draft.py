@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 
+import msgspec
 import torch
 from torch import Tensor
 
@@ -13,6 +14,7 @@ from draftbench.decoder.quantized_linear import make_linear
 from draftbench.decoder.runner import DecodeTask, HiddenStates, Runner, on_device
 from draftbench.drafts.block.head import BlockHead
 from draftbench.drafts.block.shape import BlockShape, shape_of, unknown_keys
+from draftbench.drafts.heads.config import layers_of, read_otherwise
 from draftbench.drafts.heads.draft import finite_states, refuse_unless_finite
 from draftbench.drafts.heads.served import check_head_for, not_started
 from draftbench.drafts.heads.served import held as held
@@ -25,6 +27,7 @@ from draftbench.drafts.heads.tensors import (
     unusable,
 )
 from draftbench.drafts.kind import Method
+from draftbench.drafts.kinds import kind_of
 from draftbench.drafts.loading import Loading, Pairing
 from draftbench.drafts.stopping import STOP_RULES
 from draftbench.measure.replay import (
@@ -228,7 +231,9 @@ def load(loading: Loading) -> tuple[BlockDraft, ModelFacts]:
     target = loading.runner
     assert not isinstance(target, ServedTarget)
     head, facts = build_block(loading, target)
-    return BlockDraft(head, target), facts
+    method, layers = kind_of(loading.candidate.draft).method, layers_of(loading.target)
+    misread = read_otherwise(loading.source.raw_config, method, loading.engine, layers)
+    return BlockDraft(head, target), msgspec.structs.replace(facts, misread=misread)
 
 
 def build_block(loading: Loading, target: Runner) -> tuple[BlockHead, ModelFacts]:

@@ -198,7 +198,7 @@ def build_head(
         vocab_size=shape.drafted,
         has_kernel=has_kernel,
     )
-    misread = read_otherwise(source.raw_config, engine, layers)
+    misread = read_otherwise(source.raw_config, "eagle3", engine, layers)
     return head, msgspec.structs.replace(facts, misread=misread)
 
 

@@ -13,11 +13,11 @@ from typing import Any
 import msgspec
 
 from draftbench.drafts.kind import Method
-from draftbench.drafts.kinds import DRAFT_KINDS, parsed
+from draftbench.drafts.kinds import DRAFT_KINDS, WORDS, parsed
 from draftbench.drafts.speculation import Speculation
 from draftbench.engines.every import ENGINES
 from draftbench.engines.pair_rules import EngineAnswer
-from draftbench.errors import ModelError, PairError
+from draftbench.errors import ModelError, PairError, closest
 from draftbench.hub import Trust, or_beside, refuse_missing
 from draftbench.models.check_result import HeadSheet
 from draftbench.models.source import ModelSource
@@ -106,6 +106,11 @@ def checkpoint_of(draft: str, trust: Trust) -> ModelSource:
     method, model = parsed(draft)
     source = ModelSource(model, trust)
     if method == "draft-model":
+        if not source.local and (near := closest(model, WORDS)):
+            raise ModelError(
+                f"`{model}` is neither a model here nor a way to draft",
+                hint=f"did you mean `{near}`? A model of the hub is named org/name",
+            )
         refuse_missing(model)
         raw: Mapping[str, Any] = {}
         with suppress(ModelError):  # what cannot be read is refused where it is needed
@@ -165,11 +170,15 @@ def silent_flags(raw: Mapping[str, Any], engine: str | None) -> dict[str, bool]:
     return dict(known.head_defaults) if known and "speculators_model_type" in raw else {}
 
 
-def read_otherwise(raw: Mapping[str, Any], engine: str | None, layers: int) -> dict[str, str]:
-    """How engines use an EAGLE-3 head differently from its training or, if its config.json does not
-    say, from the engine that measured it (None: the built-in decoder).
+def read_otherwise(
+    raw: Mapping[str, Any], method: Method, engine: str | None, layers: int
+) -> dict[str, str]:
+    """How engines use a head differently from its training or, if its config.json does not say,
+    from the engine that measured it (None: the built-in decoder).
     """
-    found, measured = misread_by(raw, "eagle3", layers), silent_flags(raw, engine)
+    found, measured = misread_by(raw, method, layers), silent_flags(raw, engine)
+    if method != "eagle3":
+        return found
     for other in ENGINES:
         taken = silent_flags(raw, other)
         for flag in (taken.keys() | measured.keys()) - raw.keys():
@@ -194,6 +203,9 @@ def methods_of(raw: Mapping[str, Any]) -> Iterator[Method]:
 
 def _obstacles(raw: Mapping[str, Any], method: Method, target: ModelSource) -> Iterator[str]:
     """Why a head with this config.json cannot read the target's states or write its tokens."""
+    if not raw:
+        yield "it has no config.json"
+        return
     if method not in methods_of(raw):
         named = f" (it says {words})" if (words := _stated_kind(raw)) else ""
         yield f"its config.json is not that of a head for {method}{named}"

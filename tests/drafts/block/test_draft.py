@@ -10,7 +10,7 @@ import torch
 from scenes import EMBEDDED
 
 from draftbench.decoder.attention import Sees
-from draftbench.drafts.block.draft import build_block, check, misfits
+from draftbench.drafts.block.draft import build_block, check, load, misfits
 from draftbench.drafts.block.shape import shape_of, unknown_keys
 from draftbench.drafts.loading import Loading, Pairing
 from draftbench.errors import PairError
@@ -147,6 +147,13 @@ def test_a_head_is_what_its_configuration_says_whatever_it_is_named(saved, targe
         pairing = Pairing(target, {}, chats=False)
         with pytest.raises(PairError, match=rf"not that of a head for {named} \(it says {variant}"):
             check(source, pairing, named)
+
+
+def test_a_run_holds_which_engines_read_it_otherwise(saved, target):
+    source, (runner, _) = saved(*made()), build_runner(target, BUILD, None)
+    candidate = Candidate(draft="dflash:head")
+    _, facts = load(Loading(candidate, source, BUILD, target, runner, DraftingMode.GREEDY))
+    assert facts.misread.keys() == {"sglang", "tensorrt-llm", "llama.cpp"}
 
 
 def test_layers_slide_by_themselves_or_all_as_vllm_reads_them():

@@ -8,8 +8,15 @@ import torch
 from transformers import LlamaConfig
 
 from draftbench.drafts.check import check_models
-from draftbench.drafts.heads.config import check_fit, check_head, misread_by, read_otherwise
-from draftbench.errors import ModelError
+from draftbench.drafts.heads.config import (
+    check_fit,
+    check_head,
+    checkpoint_of,
+    misread_by,
+    read_otherwise,
+)
+from draftbench.errors import ModelError, PairError
+from draftbench.hub import Trust
 from draftbench.models.source import ModelSource
 
 # A Llama of 8 layers and width 64 with 300 words.
@@ -166,6 +173,19 @@ def test_an_engine_refuses_what_it_would_read_otherwise_than_it_was_trained(
     assert caveat == f"{engine} {reason.removeprefix('it ')}"
 
 
+@pytest.mark.parametrize(("name", "meant"), [("suffx", "suffix"), ("ngrm", "ngram")])
+def test_a_misspelt_way_to_draft_is_not_looked_for_on_the_hub(name, meant):
+    with pytest.raises(ModelError) as refused:
+        checkpoint_of(name, Trust())
+    assert f"did you mean `{meant}`?" in refused.value.hint
+
+
+def test_a_folder_without_a_configuration_says_so(target, tmp_path):
+    (empty := tmp_path / "empty").mkdir()
+    with pytest.raises(PairError, match=r"it has no config\.json"):
+        check_fit(target, ModelSource(str(empty)), "dflash")
+
+
 @pytest.mark.parametrize(
     ("config", "refusing"),
     [
@@ -197,12 +217,14 @@ def test_what_engines_read_otherwise_than_the_one_that_measured_is_known():
         f"takes norm_before_residual for {value}, which config.json does not say"
         for value in ("true", "false")
     )
-    assert read_otherwise(SPECULATORS, None, 8) == {}
-    assert read_otherwise(silent, None, 8) == {"vllm": true}
-    assert read_otherwise(silent, "vllm", 8) == dict.fromkeys(
+    assert read_otherwise(SPECULATORS, "eagle3", None, 8) == {}
+    assert read_otherwise(silent, "eagle3", None, 8) == {"vllm": true}
+    assert read_otherwise(silent, "eagle3", "vllm", 8) == dict.fromkeys(
         ("sglang", "llama.cpp", "tensorrt-llm", "transformers"), false
     )
-    swapped = read_otherwise(silent | {"eagle_aux_hidden_state_layer_ids": [4, 2, 5]}, "vllm", 8)
+    swapped = read_otherwise(
+        silent | {"eagle_aux_hidden_state_layer_ids": [4, 2, 5]}, "eagle3", "vllm", 8
+    )
     assert swapped["vllm"].startswith("sorts the layers")
     assert "norm_before_residual" in swapped["sglang"]
 
