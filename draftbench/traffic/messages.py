@@ -325,16 +325,17 @@ class _Parts:
         call = at(call, "tool_call") or call  # OpenInference's
         function = at(call, "function") or call
         if not isinstance(function, Mapping) or not isinstance(function.get("name"), str):
-            raise BadRowError(f"{self.where} has a tool call without `function`")
-        names = (name for name in ("arguments", "input", "args") if name in function)
-        arguments = function.get(next(names, ""), {})
+            raise NotRepresentableError("a tool call without `function`")
+        names = ("arguments", "input", "args")
+        arguments: Any = next(
+            (function[name] for name in names if function.get(name) is not None), {}
+        )
         if isinstance(arguments, str):
             try:
-                arguments = parsed(arguments or "{}")
-            except ValueError:
-                raise BadRowError(
-                    f"{self.where} has tool call arguments that are not JSON"
-                ) from None
+                arguments = parsed(arguments.strip() or "{}")
+            except ValueError:  # cut: the server read them in its own way, or refused the request
+                raise NotRepresentableError("tool call arguments that are not JSON") from None
+            arguments = {} if arguments is None else arguments
         read = {"type": "function", "function": {"name": function["name"], "arguments": arguments}}
         if isinstance(name := _identifier(call), str):
             read["id"] = name

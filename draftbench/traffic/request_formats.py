@@ -49,6 +49,8 @@ SYSTEMS = (
 )
 # Where a row keeps what is read from it beside the request.
 SEGMENTS = ("segment", "category", "tags.segment")
+# Settings with which a server repeats the prompt in its answer.
+_REPEATING = ("echo", "return_full_text")
 _EMPTY: tuple[Any, ...] = ("", [], {}, *PADDING)
 _TEXT = str | int | float
 _BESIDE_A_REQUEST = (*ANSWERS, *SEGMENTS, "timestamp", "model")
@@ -78,6 +80,7 @@ class LoggedRequest:
     settings: Mapping[str, Any] = field(default_factory=dict)
     # Whether it was sent to a server, whose default is temperature 1; None: nothing says so.
     server: bool | None = None
+    repeated: bool = False  # whether the logged answer begins with the prompt
     form: str = ""  # the name of the form in which it was written
     parts: Sequence[tuple[str, Any]] = ()  # of a prompt, that were not read: where, and what
     unread: Mapping[str, Any] = field(default_factory=dict)  # what else was not read
@@ -621,6 +624,8 @@ def _with_fields(
     known = SETTINGS if sent else SETTINGS - COLUMNS
     for name, value in _left(fields, (*read, *systems, *blocks, *_read_beside(fields, prefix))):
         path = _join(prefix, name)
+        if name in _REPEATING and str(value).lower() == "true":
+            request = replace(request, repeated=True)
         if name in known:
             settings[name] = _agreed(name, settings.get(name), value)
         elif value in _EMPTY:

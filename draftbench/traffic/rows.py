@@ -109,7 +109,7 @@ def read_request(
             raise NoTrafficError("the call failed")
         content = _content(asked.content, unread, chat=query.as_chat)
         settings = request_fields(asked.settings, server=bool(asked.server))
-        answer = _response(row, query.response_field, asked.answer)
+        answer = _response(row, query.response_field, asked)
         left = dict(asked.unread) | _new_parts(asked, content, answer)
         request = Request(
             id=_identity(content | settings, query.key),
@@ -305,10 +305,14 @@ def _timestamp(value: Any) -> str | None:
 
 
 def _response(
-    row: Mapping[str, Any], path: str | None, last: LoggedAnswer | None
+    row: Mapping[str, Any], path: str | None, asked: LoggedRequest
 ) -> LoggedAnswer | None:
-    answer = answer_of(row, path, last)
-    if answer is None:
+    answer = answer_of(row, path, asked.answer)
+    if asked.repeated and answer is not asked.answer:
+        prompt = asked.content  # of messages the log does not have the text that is repeated
+        plain = isinstance(answer, str) and isinstance(prompt, str) and answer.startswith(prompt)
+        answer = str(answer)[len(prompt) :] if plain else None
+    if not answer:
         return None
     text = answer if isinstance(answer, str) else answer["content"] or ""
     try:

@@ -123,10 +123,220 @@ def test_an_answer_that_speaks_of_an_error_is_an_answer(answer):
     assert asked({"request": CHAT, "response": {"choices": choices}}).response == answer
 
 
-def test_an_answer_as_it_was_streamed_is_no_text_and_is_named():
-    streamed = 'event: delta\ndata: {"choices": [{"delta": {"content": "Hi"}}]}\n\ndata: [DONE]\n'
-    row = {"request": CHAT, "response": streamed}
-    read = read_request(row, "log:1", QUERY)
+def sse(*chunks):
+    return "".join(f"data: {json.dumps(chunk)}\n\n" for chunk in chunks)
+
+
+def told(*chunks, **fields):
+    """A row of a log whose answer was kept as the chunks of a stream."""
+    return {"request": CHAT, "response": list(chunks), **fields}
+
+
+FINISHED = {"index": 0, "finish_reason": "stop"}
+# Ways to stream "Hi there": the chunks, of which the last says that it is the last.
+STREAMS = {
+    "OpenAI chat": [
+        {"choices": [{"delta": {"role": "assistant", "content": "Hi"}, "finish_reason": None}]},
+        {"choices": [{"delta": {"content": "no"}, "index": 1, "finish_reason": None}]},
+        {"choices": [{"delta": {"content": " there"}} | FINISHED]},
+        {"choices": [], "usage": {"completion_tokens": 2}},
+    ],
+    "its choices alone": [
+        {"index": 0, "delta": {"content": "Hi"}, "finish_reason": None},
+        {"delta": {"content": " there"}} | FINISHED,
+    ],
+    "completions": [
+        {"choices": [{"text": "Hi", "finish_reason": None}]},
+        {"choices": [{"text": " there"} | FINISHED]},
+    ],
+    "Ollama, chat": [
+        {"message": {"role": "assistant", "content": "Hi"}, "done": False},
+        {"message": {"role": "assistant", "content": " there"}, "done": True},
+    ],
+    "Ollama": [{"response": "Hi", "done": False}, {"response": " there", "done": True}],
+    "llama.cpp": [{"content": "Hi", "stop": False}, {"content": " there", "stop": True}],
+    "TGI": [
+        {"token": {"text": "Hi", "special": False}, "generated_text": None},
+        {"token": {"text": " there", "special": False}, "generated_text": None},
+        {"token": {"text": "</s>", "special": True}, "generated_text": "Hi there"},
+    ],
+    "SGLang": [
+        {"text": "Hi", "meta_info": {"finish_reason": None}},
+        {"text": "Hi there", "meta_info": {"finish_reason": {"type": "stop"}}},
+    ],
+    "Gemini": [
+        {"candidates": [{"content": {"parts": [{"text": "Hi"}]}, "finishReason": None}]},
+        {"candidates": [{"content": {"parts": [{"text": " there"}]}, "finishReason": "STOP"}]},
+    ],
+    "Bedrock": [
+        {"messageStart": {"role": "assistant"}},
+        {"contentBlockDelta": {"delta": {"text": "Hi"}, "contentBlockIndex": 0}},
+        {"contentBlockDelta": {"delta": {"text": " there"}, "contentBlockIndex": 0}},
+        {"contentBlockStop": {"contentBlockIndex": 0}},
+        {"messageStop": {"stopReason": "end_turn"}},
+    ],
+    "Anthropic": [
+        {"type": "message_start", "message": {"role": "assistant", "content": []}},
+        {"type": "content_block_start", "index": 0, "content_block": {"type": "text", "text": ""}},
+        {"type": "ping"},
+        *(
+            {"type": "content_block_delta", "index": 0, "delta": {"type": "text_delta", "text": it}}
+            for it in ("Hi", " there")
+        ),
+        {"type": "content_block_stop", "index": 0},
+        {"type": "message_stop"},
+    ],
+    "Responses": [
+        {"type": "response.created", "response": {"id": "r"}},
+        {"type": "response.output_text.delta", "delta": "Hi"},
+        {
+            "type": "response.completed",
+            "response": {"output": [{"type": "message", "content": [
+                {"type": "output_text", "text": "Hi there"}]}]},
+        },
+    ],
+}  # fmt: skip
+# Ways to keep the chunks.
+KEPT = {
+    "list": list,
+    "JSON text": json.dumps,
+    "JSON text of JSON text": lambda chunks: json.dumps(json.dumps(chunks)),
+    "lines": lambda chunks: "\n".join(map(json.dumps, chunks)) + "\n",
+    "events": lambda chunks: sse(*chunks) + "data: [DONE]\n\n",
+    "events with comments": lambda chunks: ": KEEPALIVE\n\nretry: 3000\n\n" + sse(*chunks),
+    "events with names": lambda chunks: "".join(
+        f"id: {at}\r\nevent: delta\r\ndata:{json.dumps(chunk)}\r\n\r\n"
+        for at, chunk in enumerate(chunks)
+    ),
+}
+
+
+@pytest.mark.parametrize("kept", KEPT)
+@pytest.mark.parametrize("api", STREAMS)
+def test_an_answer_kept_as_it_was_streamed_is_all_of_its_chunks_or_none(api, kept):
+    keep = KEPT[kept]
+    assert asked({"request": CHAT, "response": keep(STREAMS[api])}).response == "Hi there"
+    # A client that went away, and a log that keeps only the beginning.
+    last = max(at for at, chunk in enumerate(STREAMS[api]) if "usage" not in chunk)
+    assert asked({"request": CHAT, "response": keep(STREAMS[api][:last])}).response is None
+    whole = keep(STREAMS[api])
+    if isinstance(whole, str):
+        cut = whole[: whole.rindex("{") + 2]
+        assert asked({"request": CHAT, "response": cut}).response is None
+    odd = [*STREAMS[api][:1], {"frobnicated": "Ho"}, *STREAMS[api][1:]]
+    assert asked({"request": CHAT, "response": keep(odd)}).response is None
+
+
+def test_chunks_that_do_not_say_which_is_the_last_are_joined():
+    chunks = [{"choices": [{"text": text, "index": 0}]} for text in (" upon", " a", " time")]
+    assert asked(told(*chunks)).response == " upon a time"
+    assert (
+        asked({"request": CHAT, "response": [{"text": " upon"}, {"text": " a"}]}).response is None
+    )
+
+
+def test_reasoning_and_calls_of_tools_are_streamed_too():
+    pieces = [
+        {"reasoning_content": "Let me"},
+        {"reasoning_content": " see."},
+        {"tool_calls": [{"index": 0, "id": "c", "function": {"name": "ls", "arguments": '{"a'}}]},
+        {"tool_calls": [{"index": 0, "function": {"arguments": '": 1}'}}]},
+    ]
+    call = {"type": "function", "function": {"name": "ls", "arguments": {"a": 1}}, "id": "c"}
+    said = {"role": "assistant", "content": None, "tool_calls": [call]}
+    said |= {"reasoning_content": "Let me see."}
+    assert asked(told(*({"choices": [{"delta": each}]} for each in pieces))).response == said
+    events = [
+        {"type": "content_block_start", "index": 1,
+         "content_block": {"type": "tool_use", "id": "c", "name": "ls", "input": {}}},
+        *({"type": "content_block_delta", "index": 1,
+           "delta": {"type": "input_json_delta", "partial_json": text}}
+          for text in ('{"a', '": 1}')),
+        {"type": "message_stop"},
+    ]  # fmt: skip
+    thought = {"type": "thinking_delta", "thinking": "Let me see."}
+    thought = {"type": "content_block_delta", "index": 0, "delta": thought}
+    assert asked(told(thought, *events)).response == said
+    # Arguments that were cut.
+    assert asked(told(*({"choices": [{"delta": each}]} for each in pieces[:-1]))).response is None
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        *("data: the new oil", "Event: a fair", ": a colon first", "id: 7\nname: Bob"),
+        *('{"a": 1}\n{"a": 2}', '{"text": "a"}{"text": "b"}'),
+    ],
+)
+def test_a_text_that_only_looks_streamed_is_an_answer(text):
+    assert asked({"prompt": "a", "response": text}).response == text
+
+
+def test_a_stream_that_nobody_knows_is_no_answer_and_is_named():
+    streamed = 'event: delta\ndata: {"frobnicated": "Hi"}\n\n'
+    read = read_request({"request": CHAT, "response": streamed}, "log:1", QUERY)
     assert (read.request.response, read.unread) == (None, {"response": streamed})
-    for text in ("data: the new oil", "Event: a fair"):
-        assert asked({"prompt": "a", "response": text}).response == text
+
+
+@pytest.mark.parametrize(
+    "printed",
+    [
+        "<async_generator object at 0x7f>",
+        "<generator object Stream.__stream__ at 0x7F00ab>",
+        "<function answer.<locals>.inner at 0x7f>",
+        "ChatCompletionMessage(content='Hi', role='assistant')",
+        "[TextBlock(citations=None, text='Hi', type='text')]",
+        "AIMessage(content='Hi', additional_kwargs={})",
+        "content='Hi' additional_kwargs={} response_metadata={}",
+        "id='chatcmpl-1' choices=[Choice(finish_reason='stop')] model='m'",
+        "not serializable object of type: <class 'openai.Stream'>",
+        "Object of type Stream is not JSON serializable",
+        "<unserializable>",
+        "[object ReadableStream]",
+        "ReadableStream { locked: false, state: 'readable', supportsBYOB: false }",
+        "Promise { <pending> }",
+    ],
+)
+def test_what_a_program_prints_of_an_object_is_no_answer_and_is_named(printed):
+    read = read_request({"request": CHAT, "response": printed}, "log:1", QUERY)
+    assert (read.request.response, read.unread) == (None, {"response": printed})
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        *("<b>Hi</b>", "print(x=1)", "Point(x=1, y=2)", "Message sent (to=Bob)", "0x7f"),
+        "Why is an object of type set not JSON serializable?",
+        "The generator object at 0x7f is yours.",
+        "content = 'Hi'",
+        "Response: it depends on x=1",
+    ],
+)
+def test_an_answer_that_speaks_of_objects_is_an_answer(text):
+    assert asked({"request": CHAT, "response": text}).response == text
+
+
+ECHO = {"model": "m", "prompt": "Once upon", "max_tokens": 9}
+
+
+@pytest.mark.parametrize("setting", ["echo", "return_full_text"])
+def test_an_answer_that_repeats_the_prompt_is_what_comes_after_it(setting):
+    def answer(value, text):
+        body = ECHO | {setting: value}
+        return asked({"request": body, "response": {"choices": [{"text": text}]}}).response
+
+    for value in (True, "true", "True"):
+        assert answer(value, "Once upon a time") == " a time"
+        assert answer(value, " a time") is None  # part of it may be missing
+        assert answer(value, "Once upon") is None
+    for value in (False, None, "false"):
+        assert answer(value, "Once upon a time") == "Once upon a time"
+
+
+def test_a_repeated_prompt_is_known_whichever_object_asks_for_it():
+    row = {"inputs": "Once", "parameters": {"do_sample": True, "return_full_text": True}}
+    assert asked(row | {"response": [{"generated_text": "Once upon"}]}).response == " upon"
+    row = {"request": CHAT | {"echo": True}, "response": {"choices": [{"message": ANSWER}]}}
+    assert asked(row).response is None  # how the template renders the messages is not known
+    chunks = [{"choices": [{"text": text}]} for text in ("Once", " upon", " a")]
+    assert asked({"request": ECHO | {"echo": True}, "response": chunks}).response == " a"
