@@ -270,6 +270,19 @@ SHAPES = {
         {name: value if isinstance(value, str) else json.dumps(value)
          for name, value in SPAN.items()},
         TOLD, THOUGHT, SAMPLED),
+    "Vercel AI SDK": (
+        {"name": "ai.generateText.doGenerate", "attributes": {
+            "ai.model.id": "m", "ai.settings.temperature": 0.7, "ai.settings.maxOutputTokens": 9,
+            "ai.prompt.messages": json.dumps([USER]), "ai.response.text": "Hi"}},
+        [USER], "Hi", SAMPLED),
+    "PostHog": (
+        {"event": "$ai_generation", "properties": {
+            "$ai_model": "m", "$ai_input": [USER], "$ai_output_choices": [ANSWER],
+            "$ai_model_parameters": SAMPLED}},
+        [USER], "Hi", SAMPLED),
+    "Braintrust, settings among the metadata": (
+        {"input": [USER], "output": [{"message": ANSWER}], "metadata": {"model": "m", **SAMPLED}},
+        [USER], "Hi", SAMPLED),
     "vLLM custom": (
         {"prompt": "Once", "output_tokens": 9}, "Once", None, GREEDY | {"max_tokens": 9}),
     "vLLM, constrained": (

@@ -21,11 +21,12 @@ from draftbench.traffic.streams import chunks_in, is_chunk, is_stream, joined
 LoggedAnswer = str | dict[str, Any]
 
 # Where logs keep the answer.
+_OF_SPANS = ("gen_ai.output.messages", "llm.output_messages", "gen_ai.completion")
 ANSWERS = (
     *("response", "completion", "output.outputBodyJson", "output", "choices", "response_body"),
-    *("gen_ai.output.messages", "attributes.gen_ai.output.messages", "outputs", "result"),
-    *("llm.output_messages", "attributes.llm.output_messages"),
-    *("gen_ai.completion", "attributes.gen_ai.completion"),
+    *("outputs", "result", *_OF_SPANS, *(f"attributes.{name}" for name in _OF_SPANS)),
+    *("ai.response.text", "attributes.ai.response.text"),
+    *("$ai_output_choices", "properties.$ai_output_choices"),
 )
 # Fields that hold the text inside an API's answer.
 _INSIDE = (
@@ -280,7 +281,7 @@ def _is_api_answer(value: Any) -> bool:
             | {"content": [{"type": _}, *_]}  # Anthropic
             | {"candidates": [{"content": _}, *_]}  # Gemini
             | {"role": "assistant"}  # a message alone
-            | [{"role": "assistant"}, *_]
+            | [{"role": "assistant"} | {"message": {"role": "assistant"}}, *_]
             | {"message": {"role": "assistant"}}  # Ollama
             | {"response": str(), "done": _}
             | {"content": str(), "stop": _, "tokens_predicted": _}  # llama.cpp

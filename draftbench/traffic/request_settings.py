@@ -17,7 +17,7 @@ from msgspec import Meta
 from draftbench.records import Sampling
 from draftbench.traffic.constraints import CONSTRAINTS, constraint_of
 from draftbench.traffic.errors import BadRowError, NotRepresentableError
-from draftbench.traffic.json_paths import parsed, unpacked
+from draftbench.traffic.json_paths import at, parsed, unpacked
 from draftbench.traffic.setting_names import ALIASES, MARKS, NEUTRAL, PADDING, TEMPLATE_RESERVED
 
 _TEMPLATE_SWITCHES = ("enable_thinking", "reasoning_effort")
@@ -149,6 +149,8 @@ def _untyped(name: str, value: Any) -> Any:
         return value
     if not value.strip() or value in PADDING:
         return None
+    if name == "tool_choice" and value.isalpha():
+        return value.lower()  # Gemini's has capitals
     content = unpacked(value)
     if content is value:
         try:
@@ -165,6 +167,9 @@ def _functions(tool: Any) -> list[dict[str, Any]]:
     """A tool's functions as chat templates expect them. OpenAI's chat API writes them so; other
     APIs write them flat, and Gemini several in one.
     """
+    tool = unpacked(tool)  # Vercel's
+    if isinstance(inner := unpacked(at(tool, "tool.json_schema")), Mapping):  # OpenInference's
+        tool = inner
     if not isinstance(tool, Mapping):
         raise BadRowError("a function of `tools` is not an object")
     tool = {name: tool[name] for name in tool if name not in MARKS}
@@ -187,6 +192,7 @@ def _functions(tool: Any) -> list[dict[str, Any]]:
         case _:
             return []
     named = {name: flat[name] for name in ("name", "description") if name in flat}
+    parameters = {name: unpacked(parameters[name]) for name in parameters}
     return [{"type": "function", "function": {**named, **parameters}}]
 
 

@@ -86,6 +86,7 @@ class ReadRow(NamedTuple):
     assumed: bool  # whether the row names no temperature
     unread: dict[str, Any]  # fields that were not read, with what they hold
     columns: Mapping[str, Any]  # the row's own
+    model: tuple[str, str] | None  # where the model that was asked is named, and its name
 
 
 def read_request(
@@ -131,7 +132,7 @@ def read_request(
     assumed = setting_value("temperature", asked.settings.get("temperature")) is None
     named = (query.response_field, query.segment_by)
     left = {path: left[path] for path in left if path not in named}
-    return ReadRow(form, request, assumed, {**left, **dict.fromkeys(unread)}, row)
+    return ReadRow(form, request, assumed, {**left, **dict.fromkeys(unread)}, row, asked.model)
 
 
 def _parse(data: bytes | Mapping[str, Any] | BadRowError) -> Mapping[str, Any]:

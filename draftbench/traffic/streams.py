@@ -49,9 +49,8 @@ def chunks_in(text: str) -> list[Any] | None:
 
 
 def is_stream(chunks: list[Any]) -> bool:
-    """Whether a list holds chunks of a stream."""
-    deltas = [_delta(chunk) for chunk in chunks]
-    return None not in deltas and any(deltas)
+    """Whether a list holds chunks of a stream, and nothing else."""
+    return bool(chunks) and all(_delta(chunk) is not None for chunk in chunks)
 
 
 def is_chunk(value: Mapping[str, Any]) -> bool:
