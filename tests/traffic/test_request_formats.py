@@ -45,7 +45,8 @@ def test_the_page_of_logs_says_what_becomes_of_each_shape():
     written = (Path(__file__).parents[2] / "docs/logs.md").read_text()
     assert written == page(), "run scripts/log_shapes.py"
     assert len(SHAPES) >= 40
-    assert all(name in written for name in SHAPES)
+    read = [name for name, (_, content, *_) in SHAPES.items() if not isinstance(content, type)]
+    assert all(name in written for name in read)
 
 
 def test_every_form_has_a_row_on_the_page_of_logs():
