@@ -93,7 +93,8 @@ class ReplayedResponse:
     def drafting_at(self, start: int) -> Replay | LookupReplay:
         """The replay of what drafts in a round that starts here."""
         stack = isinstance(self.replay, StackReplay)
-        return self.replay.drafting_at(start) if stack else self.replay
+        found = self.replay.drafting_at(start) if stack else self.replay
+        return found.of_length(self.k) if isinstance(found, LookupReplay) else found
 
     @cached_property
     def stopped_at(self) -> list[Sequence[int]]:
