@@ -55,27 +55,6 @@ _PRINTED = re.compile(
         (not\ (json.)?|un)serializable[^\n]{{0,200}})""",
     re.VERBOSE | re.DOTALL,
 )
-_COUNTS = (
-    "usage.completion_tokens_details.reasoning_tokens",
-    "usage.output_tokens_details.reasoning_tokens",
-    "usageMetadata.thoughtsTokenCount",
-)
-# Fields that hold several answers to one question.
-_CHOICES = ("choices", "candidates", "generations")
-# What a program prints of an object that it cannot write out: Python's, an API client's classes,
-# JavaScript's.
-_API_CLASS = (
-    r"\w*(Completion|Message|Response|Result|Chunk|Generation|Output|Choice|Stream|Block)\w*"
-)
-_PRINTED = re.compile(
-    rf"""<[^\n]{{1,300}}\ at\ 0x[0-9a-f]+>
-    | \[?[A-Z]{_API_CLASS}\(\w+=.*\)\]?
-    | (id|content|text|choices|role|model)=['"\[].*\ \w+=.*
-    | [A-Z]{_API_CLASS}\ ?\{{.*\}}
-    | (Promise|Object)\ \{{\ <\w+>\ \}} | \[object\ \w+\]
-    | \W*(object\ of\ type\ \S+\ is\ )?(not\ (json.)?|un)serializable[^\n]{{0,200}}""",
-    re.VERBOSE | re.DOTALL | re.IGNORECASE,
-)
 # How a log says that a call failed: fields that hold an HTTP status, and fields that hold a word.
 _CODES = (
     *("status_code", "response_status", "statusCode", "http_status", "response.status_code"),
@@ -271,7 +250,7 @@ def _positive(value: Any) -> bool:
 def _is_api_answer(value: Any) -> bool:
     match value:
         case (
-            {"choices": [{"message": _} | {"text": _}, *_]}  # OpenAI
+            {"choices": [{"message": _}, *_]}  # OpenAI
             | {"output": [{"type": _}, *_]}  # its Responses, and their output alone
             | [{"type": "reasoning"}, {"type": "message" | "function_call" | "reasoning"}, *_]
             | [{"type": "message", "content": [{"type": "output_text"}, *_]}, *_]
@@ -279,13 +258,9 @@ def _is_api_answer(value: Any) -> bool:
             | {"outputBodyJson": _}  # Bedrock's log, in which it is looked for
             | {"output": {"message": _}}  # Bedrock
             | {"content": [{"type": _}, *_]}  # Anthropic
-            | {"candidates": [{"content": _}, *_]}  # Gemini
             | {"role": "assistant"}  # a message alone
             | [{"role": "assistant"} | {"message": {"role": "assistant"}}, *_]
             | {"message": {"role": "assistant"}}  # Ollama
-            | {"response": str(), "done": _}
-            | {"content": str(), "stop": _, "tokens_predicted": _}  # llama.cpp
-            | {"text": _, "meta_info": _}  # SGLang
             | {"generated_text": _}  # TGI
             | [{"generated_text": _}, *_]
             | {"generations": [[_, *_], *_]}  # LangSmith

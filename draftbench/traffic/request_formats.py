@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import re
 from base64 import b64decode
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
@@ -124,7 +124,8 @@ def _with_system(
     Args:
         chat: whether a system text makes a plain prompt a user's message.
     """
-    found = {name: turns for name in SYSTEMS if (turns := _system(at(fields, name)))}
+    given = _at_any(fields, SYSTEMS)
+    found = {name: turns for name in given if (turns := _system(given[name]))}
     content = request.content
     if not found or str(fields.get("raw")).lower() == "true":
         return request, list(found)
@@ -434,8 +435,7 @@ def find_request(row: Mapping[str, Any], prompt_field: str | None) -> LoggedRequ
 def _model(objects: Sequence[tuple[str, Mapping[str, Any]]]) -> tuple[str, str] | None:
     """Where these objects of a row, with their paths, first name a model, and its name."""
     for prefix, fields in objects:
-        for name in MODELS:
-            value = at(fields, name)
+        for name, value in _at_any(fields, MODELS).items():
             if isinstance(value, str) and value not in _EMPTY:
                 return _join(prefix, name), value
     return None
@@ -606,11 +606,12 @@ def _with_fields(
         chat: whether a system text makes a plain prompt a user's message.
     """
     request, systems = _with_system(fields, request, chat=chat)
-    blocks = {name: block for name in BLOCKS if (block := _block(fields, name)) is not None}
+    given = _at_any(fields, BLOCKS)
+    blocks = {name: block for name in given if (block := _block(fields, name)) is not None}
     if not whole:
         names = [name for name in _with_settings(fields) if not _is_inside(name, (*read, *blocks))]
         blocks |= {name: block for name in names if (block := unpacked(at(fields, name)))}
-    nested = {path: value for path in NESTED if (value := at(fields, path)) is not None}
+    nested = _at_any(fields, NESTED)
     settings = dict(request.settings)
     for path, value in nested.items():
         if value not in _EMPTY:
@@ -648,9 +649,9 @@ def _with_fields(
 def _with_settings(fields: Mapping[str, Any]) -> Iterator[str]:
     """The names of objects, also as dotted columns, that hold a setting of `_TELLING`."""
     for name, value in fields.items():
-        head, _, last = name.rpartition(".")
-        if not_asked(name.partition(".")[0]):
+        if not isinstance(name, str) or not_asked(name.partition(".")[0]):
             continue
+        head, _, last = name.rpartition(".")
         if head and last in _TELLING:
             yield head
         elif isinstance(value, str) and value.startswith("{") and '"t' in value:
@@ -688,7 +689,17 @@ def _read_beside(fields: Mapping[str, Any], prefix: str) -> list[str]:
     start = f"{prefix}." if prefix else ""
     names = [path[len(start) :] for path in _BESIDE_A_REQUEST if path.startswith(start)]
     names = [name for name in names if f"{start}{name}" not in ANSWERS or has_answer(fields, name)]
-    return [*names, *(name for name in MODELS if isinstance(at(fields, name), str))]
+    models = _at_any(fields, MODELS)
+    return [*names, *(name for name in models if isinstance(models[name], str))]
+
+
+def _at_any(fields: Any, paths: Iterable[str]) -> dict[str, Any]:
+    """What stands at those of the paths where anything does."""
+    if not isinstance(fields, Mapping):
+        return {}
+    heads = {name.partition(".")[0] for name in fields if isinstance(name, str)}
+    found = {path: at(fields, path) for path in paths if path.partition(".")[0] in heads}
+    return {path: found[path] for path in found if found[path] is not None}
 
 
 def _agreed(name: str, given: Any, again: Any) -> Any:
