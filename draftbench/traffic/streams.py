@@ -85,8 +85,8 @@ def joined(chunks: list[Any]) -> Any:
         if "so_far" in delta:
             before, text = said["content"], delta["so_far"]
             said["content"] = text if text.startswith(before) else before + text
-        for place, call in enumerate(delta.get("tool_calls") or ()):
-            _add_call(calls.setdefault(call.get("index", place), {}), call)
+        for place, call in enumerate(_list(delta.get("tool_calls"))):
+            _add_call(calls.setdefault(str(at(call, "index") or place), {}), call)
     if (ends and not any(ends)) or not (calls or any(said.values())):
         return None
     if not calls and not said["reasoning_content"]:
@@ -97,13 +97,18 @@ def joined(chunks: list[Any]) -> Any:
     return message | ({"reasoning_content": thoughts} if thoughts else {})
 
 
-def _add_call(call: dict[str, Any], more: Mapping[str, Any]) -> None:
+def _list(value: Any) -> list[Any]:
+    return value if isinstance(value, list) else []
+
+
+def _add_call(call: dict[str, Any], more: Any) -> None:
     """Add what a chunk says of a tool call: its name, then its arguments piece by piece."""
     function = call.setdefault("function", {"name": "", "arguments": ""})
     for name in function:
-        function[name] += at(more, f"function.{name}") or ""
-    if more.get("id"):
-        call["id"] = more["id"]
+        piece = at(more, f"function.{name}")
+        text = isinstance(piece, str) and isinstance(function[name], str)
+        function[name] = function[name] + piece if text else piece or function[name]
+    call["id"] = at(more, "id") or call.get("id")
 
 
 def _delta(chunk: Any) -> dict[str, Any] | None:
