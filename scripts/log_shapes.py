@@ -429,7 +429,7 @@ PAGE = """\
 A row of each kind of log that draftbench knows, and what it reads from it; written by
 `scripts/log_shapes.py`, which runs the reader. [Formats](formats.md#traffic) has the rules;
 `draftbench traffic FILE` says what it makes of yours. A temperature in brackets is assumed: 1 is
-the default of servers, 0 is greedy. Rows that cannot be used are counted by reason.
+the default of servers, 0 is greedy.
 
 | log | a row | what is asked | temperature | most tokens | stop | logged answer |
 |---|---|---|---|---|---|---|
@@ -439,7 +439,7 @@ the default of servers, 0 is greedy. Rows that cannot be used are counted by rea
 RECIPES = """
 ## Recipes
 
-What only one logger does is put right before, with `jq`:
+With `jq`, before draftbench reads the log:
 
 - **Requests in a list or in base64** (GenAI-Perf's inputs, SageMaker's captures): the error's hint
   has the command.

@@ -43,11 +43,11 @@ _CHOICES = ("choices", "candidates", "generations")
 # What a program prints of an object that it cannot write out: Python's, an API client's classes,
 # JavaScript's.
 _CLASS = (
-    r"[A-Z]\w{0,40}(Block|Choice|Chunk|Completion|Generation|Message|Output|Response|Result|Stream)"
+    r"\w{0,40}(Block|Choice|Chunk|Completion|Generation|Message|Output|Response|Result|Stream)"
     r"\w{0,40}"
 )
 _PRINTED = re.compile(
-    rf"""<[^\n]{{1,300}}\ at\ 0x[0-9a-fA-F]+>
+    rf"""<[^\n]{{1,300}}\ at\ 0x[0-9a-fA-F]+> | <{_CLASS}[\ (][^<>\n]{{0,300}}>
     | \[?{_CLASS}\(\w+=.*\)\]?
     | (id|content|text|choices|role|model)=['"\[].*\ \w+=.*
     | ({_CLASS}|Promise)\ ?\{{.*\}} | \[object\ \w+\]

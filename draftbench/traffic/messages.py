@@ -33,39 +33,17 @@ _READ = {
 BEGUN = ("prefix", "partial")
 # Fields of a message that change the prompt and that `Request` cannot express.
 _PARTS = (
-    *MEDIA,
-    "file",
-    *BEGUN,
-    "tools",
-    "functions",
-    "system",
-    "instructions",
-    "context",
-    "documents",
+    *(*MEDIA, "file", *BEGUN, "tools", "functions"),
+    *("system", "instructions", "context", "documents"),
 )
 # Channels in which gpt-oss talks to itself or to tools; each template writes them in its own way.
 _CHANNELS = ("analysis", "commentary")
 _ROLES = {
-    "user": "user",
-    "human": "user",
-    "prompter": "user",
-    "assistant": "assistant",
-    "gpt": "assistant",
-    "chatgpt": "assistant",
-    "bot": "assistant",
-    "chatbot": "assistant",
-    "ai": "assistant",
-    "model": "assistant",
-    "AIMessageChunk": "assistant",
-    "HumanMessage": "user",
-    "AIMessage": "assistant",
-    "system": "system",
-    "SystemMessage": "system",
-    "tool": "tool",
-    "ToolMessage": "tool",
-    "function": "tool",
-    "function_call": "assistant",
-    "observation": "tool",
+    **dict.fromkeys(["user", "human", "prompter", "HumanMessage"], "user"),
+    **dict.fromkeys(["assistant", "gpt", "chatgpt", "bot", "chatbot", "ai", "model"], "assistant"),
+    **dict.fromkeys(["AIMessage", "AIMessageChunk", "function_call"], "assistant"),
+    **dict.fromkeys(["system", "SystemMessage"], "system"),
+    **dict.fromkeys(["tool", "ToolMessage", "function", "observation"], "tool"),
     "function_response": "tool",
 }
 _EMPTY: tuple[Any, ...] = (None, "", [], {})

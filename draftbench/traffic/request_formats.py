@@ -624,7 +624,7 @@ def _with_fields(
     beside = (*systems, *blocks, *nested, *_read_beside(fields, prefix))
     for name, value in _left(fields, (*read, *beside)):
         path = _join(prefix, name)
-        if name in _REPEATING and str(value).lower() == "true":
+        if name in _REPEATING and str(value).lower() in ("true", "1"):
             request = replace(request, repeated=True)
         if name in known:
             settings[name] = _agreed(name, settings.get(name), value)
@@ -646,8 +646,10 @@ def _with_fields(
     return request
 
 
-def _with_settings(fields: Mapping[str, Any]) -> Iterator[str]:
-    """The names of objects, also as dotted columns, that hold a setting of `_TELLING`."""
+def _with_settings(fields: Mapping[str, Any], *, deep: bool = False) -> Iterator[str]:
+    """The paths of objects, also as dotted columns, that hold a setting of `_TELLING`; those inside
+    others if `deep`, or if the others would not even be named as unread.
+    """
     for name, value in fields.items():
         if not isinstance(name, str) or not_asked(name.partition(".")[0]):
             continue
@@ -658,6 +660,8 @@ def _with_settings(fields: Mapping[str, Any]) -> Iterator[str]:
             value = unpacked(value)
         if isinstance(value, Mapping) and not _TELLING.isdisjoint(value):
             yield name
+        elif isinstance(value, Mapping) and (deep or name in HARMLESS):
+            yield from (f"{name}.{inner}" for inner in _with_settings(value, deep=True))
 
 
 def _is_inside(name: str, paths: Collection[str]) -> bool:

@@ -16,7 +16,7 @@ from msgspec import Meta
 
 from draftbench.records import Sampling
 from draftbench.traffic.constraints import CONSTRAINTS, constraint_of
-from draftbench.traffic.errors import BadRowError, NotRepresentableError
+from draftbench.traffic.errors import NotRepresentableError
 from draftbench.traffic.json_paths import at, parsed, unpacked
 from draftbench.traffic.setting_names import ALIASES, MARKS, NEUTRAL, PADDING, TEMPLATE_RESERVED
 
@@ -171,7 +171,7 @@ def _functions(tool: Any) -> list[dict[str, Any]]:
     if isinstance(inner := unpacked(at(tool, "tool.json_schema")), Mapping):  # OpenInference's
         tool = inner
     if not isinstance(tool, Mapping):
-        raise BadRowError("a function of `tools` is not an object")
+        raise NotRepresentableError("a function of `tools` is not an object")
     tool = {name: tool[name] for name in tool if name not in MARKS}
     flat = tool.get("toolSpec", tool)
     match flat:

@@ -207,6 +207,7 @@ def test_a_stream_that_nobody_knows_is_no_answer_and_is_named():
         "ChatCompletionMessage(content='Hi', role='assistant')",
         "[TextBlock(citations=None, text='Hi', type='text')]",
         "AIMessage(content='Hi', additional_kwargs={})",
+        "<Response [200]>",
         "content='Hi' additional_kwargs={} response_metadata={}",
         "id='chatcmpl-1' choices=[Choice(finish_reason='stop')] model='m'",
         "not serializable object of type: <class 'openai.Stream'>",
@@ -230,6 +231,7 @@ def test_what_a_program_prints_of_an_object_is_no_answer_and_is_named(printed):
         "The generator object at 0x7f is yours.",
         "content = 'Hi'",
         "Response: it depends on x=1",
+        "<Response>Hi</Response>",
     ],
 )
 def test_an_answer_that_speaks_of_objects_is_an_answer(text):
@@ -245,7 +247,7 @@ def test_an_answer_that_repeats_the_prompt_is_what_comes_after_it(setting):
         body = ECHO | {setting: value}
         return asked({"request": body, "response": {"choices": [{"text": text}]}}).response
 
-    for value in (True, "true", "True"):
+    for value in (True, "true", "True", 1):
         assert answer(value, "Once upon a time") == " a time"
         assert answer(value, " a time") is None  # part of it may be missing
         assert answer(value, "Once upon") is None

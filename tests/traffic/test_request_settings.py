@@ -8,7 +8,8 @@ from log_shapes import CHAT, SAMPLED, USER
 from traffic.asked import FUNCTION, QUERY, TOOL, asked
 
 from draftbench.records import Sampling
-from draftbench.traffic.request_settings import BadRowError, NotRepresentableError, request_fields
+from draftbench.traffic.errors import NotRepresentableError
+from draftbench.traffic.request_settings import request_fields
 from draftbench.traffic.rows import read_request
 
 NOTHING = request_fields({}, server=True)
@@ -183,8 +184,8 @@ def test_tools_of_every_api_reach_the_template_alike(tool):
 
 
 @pytest.mark.parametrize("inner", ["f", 5, None])
-def test_a_declared_function_that_is_no_object_is_a_bad_row(inner):
-    with pytest.raises(BadRowError, match="a function of `tools` is not an object"):
+def test_a_declared_function_that_is_no_object_leaves_its_row_out(inner):
+    with pytest.raises(NotRepresentableError, match="a function of `tools` is not an object"):
         asked({"messages": [USER], "tools": [{"functionDeclarations": [inner]}]})
 
 
@@ -320,6 +321,7 @@ def lm_eval(block):
     [
         {"input": [USER], "metadata": {"model": "m", **SAMPLED}},
         {"input": [USER], "metadata": json.dumps({"model": "m", **SAMPLED})},
+        {"input": [USER], "metadata": {"run": 7, "call": {"params": SAMPLED}}},
         {"messages": [USER], "generation_config": {"top_p": 1, **SAMPLED}},
         {"messages": [USER], "run": SAMPLED | {"host": "a1", "took": 3}},
         {"messages": [USER], "run.temperature": 0.7, "run.max_tokens": 9, "run.host": "a1"},
