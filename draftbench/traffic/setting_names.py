@@ -107,7 +107,7 @@ TEMPLATE_RESERVED = frozenset({
 # Words in the names of samplers' settings, of which nobody knows all.
 _SAMPLER = re.compile(
     r"(^|_)(ban(s|ned)?|bias|beams?|cfg|cutoff|dry|dynatemp|guidance|logits?|mirostat|n?sigma"
-    r"|pen(alty|alties)?|rep(etition|eat)?|sampl(er|ers|ing)|smoothing|temp(erature)?|tfs|top_[a-z]"
+    r"|pen(alty|alties)?|rep_pen|repetition|repeat|samplers?|smoothing|temp(erature)?|tfs|top_[a-z]"
     r"|typical|xtc)(_|$)"
 )
 

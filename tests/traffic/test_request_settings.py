@@ -366,7 +366,7 @@ def test_an_unknown_setting_of_a_sampler_beside_known_ones_leaves_its_row_out(na
     assert asked({"prompt": "Once", name: value}) == asked({"prompt": "Once"})
 
 
-@pytest.mark.parametrize("name", ["passage", "stop_reason", "reporter", "dryness", "attempts"])
+@pytest.mark.parametrize("name", ["passage", "stop_reason", "rep", "dryness", "sampling_rate"])
 def test_a_column_that_no_sampler_has_costs_no_row(name):
     assert asked(CHAT | {name: 3}) == asked(CHAT)
 
