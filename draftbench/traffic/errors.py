@@ -89,7 +89,9 @@ class UnknownFormError(BadRowError):
                 f"a request stands in one of its fields: --prompt-field {shlex.quote(found)}"
             )
         elif query:
-            self.hint = f"requests stand inside: jq -c {shlex.quote(query)} FILE > requests.jsonl"
+            self.hint = (
+                f"take the requests out first: jq -c {shlex.quote(query)} FILE > requests.jsonl"
+            )
         elif meant or likely:
             field = meant or max(likely, key=lambda name: len(texts[name]))
             self.hint = f"name the prompt's field, perhaps --prompt-field {shlex.quote(field)}"

@@ -448,7 +448,9 @@ def _elsewhere(row: Mapping[str, Any]) -> tuple[str | None, str | None]:
     texts: list[tuple[str | None, str | None]] = []
     objects: list[tuple[str, str, bool, Mapping[str, Any]]] = [("", "", False, row)]
     for path, query, deep, fields in objects:  # which grow meanwhile
-        set_ = any(isinstance(each, Mapping) and _TELLING & each.keys() for each in fields.values())
+        sampled = any(
+            isinstance(each, Mapping) and _TELLING & each.keys() for each in fields.values()
+        )
         for name in readable_names(fields) if len(objects) < _MOST_SEARCHED else ():
             if name in _OF_PROMPTS - PROMPTS or not_asked(name):
                 continue
@@ -470,7 +472,7 @@ def _elsewhere(row: Mapping[str, Any]) -> tuple[str | None, str | None]:
                     request = request or _request_in(value, _join(path, name), server=True)
                 elif inside:  # what is beside it is taken out too
                     place = (None, query)
-                match request.content if request else value if set_ else None:
+                match request.content if request else value if sampled else None:
                     case list() as turns if "user" in map(speaker_of, turns):
                         return place
                     case str(text) if request or is_sentence(text):

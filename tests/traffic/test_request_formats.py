@@ -707,7 +707,7 @@ CODED = base64.b64encode(json.dumps(BODY).encode()).decode()
 def test_requests_in_lists_or_in_base64_are_taken_out_by_jq(row, query):
     with pytest.raises(UnknownFormError) as raised:
         asked(row)
-    hint = f"requests stand inside: jq -c {shlex.quote(query)} FILE > requests.jsonl"
+    hint = f"take the requests out first: jq -c {shlex.quote(query)} FILE > requests.jsonl"
     assert raised.value.hint == hint
 
 
