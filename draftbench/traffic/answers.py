@@ -181,7 +181,9 @@ def _read(answer: Any) -> LoggedAnswer | None:
             answer = answer[-1]  # which counts the tokens
         case Mapping() if is_chunk(answer):
             return _read([answer])
-        case [list() as first, *_] | [{"message": first}, *_]:
+        case [list() as first, *_]:
+            return _inside("choices", first)
+        case [{"message": first}, *_]:
             return _read(first)
         case [{"type": str()} | {"role": str()}, *_]:
             return _joined(answer)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import shlex
 from collections.abc import Iterable, Mapping
+from functools import lru_cache
 from typing import Any
 
 from draftbench.errors import closest
@@ -22,6 +23,7 @@ _NOT_ASKED = re.compile(
 )
 
 
+@lru_cache(1024)
 def not_asked(name: str) -> bool:
     """Whether a field is named as an answer's, a tool's or a label's."""
     return _NOT_ASKED.search(name) is not None

@@ -78,6 +78,7 @@ _TEXT = str | int | float
 _BESIDE_A_REQUEST = (*ANSWERS, *SEGMENTS, "timestamp", "model")
 # Only a request to a server has these: what stands beside them is a request's too.
 _TELLING = {"temperature", "top_p", "topP", "top_k", "topK", "min_p"}
+_OF_SETTINGS = re.compile(r"param|setting|config|option|kwargs|metadata|sampl", re.IGNORECASE)
 _PARAMETERS = SETTINGS | {"do_sample", "details", "return_full_text"}
 # Fields that may accompany a bare text sent to SGLang, TGI or AIPerf.
 _BESIDE_A_TEXT = HARMLESS | SETTINGS | {
@@ -649,20 +650,26 @@ def _with_fields(
 
 
 def _with_settings(fields: Mapping[str, Any], *, deep: bool = False) -> Iterator[str]:
-    """The paths of objects, also as dotted columns, that hold a setting of `_TELLING`; those inside
-    others if `deep`, or if the others would not even be named as unread.
+    """The paths of objects, also as dotted columns, that are settings: they hold one of `_TELLING`,
+    and another one or a name that says so. Those inside others are named if `deep`, or if the
+    others would not even be named as unread.
     """
-    for name, value in fields.items():
-        if not isinstance(name, str) or not_asked(name.partition(".")[0]):
+    heads = {name.rpartition(".")[0] for name in fields if isinstance(name, str) and "." in name}
+    for name in {**dict.fromkeys(sorted(heads)), **fields}:
+        value = fields[name] if name in fields else at(fields, name)
+        if not isinstance(name, str) or not isinstance(value, Mapping | str):
             continue
-        head, _, last = name.rpartition(".")
-        if head and last in _TELLING:
-            yield head
-        elif isinstance(value, str) and value.startswith("{") and '"t' in value:
+        if not_asked(name.partition(".")[0]):
+            continue
+        if isinstance(value, str) and value.startswith("{") and '"t' in value:
             value = unpacked(value)
-        if isinstance(value, Mapping) and not _TELLING.isdisjoint(value):
+        if not isinstance(value, Mapping):
+            continue
+        if not _TELLING.isdisjoint(value) and (
+            len(SETTINGS & value.keys()) > 1 or _OF_SETTINGS.search(name)
+        ):
             yield name
-        elif isinstance(value, Mapping) and (deep or name in HARMLESS):
+        elif deep or name in HARMLESS:
             yield from (f"{name}.{inner}" for inner in _with_settings(value, deep=True))
 
 

@@ -31,7 +31,7 @@ def test_an_answer_that_is_json_stays_an_answer(text):
         {"content": [{"type": "text", "text": "Hi"}], "stop_reason": "end_turn"},
         {"output": [{"type": "message", "content": [{"type": "output_text", "text": "Hi"}]}]},
         {"output": {"message": {"role": "assistant", "content": [{"text": "Hi"}]}}},
-        {"generations": [[{"text": "Hi"}]]},
+        {"generations": [[{"text": "Hi"}, {"text": "Ho"}]]},
         {"message": ANSWER, "done": True},
         {"response": "Hi", "done": True},
         {"content": "Hi", "stop": True, "tokens_predicted": 1},

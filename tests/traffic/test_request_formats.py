@@ -715,7 +715,7 @@ def test_requests_in_lists_or_in_base64_are_taken_out_by_jq(row, query):
     ("row", "path"),
     [
         ({"doc": {"q": "Why not?"}, "args": {"a": "Once upon", "b": {"temperature": 1}}}, "args.a"),
-        ({"step": {"task": "Once upon", "setup": {"top_p": 0.9}}}, "step.task"),
+        ({"step": {"task": "Once upon", "params": {"top_p": 1}}}, "step.task"),
         ({"data": {"$ask": [USER]}}, "data.$ask"),
     ],
 )
