@@ -58,7 +58,7 @@ def is_chunk(value: Mapping[str, Any]) -> bool:
     match value, _delta(dict(value)):
         case _, {"end": False}:
             return True
-        case {"choices": [{"delta": _}, *_]}, Mapping():
+        case (({"choices": [{"delta": _}, *_]} | {"delta": _}), Mapping()):
             return True
     return False
 

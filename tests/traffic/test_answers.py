@@ -147,6 +147,12 @@ def test_an_answer_kept_as_it_was_streamed_is_all_of_its_chunks_or_none(api, kep
     assert asked({"request": CHAT, "response": keep(odd)}).response is None
 
 
+def test_a_stream_of_one_chunk_is_a_stream():
+    for write in STREAMED.values():
+        for keep in KEPT.values():
+            assert asked({"request": CHAT, "response": keep(write(["Hi"]))}).response == "Hi"
+
+
 def test_chunks_that_do_not_say_which_is_the_last_are_joined():
     chunks = [{"choices": [{"text": text, "index": 0}]} for text in (" upon", " a", " time")]
     assert asked(told(*chunks)).response == " upon a time"
