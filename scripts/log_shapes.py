@@ -164,7 +164,7 @@ SHAPES = {
                      "generationConfig": SAMPLED},
          "response": {"candidates": [{"content": {"role": "model", "parts": [{"text": "Hi"}]}}]}},
         [USER], "Hi", SAMPLED),
-    "Cohere, a plan before the call": (
+    "OpenAI chat, a plan before the call (Cohere)": (
         {"model": "m", "messages": [
             USER, {"role": "assistant", "tool_plan": "hm", "tool_calls": [CALL]}, CALLED[2]]},
         [USER, {"role": "assistant", "content": None, "tool_calls": [CALL], "tool_plan": "hm",
@@ -270,12 +270,25 @@ SHAPES = {
         {name: value if isinstance(value, str) else json.dumps(value)
          for name, value in SPAN.items()},
         TOLD, THOUGHT, SAMPLED),
+    "Vercel AI SDK": (
+        {"name": "ai.generateText.doGenerate", "attributes": {
+            "ai.model.id": "m", "ai.settings.temperature": 0.7, "ai.settings.maxOutputTokens": 9,
+            "ai.prompt.messages": json.dumps([USER]), "ai.response.text": "Hi"}},
+        [USER], "Hi", SAMPLED),
+    "PostHog": (
+        {"event": "$ai_generation", "properties": {
+            "$ai_model": "m", "$ai_input": [USER], "$ai_output_choices": [ANSWER],
+            "$ai_model_parameters": SAMPLED}},
+        [USER], "Hi", SAMPLED),
+    "OpenAI chat, settings among a log's metadata": (
+        {"input": [USER], "output": [{"message": ANSWER}], "metadata": {"model": "m", **SAMPLED}},
+        [USER], "Hi", SAMPLED),
     "vLLM custom": (
         {"prompt": "Once", "output_tokens": 9}, "Once", None, GREEDY | {"max_tokens": 9}),
     "vLLM, constrained": (
         {"body": CHAT | {"structured_outputs": {"regex": "a+"}}},
         [USER], None, SAMPLED | {"constraint": {"regex": "a+"}}),
-    "a tool that must be called": (
+    "OpenAI chat, a tool that must be called": (
         CHAT | {"tools": [{"type": "function", "function": {"name": "ls", "parameters": {}}}],
                 "tool_choice": {"type": "function", "function": {"name": "ls"}}},
         [USER], None, SAMPLED | {"constraint": {"tool": {}}}),
@@ -334,7 +347,7 @@ SHAPES = {
     "ShareGPT with roles": ({"conversations": [USER, ANSWER]}, [USER], "Hi", GREEDY),
     "LMSYS, WildChat": (
         {"model": "m", "conversation": [USER, ANSWER], "turn": 1}, [USER], "Hi", GREEDY),
-    "roles in capitals": (
+    "OpenAI chat, roles in capitals": (
         {"messages": [USER | {"role": "User"}, ANSWER | {"role": "Assistant"}]}, [USER], "Hi",
         GREEDY),
     "Alpaca": (
@@ -416,29 +429,38 @@ PAGE = """\
 A row of each kind of log that draftbench knows, and what it reads from it; written by
 `scripts/log_shapes.py`, which runs the reader. [Formats](formats.md#traffic) has the rules;
 `draftbench traffic FILE` says what it makes of yours. A temperature in brackets is assumed: 1 is
-the default of servers, 0 is greedy. Rows that cannot be used are counted by reason.
+the default of servers, 0 is greedy.
 
 | log | a row | what is asked | temperature | most tokens | stop | logged answer |
 |---|---|---|---|---|---|---|
 """
 
 
+RECIPES = """
+## Recipes
+
+With `jq`, before draftbench reads the log:
+
+- **Requests in a list or in base64** (GenAI-Perf's inputs, SageMaker's captures): the error's hint
+  has the command.
+- **A prompt of several fields:** `jq -c '{prompt: "\\(.context)\\n\\(.question)"}' FILE`.
+- **Answers that begin with the prompt**, without `echo` or `return_full_text` beside them:
+  `jq -c '.response |= ltrimstr(.prompt)' FILE`.
+- **One of several models:** `jq -c 'select(.request.model == "m")' FILE`.
+"""
+
+
 def page() -> str:
-    """The first row of each kind of log, then the names of the others, by what becomes of them."""
+    """The first row of each kind of log, the names of the others that are read, and recipes."""
     first: dict[str, tuple[str, tuple[Any, ...]]] = {}
     for name, shape in SHAPES.items():
         if not isinstance(shape[1], type):
             first.setdefault(re.split(r"[,\W_]", name)[0].lower(), (name, shape))
     shown = {name for name, _ in first.values()}
-    read, left = (
-        [name for name, shape in SHAPES.items() if isinstance(shape[1], type) is refused]
-        for refused in (False, True)
-    )
+    read = [name for name, shape in SHAPES.items() if not isinstance(shape[1], type)]
     others = "; ".join(name for name in read if name not in shown)
-    return (
-        f"{PAGE}{''.join(map(_line, first.values()))}\nAlso read, with a test each: {others}.\n\n"
-        f"Not used, and counted: {'; '.join(left)}.\n"
-    )
+    lines = "".join(map(_line, first.values()))
+    return f"{PAGE}{lines}\nAlso read, with a test each: {others}.\n{RECIPES}"
 
 
 def _line(shape: tuple[str, tuple[Any, ...]]) -> str:

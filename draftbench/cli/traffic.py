@@ -15,7 +15,7 @@ from draftbench.report.text import SCREEN_COLUMNS, Section, counted, paragraph, 
 from draftbench.traffic import TrafficQuery, load
 from draftbench.traffic.constraints import KINDS
 from draftbench.traffic.suites import suites
-from draftbench.traffic.summary import ORDINARY, RequestFigures, TrafficSummary, first_request
+from draftbench.traffic.summary import ORDINARY, TrafficSummary, first_request
 
 SourceArgument = Annotated[
     str | None,
@@ -55,7 +55,7 @@ def traffic(
         output.write(to_json(summary))
         return 0
     bullet = "- " if output.style == "markdown" else ""
-    lines = [*traffic_lines(summary), *request_lines(summary.figures)]
+    lines = [*traffic_lines(summary), *request_lines(summary)]
     output.write("\n".join(bullet + line for line in lines))
     return 0
 
@@ -70,6 +70,9 @@ def traffic_lines(summary: TrafficSummary) -> list[str]:
     ]
     if summary.merged:
         lines.append(f"{counted(summary.merged, 'row')} repeated: a request counts once per row")
+    if len(summary.models) > 1:
+        apart = f"--segment-by {summary.model_field}"
+        lines.append(f"models: {_named(summary.models)}; {apart} reports on each")
     if summary.several:
         rows = counted(summary.several, "row")
         lines.append(f"{rows} asking for several answers (n): the request counts n times")
@@ -105,19 +108,32 @@ def traffic_lines(summary: TrafficSummary) -> list[str]:
     return [paragraph(line, SCREEN_COLUMNS) for line in lines]
 
 
-def request_lines(figures: RequestFigures) -> list[str]:
-    """What the requests ask for."""
+def request_lines(summary: TrafficSummary) -> list[str]:
+    """What the requests ask for, of which model, and how many were answered."""
+    figures = summary.figures
     temperatures = ", ".join(f"{heat} ({count})" for heat, count in figures.temperatures.items())
     limits = "no limit on output tokens"
     if figures.limits is not None:
         limits = f"max output tokens {'–'.join(map(str, dict.fromkeys(figures.limits)))}"
-    usual, longest = figures.characters
-    lengths = f"prompts of {usual:,} character{'s' * (usual != 1)} (median; at most {longest:,})"
-    lines = [f"temperatures: {temperatures}; {limits}; {lengths}"]
+    lines = [f"temperatures: {temperatures}; {limits}; prompts of {_lengths(figures.characters)}"]
+    used = summary.rows - sum(summary.left_out.values()) - sum(bad.rows for bad in summary.bad_rows)
+    of_lengths = f", of {_lengths(figures.answers)}" if figures.answers else ""
+    lines.append(f"logged answers: {summary.answered} of {counted(used, 'row')}{of_lengths}")
+    if len(summary.models) == 1:
+        lines.append(f"model: {_named(summary.models)}")
     if figures.segments:
-        names = [f"{printable(name)} ({count})" for name, count in figures.segments.items()]
-        more = len(names) - _NAMED
-        lines.append(f"segments: {', '.join(names[:_NAMED])}" + f" and {more} more" * (more > 0))
+        lines.append(f"segments: {_named(figures.segments)}")
     if figures.timed:
         lines.append(f"times of arrival: {counted(figures.timed, 'request')}")
     return [paragraph(line, SCREEN_COLUMNS) for line in lines]
+
+
+def _named(counts: dict[str, int]) -> str:
+    names = [f"{printable(name)} ({count})" for name, count in counts.items()]
+    more = len(names) - _NAMED
+    return ", ".join(names[:_NAMED]) + f" and {more} more" * (more > 0)
+
+
+def _lengths(characters: tuple[int, int]) -> str:
+    usual, longest = characters
+    return f"{usual:,} character{'s' * (usual != 1)} (median; at most {longest:,})"

@@ -6,7 +6,7 @@ rows               a raw row → a `Request`, with what the following find in it
 request_formats    where the request is, whoever wrote the row (`json_paths` gets there)
 messages           its conversation
 request_settings   its settings, by any API's names (`setting_names`, `constraints`)
-answers            its logged answer
+answers            its logged answer (`streams` joins its chunks)
 sample             all rows → `Traffic`: the chosen requests and a `summary`
 """
 

@@ -1,7 +1,8 @@
 """Finds a row's logged answer, as text or as any API returns it, and recognises failed calls.
 
 An answer is its text, or a message if it holds more: the reasoning before it, or tool calls. If
-only the length of the reasoning is logged, the reasoning is None.
+only the length of the reasoning is logged, the reasoning is None. It is used only if its shape is
+known and it is whole; `streams` joins the chunks of one.
 """
 
 from __future__ import annotations
@@ -15,15 +16,17 @@ from draftbench.traffic.errors import BadRowError, NotRepresentableError
 from draftbench.traffic.json_paths import at, unpacked
 from draftbench.traffic.messages import messages_of
 from draftbench.traffic.setting_names import PADDING
+from draftbench.traffic.streams import chunks_in, is_chunk, is_stream, joined
 
 LoggedAnswer = str | dict[str, Any]
 
 # Where logs keep the answer.
+_OF_SPANS = ("gen_ai.output.messages", "llm.output_messages", "gen_ai.completion")
 ANSWERS = (
     *("response", "completion", "output.outputBodyJson", "output", "choices", "response_body"),
-    *("gen_ai.output.messages", "attributes.gen_ai.output.messages", "outputs", "result"),
-    *("llm.output_messages", "attributes.llm.output_messages"),
-    *("gen_ai.completion", "attributes.gen_ai.completion"),
+    *("outputs", "result", *_OF_SPANS, *(f"attributes.{name}" for name in _OF_SPANS)),
+    *("ai.response.text", "attributes.ai.response.text"),
+    *("$ai_output_choices", "properties.$ai_output_choices"),
 )
 # Fields that hold the text inside an API's answer.
 _INSIDE = (
@@ -35,8 +38,23 @@ _COUNTS = (
     "usage.output_tokens_details.reasoning_tokens",
     "usageMetadata.thoughtsTokenCount",
 )
-# An answer in the pieces in which it was streamed.
-_STREAMED = re.compile(r"\s*((event|id): [^\n]{0,200}\n)*data: ?([{\[]|\[DONE\])")
+# Fields that hold several answers to one question.
+_CHOICES = ("choices", "candidates", "generations")
+# What a program prints of an object that it cannot write out: Python's, an API client's classes,
+# JavaScript's.
+_CLASS = (
+    r"\w{0,40}(Block|Choice|Chunk|Completion|Generation|Message|Output|Response|Result|Stream)"
+    r"\w{0,40}"
+)
+_PRINTED = re.compile(
+    rf"""<[^\n]{{1,300}}\ at\ 0x[0-9a-fA-F]+> | <{_CLASS}[\ (][^<>\n]{{0,300}}>
+    | \[?{_CLASS}\(\w+=.*\)\]?
+    | (id|content|text|choices|role|model)=['"\[].*\ \w+=.*
+    | ({_CLASS}|Promise)\ ?\{{.*\}} | \[object\ \w+\]
+    | (?i:\W{{0,9}}(object\ of\ type\ \S{{1,99}}\ is\ )?
+        (not\ (json.)?|un)serializable[^\n]{{0,200}})""",
+    re.VERBOSE | re.DOTALL,
+)
 # How a log says that a call failed: fields that hold an HTTP status, and fields that hold a word.
 _CODES = (
     *("status_code", "response_status", "statusCode", "http_status", "response.status_code"),
@@ -129,7 +147,7 @@ def _standing(row: Mapping[str, Any], place: str) -> Any:
         return value
     match unpacked(value):
         case [Mapping(), *_] as choices:
-            return choices
+            return choices if is_stream(choices[:1]) else choices[:1]
     return None
 
 
@@ -149,13 +167,23 @@ def message_of(turn: Mapping[str, Any]) -> LoggedAnswer | None:
 def _read(answer: Any) -> LoggedAnswer | None:
     """An answer in any API's format; the first if there are several choices."""
     match answer:
-        case str() if _STREAMED.match(answer):
-            return None
         case str():
-            content = unpacked(answer)
-            # JSON in no API's format was written by the model.
-            return _read(content) if _is_api_answer(content) else answer
-        case [list() as first, *_] | [{"message": first}, *_]:
+            if _PRINTED.fullmatch(answer.strip()):
+                return None
+            if isinstance(content := unpacked(answer), dict | list):
+                # JSON in no API's format was written by the model.
+                return _read(content) if _is_api_answer(content) else answer
+            if (chunks := chunks_in(answer)) is None:
+                return answer
+            return _read(chunks) if is_stream(chunks[:1]) else None
+        case [first, *_] if is_stream([first]):
+            said = whole if isinstance(whole := joined(answer), str) else _read(whole)
+            answer = answer[-1]  # which counts the tokens
+        case Mapping() if is_chunk(answer):
+            return _read([answer])
+        case [list() as first, *_]:
+            return _inside("choices", first)
+        case [{"message": first}, *_]:
             return _read(first)
         case [{"type": str()} | {"role": str()}, *_]:
             return _joined(answer)
@@ -168,16 +196,22 @@ def _read(answer: Any) -> LoggedAnswer | None:
         case {"response": str(text), "thinking": str(thought)}:  # Ollama's
             said = message_of({"role": "assistant", "content": text, "thinking": thought})
         case Mapping():
-            parts = (_read(answer[name]) for name in _INSIDE if name in answer)
+            parts = (_inside(name, answer[name]) for name in _INSIDE if name in answer)
             said = next((part for part in parts if part is not None), None)
-        case list():
-            parts = (_read(part) for part in answer if isinstance(part, Mapping))
-            said = next((part for part in parts if part is not None), None)
+        case [Mapping() as only]:
+            said = _read(only)
         case _:
             return None
     if said is not None and any(_positive(at(answer, place)) for place in _COUNTS):
         return _with_reasoning(said)
     return said
+
+
+def _inside(name: str, value: Any) -> LoggedAnswer | None:
+    """The answer in a field of an API's answer."""
+    if name in _CHOICES and isinstance(value, list) and not is_stream(value[:1]):
+        value = value[:1]
+    return _read(value)
 
 
 def _joined(items: list[Any]) -> LoggedAnswer | None:
@@ -218,7 +252,7 @@ def _positive(value: Any) -> bool:
 def _is_api_answer(value: Any) -> bool:
     match value:
         case (
-            {"choices": [{"message": _} | {"text": _}, *_]}  # OpenAI
+            {"choices": [{"message": _}, *_]}  # OpenAI
             | {"output": [{"type": _}, *_]}  # its Responses, and their output alone
             | [{"type": "reasoning"}, {"type": "message" | "function_call" | "reasoning"}, *_]
             | [{"type": "message", "content": [{"type": "output_text"}, *_]}, *_]
@@ -226,17 +260,13 @@ def _is_api_answer(value: Any) -> bool:
             | {"outputBodyJson": _}  # Bedrock's log, in which it is looked for
             | {"output": {"message": _}}  # Bedrock
             | {"content": [{"type": _}, *_]}  # Anthropic
-            | {"candidates": [{"content": _}, *_]}  # Gemini
             | {"role": "assistant"}  # a message alone
-            | [{"role": "assistant"}, *_]
+            | [{"role": "assistant"} | {"message": {"role": "assistant"}}, *_]
             | {"message": {"role": "assistant"}}  # Ollama
-            | {"response": str(), "done": _}
-            | {"content": str(), "stop": _, "tokens_predicted": _}  # llama.cpp
-            | {"text": _, "meta_info": _}  # SGLang
             | {"generated_text": _}  # TGI
             | [{"generated_text": _}, *_]
             | {"generations": [[_, *_], *_]}  # LangSmith
             | {"status_code": _, "body": _}  # OpenAI's batches
         ):
             return True
-    return False
+    return is_stream(value[:1] if isinstance(value, list) else [value])

@@ -5,13 +5,32 @@ from __future__ import annotations
 import re
 import shlex
 from collections.abc import Iterable, Mapping
+from functools import lru_cache
 from typing import Any
 
 from draftbench.errors import closest
+from draftbench.traffic.json_paths import unpacked
 
-_READABLE = re.compile(r"(?=.{1,64}\Z)[^\W\d][\w.:/-]*( [\w.:/-]+){0,2}")
+_READABLE = re.compile(r"(?=.{1,64}\Z)[$@]?[^\W\d][\w.:/-]*( [\w.:/-]+){0,2}")
 _MOST_NAMES = 8
 _SENTENCE = re.compile(r"[^\W\d_]{2,}\W+[^\W\d_]{2,}|[^\x00-\x7f]{3,}")
+
+# Words in the names of fields that hold no prompt: answers, tools, labels.
+_NOT_ASKED = re.compile(
+    r"answer|response|output|completion|result|target|label|tool|function|expected|reference"
+    r"|choice|predict|score|gold|resps|reply|chosen|rejected|generat(ed|ions?$)|reason|solution",
+    re.IGNORECASE,
+)
+
+
+@lru_cache(1024)
+def not_asked(name: str) -> bool:
+    """Whether a field is named as an answer's, a tool's or a label's."""
+    return _NOT_ASKED.search(name) is not None
+
+
+def is_sentence(text: str) -> bool:
+    return _SENTENCE.search(text) is not None
 
 
 def readable_names(row: Iterable[Any]) -> list[str]:
@@ -38,19 +57,25 @@ class UnknownFormError(BadRowError):
 
     Args:
         path: the `--prompt-field` path, where nothing is.
-        found: where there is a request instead.
+        found: where there is a request instead; `query`: what `jq` takes it out with.
     """
 
     def __init__(
-        self, row: Mapping[str, Any], path: str | None = None, found: str | None = None
+        self,
+        row: Mapping[str, Any],
+        path: str | None = None,
+        found: str | None = None,
+        query: str | None = None,
     ) -> None:
         what = f"nothing under `{path}`" if path else "no prompt or messages found"
         super().__init__(f"{what}; {seen_in(row)}")
         names = readable_names(row)
         meant = path and closest(path, names)
-        texts = {name: row[name] for name in names if isinstance(row[name], str)}
+        texts = {name: row[name] for name in names if isinstance(unpacked(row[name]), str)}
         # Whoever names a field that is not there may mean any of them.
-        likely = [name for name in texts if path or _SENTENCE.search(texts[name])]
+        likely = [
+            name for name in texts if path or (is_sentence(texts[name]) and not not_asked(name))
+        ]
         self.hint = (
             "docs/logs.md shows each known form; a prompt of several fields has to be joined first"
         )
@@ -64,6 +89,10 @@ class UnknownFormError(BadRowError):
         elif found:
             self.hint = (
                 f"a request stands in one of its fields: --prompt-field {shlex.quote(found)}"
+            )
+        elif query:
+            self.hint = (
+                f"take the requests out first: jq -c {shlex.quote(query)} FILE > requests.jsonl"
             )
         elif meant or likely:
             field = meant or max(likely, key=lambda name: len(texts[name]))

@@ -1,9 +1,9 @@
 """Reads a traffic file's raw rows one at a time, with their numbers.
 
-Reads `.jsonl`, `.json` and `.csv`, plain or compressed (`.gz`, `.zst`), and `.parquet`. Texts are
-UTF-8; a `.csv` is split at whichever separator occurs most in its header. Only one row, one buffer
-or one small parquet batch is in memory at a time, and everything that could grow without end has a
-limit.
+Reads `.jsonl` (also named `.ndjson`), `.json` and `.csv`, plain or compressed (`.gz`, `.zst`), and
+`.parquet`. Texts are UTF-8; a `.csv` is split at whichever separator occurs most in its header.
+Only one row, one buffer or one small parquet batch is in memory at a time, and everything that
+could grow without end has a limit.
 """
 
 from __future__ import annotations
@@ -93,7 +93,7 @@ def first_look(path: Path) -> tuple[tuple[str, ...], str | None]:
     kind, compression = _checked_kind(path)
     layout: tuple[str, ...] = ()
     meant = None
-    if kind in (".jsonl", ".csv"):
+    if kind in (".jsonl", ".ndjson", ".csv"):
         with contextlib.suppress(*_BROKEN), _open(path, compression) as stream:
             start = stream.peek(64)[:64].removeprefix(codecs.BOM_UTF8)
             start = start.lstrip().replace(b"\r", b"")
@@ -284,6 +284,7 @@ def _read_parquet(stream: BinaryIO) -> Iterator[Row]:
 
 _READERS: dict[str, Callable[[BinaryIO], Iterator[Row]]] = {
     ".jsonl": _read_jsonl,
+    ".ndjson": _read_jsonl,
     ".json": _read_json,
     ".csv": _read_csv,
     ".parquet": _read_parquet,

@@ -9,6 +9,7 @@ import contextlib
 import io
 import itertools
 import json
+import math
 import re
 import tokenize
 from functools import lru_cache
@@ -19,6 +20,7 @@ import msgspec
 # Most characters of a Python literal: parsing one takes a hundred times its size in memory.
 _MOST_LITERAL = 1 << 20
 _TRUNCATED = "Input data was truncated"  # msgspec's words
+_HALF = re.compile(r"\\u[dD][89a-fA-F][0-9a-fA-F]{2}")  # of a character, as JSON writes it
 _SIDE_BY_SIDE = re.compile(r"""["']\s*[rbu]?["']""", re.IGNORECASE)
 
 
@@ -54,7 +56,8 @@ def splits(path: str) -> tuple[tuple[str, str], ...]:
 
 
 def parsed(text: bytes | str) -> Any:
-    """The value of a JSON text. NaN and Infinity, which Python writes, become null.
+    """The value of a JSON text, also of one that only Python and JavaScript read: half a character
+    becomes U+FFFD; NaN, Infinity and numbers that are too large become null.
 
     Raises:
         ValueError: it is not JSON.
@@ -63,11 +66,22 @@ def parsed(text: bytes | str) -> Any:
         return msgspec.json.decode(text)
     except msgspec.DecodeError:
         lenient = text.decode() if isinstance(text, bytes) else text
-        if "NaN" not in lenient and "Infinity" not in lenient:
-            raise
         with contextlib.suppress(ValueError):
-            return json.JSONDecoder(parse_constant=lambda _: None).decode(lenient)
+            return _as_json_has_it(json.loads(lenient))
         raise
+
+
+def _as_json_has_it(value: Any) -> Any:
+    match value:
+        case str():
+            return value.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
+        case dict():
+            return {_as_json_has_it(name): _as_json_has_it(value[name]) for name in value}
+        case list():
+            return [_as_json_has_it(each) for each in value]
+        case float() if not math.isfinite(value):
+            return None
+    return value
 
 
 def is_cut(value: Any) -> bool:
@@ -75,7 +89,7 @@ def is_cut(value: Any) -> bool:
     if not isinstance(value, str) or not value.lstrip().startswith("{"):
         return False
     try:
-        msgspec.json.decode(value)
+        msgspec.json.decode(_HALF.sub(r"\\ufffd", value))
     except msgspec.DecodeError as error:
         return str(error) == _TRUNCATED
     except UnicodeError:

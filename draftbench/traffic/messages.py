@@ -33,39 +33,17 @@ _READ = {
 BEGUN = ("prefix", "partial")
 # Fields of a message that change the prompt and that `Request` cannot express.
 _PARTS = (
-    *MEDIA,
-    "file",
-    *BEGUN,
-    "tools",
-    "functions",
-    "system",
-    "instructions",
-    "context",
-    "documents",
+    *(*MEDIA, "file", *BEGUN, "tools", "functions"),
+    *("system", "instructions", "context", "documents"),
 )
 # Channels in which gpt-oss talks to itself or to tools; each template writes them in its own way.
 _CHANNELS = ("analysis", "commentary")
 _ROLES = {
-    "user": "user",
-    "human": "user",
-    "prompter": "user",
-    "assistant": "assistant",
-    "gpt": "assistant",
-    "chatgpt": "assistant",
-    "bot": "assistant",
-    "chatbot": "assistant",
-    "ai": "assistant",
-    "model": "assistant",
-    "AIMessageChunk": "assistant",
-    "HumanMessage": "user",
-    "AIMessage": "assistant",
-    "system": "system",
-    "SystemMessage": "system",
-    "tool": "tool",
-    "ToolMessage": "tool",
-    "function": "tool",
-    "function_call": "assistant",
-    "observation": "tool",
+    **dict.fromkeys(["user", "human", "prompter", "HumanMessage"], "user"),
+    **dict.fromkeys(["assistant", "gpt", "chatgpt", "bot", "chatbot", "ai", "model"], "assistant"),
+    **dict.fromkeys(["AIMessage", "AIMessageChunk", "function_call"], "assistant"),
+    **dict.fromkeys(["system", "SystemMessage"], "system"),
+    **dict.fromkeys(["tool", "ToolMessage", "function", "observation"], "tool"),
     "function_response": "tool",
 }
 _EMPTY: tuple[Any, ...] = (None, "", [], {})
@@ -325,16 +303,17 @@ class _Parts:
         call = at(call, "tool_call") or call  # OpenInference's
         function = at(call, "function") or call
         if not isinstance(function, Mapping) or not isinstance(function.get("name"), str):
-            raise BadRowError(f"{self.where} has a tool call without `function`")
-        names = (name for name in ("arguments", "input", "args") if name in function)
-        arguments = function.get(next(names, ""), {})
+            raise NotRepresentableError("a tool call without `function`")
+        names = ("arguments", "input", "args")
+        arguments: Any = next(
+            (function[name] for name in names if function.get(name) is not None), {}
+        )
         if isinstance(arguments, str):
             try:
-                arguments = parsed(arguments or "{}")
-            except ValueError:
-                raise BadRowError(
-                    f"{self.where} has tool call arguments that are not JSON"
-                ) from None
+                arguments = parsed(arguments.strip() or "{}")
+            except ValueError:  # cut: the server read them in its own way, or refused the request
+                raise NotRepresentableError("tool call arguments that are not JSON") from None
+            arguments = {} if arguments is None else arguments
         read = {"type": "function", "function": {"name": function["name"], "arguments": arguments}}
         if isinstance(name := _identifier(call), str):
             read["id"] = name

@@ -1,15 +1,18 @@
 """Finds the request in a log's raw row, whatever program wrote the log.
 
-`FORMS` lists the ways to write a request, `BODIES` and `PARTS` the places in a row where it may be,
-`BLOCKS` where its sampling parameters are, `SYSTEMS` where its system text is. A request means the
-same in every place. For every object around the request it records what was not read: in `parts` if
-it belongs to the prompt (the row may then be left out), otherwise in `unread` (listed as ignored).
+`FORMS` is a table of the ways to write a request: where its prompt stands, and what else of it
+stands elsewhere. `BODIES` and `PARTS` are the places in a row where it may be, `BLOCKS` and
+`NESTED` where its settings are, `SYSTEMS` where its system text is, `MODELS` where its model is
+named. A request means the same in every place. For every object around the request it records what
+was not read: in `parts` if it belongs to the prompt (the row may then be left out), otherwise in
+`unread` (listed as ignored).
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from base64 import b64decode
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
@@ -21,12 +24,14 @@ from draftbench.traffic.errors import (
     NoTrafficError,
     NotRepresentableError,
     UnknownFormError,
+    is_sentence,
+    not_asked,
     readable_names,
 )
-from draftbench.traffic.json_paths import at, is_cut, splits, unpacked
+from draftbench.traffic.json_paths import at, is_cut, parsed, splits, unpacked
 from draftbench.traffic.messages import BEGUN, messages_of, readable, role_of, speaker_of
 from draftbench.traffic.request_settings import SETTINGS, setting_value
-from draftbench.traffic.setting_names import COLUMNS, HARMLESS, PADDING
+from draftbench.traffic.setting_names import COLUMNS, HARMLESS, PADDING, is_sampler
 
 # Places that hold the body of an API call and nothing else; what surrounds it is the log's.
 BODIES = (
@@ -34,13 +39,30 @@ BODIES = (
     *("proxy_server_request.body", "proxy_server_request", "input.inputBodyJson", "params"),
 )
 # Places that hold part of a request; the rest is beside them.
-PARTS = ("input", "attributes", "inputs", "prompt")
-# Objects beside a prompt that hold its sampling parameters. The first two are also names for the
-# choices of a quiz and for a schema, which set nothing.
+PARTS = ("input", "attributes", "properties", "inputs", "prompt")
+# Objects beside a prompt that hold its sampling parameters and nothing else. The first two are also
+# names for the choices of a quiz and for a schema, which set nothing. Any other object that holds
+# one of `_TELLING` is read for its settings too.
 BLOCKS = (
     *("options", "parameters", "sampling_params", "model_parameters", "modelParameters"),
     *("extra_body", "gen_ai.request", "llm.invocation_parameters", "extra.invocation_params"),
     *("inferenceConfig", "additionalModelRequestFields", "generationConfig"),
+)
+# Settings beside a prompt that stand inside something else: where, and their names.
+NESTED = {
+    "reasoning.effort": "reasoning_effort", "reasoning.enabled": "enable_thinking",
+    "reasoning.max_tokens": "thinking_token_budget", "text.format": "response_format",
+    "toolConfig.tools": "tools", "toolConfig.toolChoice": "tool_choice",
+    "toolConfig.functionCallingConfig.mode": "tool_choice",
+    "gen_ai.tool.definitions": "tools", "llm.request.functions": "tools", "llm.tools": "tools",
+    "gen_ai.output.type": "gen_ai.output.type",
+    "ai.prompt.tools": "tools", "ai.prompt.toolChoice": "tool_choice", "$ai_tools": "tools",
+}  # fmt: skip
+# Where the model that was asked is named.
+MODELS = (
+    *("model", "modelId", "model_name", "provided_model_name", "gen_ai.request.model"),
+    *("llm.model_name", "ai.model.id", "$ai_model", "metadata.model"),
+    "extra.invocation_params.model",
 )
 # Fields beside a prompt or a conversation that hold its system text.
 SYSTEMS = (
@@ -49,9 +71,14 @@ SYSTEMS = (
 )
 # Where a row keeps what is read from it beside the request.
 SEGMENTS = ("segment", "category", "tags.segment")
+# Settings with which a server repeats the prompt in its answer.
+_REPEATING = ("echo", "return_full_text")
 _EMPTY: tuple[Any, ...] = ("", [], {}, *PADDING)
 _TEXT = str | int | float
 _BESIDE_A_REQUEST = (*ANSWERS, *SEGMENTS, "timestamp", "model")
+# Only a request to a server has these: what stands beside them is a request's too.
+_TELLING = {"temperature", "top_p", "topP", "top_k", "topK", "min_p"}
+_OF_SETTINGS = re.compile(r"param|setting|config|option|kwargs|metadata|sampl", re.IGNORECASE)
 _PARAMETERS = SETTINGS | {"do_sample", "details", "return_full_text"}
 # Fields that may accompany a bare text sent to SGLang, TGI or AIPerf.
 _BESIDE_A_TEXT = HARMLESS | SETTINGS | {
@@ -78,7 +105,9 @@ class LoggedRequest:
     settings: Mapping[str, Any] = field(default_factory=dict)
     # Whether it was sent to a server, whose default is temperature 1; None: nothing says so.
     server: bool | None = None
+    repeated: bool = False  # whether the logged answer begins with the prompt
     form: str = ""  # the name of the form in which it was written
+    model: tuple[str, str] | None = None  # where the model that was asked is named, and its name
     parts: Sequence[tuple[str, Any]] = ()  # of a prompt, that were not read: where, and what
     unread: Mapping[str, Any] = field(default_factory=dict)  # what else was not read
 
@@ -96,7 +125,8 @@ def _with_system(
     Args:
         chat: whether a system text makes a plain prompt a user's message.
     """
-    found = {name: turns for name in SYSTEMS if (turns := _system(at(fields, name)))}
+    given = _at_any(fields, SYSTEMS)
+    found = {name: turns for name in given if (turns := _system(given[name]))}
     content = request.content
     if not found or str(fields.get("raw")).lower() == "true":
         return request, list(found)
@@ -149,8 +179,8 @@ def _turns_in(value: Any) -> LoggedRequest | None:
     return None
 
 
-def _messages(call: Mapping[str, Any]) -> LoggedRequest | None:
-    messages = unpacked(at(call, "messages"))
+def _messages(value: Any, call: Mapping[str, Any]) -> LoggedRequest | None:
+    messages = unpacked(value)
     if messages in (None, *PADDING) or (not messages and call.get("prompt")):
         return None
     if "messages" not in call and not isinstance(messages, list):  # columns that speak of messages
@@ -159,17 +189,16 @@ def _messages(call: Mapping[str, Any]) -> LoggedRequest | None:
         raise BadRowError("`messages` is not a list")
     match messages:
         case [list(first)]:  # LangSmith's
-            return LoggedRequest(first, ("messages",))
+            return LoggedRequest(first)
         case [list(), *_]:
             raise NotRepresentableError("messages of several prompts")
-    return LoggedRequest(messages, ("messages",))
+    return LoggedRequest(messages)
 
 
-def _prompt(call: Mapping[str, Any]) -> LoggedRequest | None:
-    prompt, raw = call.get("prompt"), str(call.get("raw")).lower() == "true"
-    read = ("prompt", "raw")
+def _prompt(prompt: Any, call: Mapping[str, Any]) -> LoggedRequest | None:
+    raw = str(call.get("raw")).lower() == "true"
     if turns := _turns_in(prompt):
-        return replace(turns, read=read)
+        return turns
     match prompt, unpacked(prompt):
         case (None | Mapping(), _) | (_, {"messages": _} | {"conversations": _}):  # see `PARTS`
             return None
@@ -177,58 +206,25 @@ def _prompt(call: Mapping[str, Any]) -> LoggedRequest | None:
             raise NotRepresentableError("prompt as a list")
         # A server that takes `options` beside a prompt (Ollama's) makes it a chat.
         case str(text), _ if _block(call, "options") and not raw:
-            return LoggedRequest([_user(text)], read)
-    return LoggedRequest(prompt, read)
+            return LoggedRequest([_user(text)])
+    return LoggedRequest(prompt)
 
 
-def _gemini(call: Mapping[str, Any]) -> LoggedRequest | None:
-    match unpacked(call.get("contents")):
+def _contents(value: Any, _call: Mapping[str, Any]) -> LoggedRequest | None:
+    match unpacked(value):
         case [{"parts": _}, *_] as turns if all(isinstance(turn, Mapping) for turn in turns):
-            choice = {"AUTO": "auto", "ANY": "required", "NONE": "none"}
-            mode = at(call, place := "toolConfig.functionCallingConfig.mode")
-            settings = {"tool_choice": choice.get(str(mode))}
-            said = [{"role": "user", **turn} for turn in turns]
-            return LoggedRequest(said, ("contents", place), settings=settings)
+            return LoggedRequest([{"role": "user", **turn} for turn in turns])
     return None
 
 
-def _ollama(call: Mapping[str, Any]) -> LoggedRequest | None:
-    return (_messages(call) or _prompt(call)) if _block(call, "options") else None
-
-
-def _custom(call: Mapping[str, Any]) -> LoggedRequest | None:
-    length = call.get("output_tokens")
-    # Beside an answer or the prompt's count it is the answer's length, not a limit.
-    if length is None or {"response", "completion", "output", "input_tokens"} & call.keys():
-        return None
-    if (request := _prompt(call)) is None:
-        return None
-    limit = {"max_tokens": call.get("max_tokens", length)}
-    return replace(request, settings=limit, read=(*request.read, "output_tokens"))
-
-
-def _bedrock(call: Mapping[str, Any]) -> LoggedRequest | None:
-    if not {"inferenceConfig", "toolConfig"} & call.keys():
-        return None
-    places = {"tools": "toolConfig.tools", "tool_choice": "toolConfig.toolChoice"}
-    tools = {name: at(call, places[name]) for name in places}
-    request = _messages(call)
-    return request and replace(request, settings=tools, read=(*request.read, *places.values()))
-
-
-def _conversations(call: Mapping[str, Any]) -> LoggedRequest | None:
-    turns = unpacked(call.get("conversations"))
-    if turns in (None, *PADDING):
+def _conversations(value: Any, _call: Mapping[str, Any]) -> LoggedRequest | None:
+    turns = unpacked(value)
+    if turns in (None, *PADDING) or isinstance(turns, Mapping):
         return None
     if not isinstance(turns, list) or not all(isinstance(turn, dict) for turn in turns):
         raise BadRowError("`conversations` is not a list of objects")
     plain = turns and all("role" in turn for turn in turns)
-    return replace(LoggedRequest(turns) if plain else _sharegpt(turns), read=("conversations",))
-
-
-def _conversation(call: Mapping[str, Any]) -> LoggedRequest | None:
-    turns = _turns_in(call.get("conversation"))
-    return turns and replace(turns, read=("conversation",))
+    return LoggedRequest(turns) if plain else _sharegpt(turns)
 
 
 def _sharegpt(turns: list[dict[str, Any]]) -> LoggedRequest:
@@ -241,26 +237,23 @@ def _sharegpt(turns: list[dict[str, Any]]) -> LoggedRequest:
     return LoggedRequest(turns[:end], answer=message_of(turns[end]) if answers else None)
 
 
-def _responses(call: Mapping[str, Any]) -> LoggedRequest | None:
-    read: tuple[str, ...] = ("input",)
-    match call.get("input"), unpacked(call.get("input")):
+def _input(value: Any, call: Mapping[str, Any]) -> LoggedRequest | None:
+    match value, unpacked(value):
         case _, [{"role": _} | {"type": _} | {"lc": _}, *_] as items:
             content = items
         case _, Mapping() as inner if PROMPTS & inner.keys():  # Langfuse: a part of the request
             return None
         case str(text), _ if {"modelParameters", "provided_model_name"} & call.keys():
-            return LoggedRequest(text, read)  # Langfuse: a completion
+            return LoggedRequest(text)  # Langfuse: a completion
         case str(text), _ if "model" in call and not _unanswered(call):
             content = [_user(text)]
         case _:
             return None
     if call.get("previous_response_id") not in (None, *_EMPTY):
         raise NotRepresentableError("previous_response_id")
-    places = {"reasoning_effort": "reasoning.effort", "response_format": "text.format"}
     if before := _system(call.get("instructions")):
-        content, read = [*before, *content], (*read, "instructions")
-    settings = {name: at(call, places[name]) for name in places}
-    return LoggedRequest(content, (*read, *places.values()), settings=settings)
+        return LoggedRequest([*before, *content], ("instructions",))
+    return LoggedRequest(content)
 
 
 def _unanswered(call: Mapping[str, Any]) -> bool:
@@ -268,23 +261,21 @@ def _unanswered(call: Mapping[str, Any]) -> bool:
     return bool(other or _NO_ANSWER.search(str(call["model"])))
 
 
-def _sglang(call: Mapping[str, Any]) -> LoggedRequest | None:
-    given = _block(call, "sampling_params") is not None
-    text = call.get("text")
-    return LoggedRequest(text, ("text",)) if given and isinstance(text, str) else None
+def _text_of(value: Any, _call: Mapping[str, Any]) -> LoggedRequest | None:
+    return LoggedRequest(value) if isinstance(value, str) else None
 
 
-def _tgi(call: Mapping[str, Any]) -> LoggedRequest | None:
+def _inputs(value: Any, call: Mapping[str, Any]) -> LoggedRequest | None:
     given = _block(call, "parameters")
     alone = call.keys() <= _BESIDE_A_TEXT
-    if not isinstance(call.get("inputs"), str) or (given is None and not alone):
+    if not isinstance(value, str) or (given is None and not alone):
         return None
     # TGI samples where any setting narrows the choice (text_generation_server/utils/tokens.py).
     neutral = {"do_sample": False, "temperature": 1, "top_p": 1, "typical_p": 1, "top_k": 0}
     greedy = all(((given or {}).get(name) or off) == off for name, off in neutral.items())
     if not greedy or (given is None and _has_temperature(call)):
-        return LoggedRequest(call["inputs"], ("inputs",))
-    return LoggedRequest(call["inputs"], ("inputs", "temperature"), settings={"temperature": 0.0})
+        return LoggedRequest(value)
+    return LoggedRequest(value, ("temperature",), settings={"temperature": 0.0})
 
 
 def _has_temperature(fields: Mapping[str, Any]) -> bool:
@@ -292,68 +283,31 @@ def _has_temperature(fields: Mapping[str, Any]) -> bool:
     return "temperature" in fields or any(block and _has_temperature(block) for block in blocks)
 
 
-def _text_alone(call: Mapping[str, Any]) -> LoggedRequest | None:
-    name = "text" if "text" in call else "text_input"
-    if not isinstance(call.get(name), str) or not call.keys() <= _BESIDE_A_TEXT:
-        return None
-    limit = {"max_tokens": call.get("output_length")}
-    return LoggedRequest(call[name], (name, "output_length"), settings=limit)
+def _text_alone(value: Any, call: Mapping[str, Any]) -> LoggedRequest | None:
+    return _text_of(value, call) if call.keys() <= _BESIDE_A_TEXT else None
 
 
-def _telemetry(call: Mapping[str, Any]) -> LoggedRequest | None:
-    places = ("gen_ai.input.messages", "gen_ai.prompt")  # the second is OpenLLMetry's
-    found = ((place, unpacked(at(call, place))) for place in places)
-    place, messages = next((each for each in found if isinstance(each[1], list)), ("", None))
-    if messages is None:
-        return None
-    if (at(call, "gen_ai.output.type") or "text") != "text":
-        raise NotRepresentableError("gen_ai.output.type")
-    functions, defined = at(call, "llm.request.functions"), at(call, "gen_ai.tool.definitions")
-    tools = [
-        {"type": "function", **{name: unpacked(each[name]) for name in each}}
-        if isinstance(each, Mapping)
-        else each
-        for each in (functions if isinstance(functions, list) else [])
-    ]
-    return LoggedRequest(
-        messages,
-        (place, "gen_ai.tool.definitions", "gen_ai.output.type", "llm.request.functions"),
-        settings={"tools": tools or defined},
-    )
+def _listed(value: Any, _call: Mapping[str, Any]) -> LoggedRequest | None:
+    messages = unpacked(value)
+    return LoggedRequest(messages) if isinstance(messages, list) else None
 
 
-def _openinference(call: Mapping[str, Any]) -> LoggedRequest | None:
-    messages, tools = at(call, "llm.input_messages"), at(call, "llm.tools")
-    if not isinstance(messages, list):
-        return None
-    if isinstance(tools, list):
-        tools = [unpacked(at(tool, "tool.json_schema")) for tool in tools] or None
-    # `input.value` is the same once more, as the program gave it.
-    read = ("llm.input_messages", "llm.tools", "input.value", "input.mime_type")
-    return LoggedRequest(messages, read, settings={"tools": tools})
-
-
-def _turns(call: Mapping[str, Any]) -> LoggedRequest | None:
-    match unpacked(call.get("turns")):
+def _turns(value: Any, _call: Mapping[str, Any]) -> LoggedRequest | None:
+    match unpacked(value):
         # Only the first turn: a later one needs the answers before it.
         case [str(first), *_] | [{"text": str(first)}, *_]:
-            return LoggedRequest([_user(first)], ("turns",))
+            return LoggedRequest([_user(first)])
     return None
 
 
-def _alpaca(call: Mapping[str, Any]) -> LoggedRequest | None:
-    match call:
-        case {"instruction": str(instruction), "output": _} | {
-            "instruction": str(instruction),
-            "response": _,
-        }:
-            # Dolly calls the input `context`; a structure is left.
-            names = (name for name in ("input", "context") if isinstance(call.get(name), _TEXT))
-            beside = [name for name in names if call[name] not in _EMPTY][:1]
-            text = "\n".join([instruction, *(str(call[name]) for name in beside)])
-            turns = [*_history(call.get("history")), _user(text)]
-            return LoggedRequest(turns, ("instruction", "history", *beside))
-    return None
+def _instruction(value: Any, call: Mapping[str, Any]) -> LoggedRequest | None:
+    if not isinstance(value, str):
+        return None
+    # Dolly calls the input `context`; a structure is left.
+    names = (name for name in ("input", "context") if isinstance(call.get(name), _TEXT))
+    beside = [name for name in names if call[name] not in _EMPTY][:1]
+    text = "\n".join([value, *(str(call[name]) for name in beside)])
+    return LoggedRequest([*_history(call.get("history")), _user(text)], ("history", *beside))
 
 
 def _history(value: Any) -> list[dict[str, Any]]:
@@ -374,46 +328,62 @@ class Form:
     """A way to write a request."""
 
     name: str
-    example: str
-    read: Callable[[Mapping[str, Any]], LoggedRequest | None]  # None: the object is of another form
-    prompts: tuple[str, ...]  # the fields under which it may keep its prompt
+    prompts: tuple[str, ...]  # the paths under which it may keep its prompt
+    # The request in what stands there, beside the object's other fields; None: of another form.
+    content: Callable[[Any, Mapping[str, Any]], LoggedRequest | None]
     # Whether a request in this form was sent to a server; None: if the row names a `model`.
     server: bool | None = False
     logged: bool = False  # whether its last message may be the logged answer
+    needs: tuple[str, ...] = ()  # fields of which one stands beside the prompt
+    lacks: tuple[str, ...] = ()  # fields of which none does
+    limit: str = ""  # where the most tokens stand, if not under a setting's name
+    read: tuple[str, ...] = ()  # fields that shape the prompt, or are the same once more
+
+    def request(self, call: Mapping[str, Any]) -> LoggedRequest | None:
+        """The request in an object; None: it is of another form."""
+        if self.needs and not any(_stands(call, name) for name in self.needs):
+            return None
+        if any(name in call for name in self.lacks):
+            return None
+        for place in self.prompts:
+            if (request := self.content(at(call, place), call)) is not None:
+                limit = {"max_tokens": call.get(self.limit)} if self.limit else {}
+                read = (place, self.limit, *self.read, *request.read)
+                return replace(request, read=read, settings=limit | {**request.settings})
+        return None
 
 
+def _stands(call: Mapping[str, Any], name: str) -> bool:
+    return _block(call, name) is not None if name in BLOCKS else name in call
+
+
+_OPTIONS, _CONFIG = ("options",), ("inferenceConfig", "toolConfig")
 # The forms that are recognised; the first that fits is used.
 # fmt: off
 FORMS = (
-    Form("ShareGPT", '{"conversations": [{"from": "human", "value": "…"}, …]}',
-         _conversations, ("conversations",), logged=True),
-    Form("Bedrock", '{"messages": […], "inferenceConfig": {"temperature": 0.7}}',
-         _bedrock, ("messages",), server=True),
-    Form("Gemini", '{"contents": [{"role": "user", "parts": [{"text": "…"}]}], …}',
-         _gemini, ("contents",), server=None, logged=True),
-    Form("Ollama", '{"messages": […], "options": {"temperature": 0.7}}, or with a `prompt`',
-         _ollama, ("messages", "prompt"), server=True),
-    Form("messages", '{"messages": [{"role": "user", "content": "…"}]}, also with a `system`',
-         _messages, ("messages",), server=None, logged=True),
-    Form("vLLM custom", '{"prompt": "…", "output_tokens": 128}', _custom, ("prompt",)),
-    Form("prompt", '{"prompt": "…"}', _prompt, ("prompt",), server=None, logged=True),
-    Form("conversation", '{"conversation": [{"role": "user", "content": "…"}, …]}',
-         _conversation, ("conversation",), logged=True),
-    Form("Responses or Langfuse", '{"model": "…", "input": "…", "instructions": "…"}',
-         _responses, ("input",), server=True),
-    Form("SGLang", '{"text": "…", "sampling_params": {"temperature": 0.7}}',
-         _sglang, ("text",), server=True),
-    Form("TGI", '{"inputs": "…", "parameters": {"temperature": 0.7}}',
-         _tgi, ("inputs",), server=True),
-    Form("text", '{"text": "…"}, as AIPerf has it, alone or with its other fields',
-         _text_alone, ("text", "text_input"), server=None),
-    Form("OpenTelemetry", '{"gen_ai.input.messages": […], "gen_ai.request.temperature": 0.7}',
-         _telemetry, ("gen_ai.input.messages", "gen_ai.prompt"), server=True),
-    Form("OpenInference", '{"llm.input_messages.0.message.content": "…", …}',
-         _openinference, ("llm.input_messages",), server=True),
-    Form("turns", '{"turns": ["…", …]}, of which the first is asked', _turns, ("turns",)),
-    Form("Alpaca", '{"instruction": "…", "input": "…", "output": "…"}, also with a `history`',
-         _alpaca, ("instruction",)),
+    Form("ShareGPT", ("conversations",), _conversations, logged=True),
+    Form("Bedrock", ("messages",), _messages, server=True, needs=_CONFIG),
+    Form("Gemini", ("contents",), _contents, server=None, logged=True),
+    Form("Ollama", ("messages",), _messages, server=True, needs=_OPTIONS),
+    Form("Ollama", ("prompt",), _prompt, server=True, needs=_OPTIONS, read=("raw",)),
+    Form("messages", ("messages",), _messages, server=None, logged=True),
+    # Beside an answer or the prompt's count `output_tokens` is the answer's length, not a limit.
+    Form("vLLM custom", ("prompt",), _prompt, needs=("output_tokens",), limit="output_tokens",
+         lacks=("response", "completion", "output", "input_tokens", "max_tokens"), read=("raw",)),
+    Form("prompt", ("prompt",), _prompt, server=None, logged=True, read=("raw",)),
+    Form("conversation", ("conversation",), lambda value, _: _turns_in(value), logged=True),
+    Form("Responses or Langfuse", ("input",), _input, server=True, read=("text.format",)),
+    Form("SGLang", ("text",), _text_of, server=True, needs=("sampling_params",)),
+    Form("TGI", ("inputs",), _inputs, server=True),
+    Form("text", ("text", "text_input"), _text_alone, server=None, limit="output_length"),
+    # The second is OpenLLMetry's.
+    Form("OpenTelemetry", ("gen_ai.input.messages", "gen_ai.prompt"), _listed, server=True),
+    Form("OpenInference", ("llm.input_messages",), _listed, server=True,
+         read=("input.value", "input.mime_type")),
+    Form("Vercel AI SDK", ("ai.prompt.messages",), _listed, server=True),
+    Form("PostHog", ("$ai_input",), _listed, server=True),
+    Form("turns", ("turns",), _turns),
+    Form("Alpaca", ("instruction",), _instruction, needs=("output", "response")),
 )
 # fmt: on
 PROMPTS = frozenset(name for form in FORMS for name in form.prompts)
@@ -449,39 +419,66 @@ def find_request(row: Mapping[str, Any], prompt_field: str | None) -> LoggedRequ
         if request := _request_in(
             call, place, whole=place in BODIES, server=place not in ("", "prompt")
         ):
-            for prefix, fields, child, _ in _around(row, place):
+            around = list(_around(row, place))
+            for prefix, fields, child, _ in around:
                 request = _with_fields(request, fields, prefix, (child,), around=True)
-            return request
+            return replace(request, model=_model([(place, call), *(each[:2] for each in around)]))
         if place in BODIES and "input" in call:  # an embedding
             raise NotRepresentableError("input")
     if at(row, "input.inputBodyS3Path"):
         raise NoTrafficError("kept elsewhere by the logger")
     if any(names <= row.keys() for names in _LENGTHS):
         raise LengthsOnlyError("a trace of lengths only, without any text")
-    raise UnknownFormError(row, found=_elsewhere(row))
+    path, query = _elsewhere(row)
+    raise UnknownFormError(row, found=path, query=query)
 
 
-def _elsewhere(row: Mapping[str, Any]) -> str | None:
-    """Where a row of unknown form holds a request: a conversation if there is one, else a text."""
-    texts: list[str] = []
-    objects = [("", row)]
-    for path, fields in objects:  # which grow meanwhile
+def _model(objects: Sequence[tuple[str, Mapping[str, Any]]]) -> tuple[str, str] | None:
+    """Where these objects of a row, with their paths, first name a model, and its name."""
+    for prefix, fields in objects:
+        for name, value in _at_any(fields, MODELS).items():
+            if isinstance(value, str) and value not in _EMPTY:
+                return _join(prefix, name), value
+    return None
+
+
+def _elsewhere(row: Mapping[str, Any]) -> tuple[str | None, str | None]:
+    """Where a row of unknown form holds a request, a conversation if there is one, else a text: its
+    path; or what `jq` takes it out with, if it stands in a list or in base64.
+    """
+    texts: list[tuple[str | None, str | None]] = []
+    objects: list[tuple[str, str, bool, Mapping[str, Any]]] = [("", "", False, row)]
+    for path, query, deep, fields in objects:  # which grow meanwhile
+        sampled = any(
+            isinstance(each, Mapping) and _TELLING & each.keys() for each in fields.values()
+        )
         for name in readable_names(fields) if len(objects) < _MOST_SEARCHED else ():
-            if name in _OF_PROMPTS - PROMPTS:
+            if name in _OF_PROMPTS - PROMPTS or not_asked(name):
                 continue
-            place, value = _join(path, name), unpacked(fields[name])
-            if isinstance(value, Mapping):
-                objects.append((place, value))
+            value = unpacked(fields[name])
+            quoted = name if name.isidentifier() else f'"{name}"'
+            inner, inside = f"{query}.{quoted}" + "|fromjson" * (value is not fields[name]), deep
+            if str(fields.get("encoding")).lower() == "base64" and isinstance(value, str):
+                with suppress(ValueError):
+                    value = parsed(b64decode(value, validate=True))
+                    inner, inside = f"{inner}|@base64d|fromjson", True
             # What cannot be used is not pointed at.
             with suppress(BadRowError, NotRepresentableError, NoTrafficError):
-                is_object = isinstance(value, Mapping)
-                request = _request_in(value, place, server=True) if is_object else _turns_in(value)
-                match request and request.content:
+                request = _turns_in(value)
+                while request is None and isinstance(value, list) and value:
+                    value, inner, inside = unpacked(value[0]), f"{inner}[]", True
+                place = (None, inner) if inside else (_join(path, name), None)
+                if isinstance(value, Mapping):
+                    objects.append((_join(path, name), inner, inside, value))
+                    request = request or _request_in(value, _join(path, name), server=True)
+                elif inside:  # what is beside it is taken out too
+                    place = (None, query)
+                match request.content if request else value if sampled else None:
                     case list() as turns if "user" in map(speaker_of, turns):
                         return place
-                    case str():
+                    case str(text) if request or is_sentence(text):
                         texts.append(place)
-    return next(iter(texts), None)
+    return next(iter(texts), (None, None))
 
 
 def _at_prompt_field(row: Mapping[str, Any], path: str) -> LoggedRequest:
@@ -490,6 +487,7 @@ def _at_prompt_field(row: Mapping[str, Any], path: str) -> LoggedRequest:
         raise UnknownFormError(row, path)
     content, request, unread = unpacked(found), None, {}
     holders = list(_around(row, path))
+    holding = [(each.prefix, each.fields) for each in holders]
     if isinstance(content, Mapping):
         request = _request_in(content, path, server=True)
     around = holders
@@ -514,12 +512,10 @@ def _at_prompt_field(row: Mapping[str, Any], path: str) -> LoggedRequest:
         request = _with_fields(request, fields, prefix, read, around=True, chat=True)
     if request.server is None:
         wrapped = any(name in BODIES for name, _ in splits(path))
-        models = (
-            at(each.fields, name) for each in holders for name in ("model", "gen_ai.request.model")
-        )
-        request = replace(request, server=wrapped or any(models))
+        request = replace(request, server=wrapped or _model(holding) is not None)
     unread |= {**request.unread, **dict(request.parts)}
-    return replace(request, form=_AT_FIELD, parts=(), unread=unread)
+    model = _model([(path, content), *holding, *bodies.items()])
+    return replace(request, form=_AT_FIELD, parts=(), unread=unread, model=model)
 
 
 def _request_in(
@@ -534,7 +530,7 @@ def _request_in(
     """
     for form in FORMS:
         # A body that was sent to a server has none of the forms of data sets.
-        request = None if whole and form.server is False else form.read(call)
+        request = None if whole and form.server is False else form.request(call)
         if request is None:
             continue
         if form.logged and not whole:
@@ -613,21 +609,35 @@ def _with_fields(
         chat: whether a system text makes a plain prompt a user's message.
     """
     request, systems = _with_system(fields, request, chat=chat)
-    blocks = {name: block for name in BLOCKS if (block := _block(fields, name)) is not None}
+    given = _at_any(fields, BLOCKS)
+    blocks = {name: block for name in given if (block := _block(fields, name)) is not None}
+    if not whole:
+        names = [name for name in _with_settings(fields) if not _is_inside(name, (*read, *blocks))]
+        blocks |= {name: block for name in names if (block := unpacked(at(fields, name)))}
+    nested = _at_any(fields, NESTED)
     settings = dict(request.settings)
+    for path, value in nested.items():
+        if value not in _EMPTY:
+            settings[NESTED[path]] = _agreed(NESTED[path], settings.get(NESTED[path]), value)
     parts, unread = list(request.parts), dict(request.unread)
     # Some names are an API's in a request that was sent to a server, and elsewhere any column's.
-    sent = whole or (request.server and not around)
+    sampled = not around and not _TELLING.isdisjoint(fields)
+    sent = whole or (request.server and not around) or sampled
     known = SETTINGS if sent else SETTINGS - COLUMNS
-    for name, value in _left(fields, (*read, *systems, *blocks, *_read_beside(fields, prefix))):
+    beside = (*systems, *blocks, *nested, *_read_beside(fields, prefix))
+    for name, value in _left(fields, (*read, *beside)):
         path = _join(prefix, name)
+        if name in _REPEATING and str(value).lower() in ("true", "1"):
+            request = replace(request, repeated=True)
         if name in known:
             settings[name] = _agreed(name, settings.get(name), value)
         elif value in _EMPTY:
             continue
         elif name in _OF_PROMPTS:
             parts.append((name if whole else path, value))
-        elif whole and name in fields and name not in HARMLESS:
+        elif name not in HARMLESS and (
+            (whole and name in fields) or (sampled and is_sampler(name, value))
+        ):
             raise NotRepresentableError(
                 name if readable(name) == name else "an unreadable field name"
             )
@@ -635,8 +645,36 @@ def _with_fields(
             unread[path] = value
     request = replace(request, settings=settings, parts=parts, unread=unread)
     for name, block in blocks.items():
-        request = _with_fields(request, block, _join(prefix, name), whole=True)
+        request = _with_fields(request, block, _join(prefix, name), whole=name in BLOCKS)
     return request
+
+
+def _with_settings(fields: Mapping[str, Any], *, deep: bool = False) -> Iterator[str]:
+    """The paths of objects, also as dotted columns, that are settings: they hold one of `_TELLING`,
+    and another one or a name that says so. Those inside others are named if `deep`, or if the
+    others would not even be named as unread.
+    """
+    heads = {name.rpartition(".")[0] for name in fields if isinstance(name, str) and "." in name}
+    for name in {**dict.fromkeys(sorted(heads)), **fields}:
+        value = fields[name] if name in fields else at(fields, name)
+        if not isinstance(name, str) or not isinstance(value, Mapping | str):
+            continue
+        if not_asked(name.partition(".")[0]):
+            continue
+        if isinstance(value, str) and value.startswith("{") and '"t' in value:
+            value = unpacked(value)
+        if not isinstance(value, Mapping):
+            continue
+        if not _TELLING.isdisjoint(value) and (
+            len(SETTINGS & value.keys()) > 1 or _OF_SETTINGS.search(name)
+        ):
+            yield name
+        elif deep or name in HARMLESS:
+            yield from (f"{name}.{inner}" for inner in _with_settings(value, deep=True))
+
+
+def _is_inside(name: str, paths: Collection[str]) -> bool:
+    return any(f"{name}.".startswith(f"{path}.") for path in paths)
 
 
 def _left(fields: Mapping[str, Any], read: Collection[str]) -> Iterator[tuple[str, Any]]:
@@ -662,12 +700,19 @@ def _join(prefix: str, name: str) -> str:
 def _read_beside(fields: Mapping[str, Any], prefix: str) -> list[str]:
     """What is read, apart from the request, in the object at a path of its row."""
     start = f"{prefix}." if prefix else ""
-    return [
-        path[len(start) :]
-        for path in _BESIDE_A_REQUEST
-        if path.startswith(start)
-        and (path not in ANSWERS or has_answer(fields, path[len(start) :]))
-    ]
+    names = [path[len(start) :] for path in _BESIDE_A_REQUEST if path.startswith(start)]
+    names = [name for name in names if f"{start}{name}" not in ANSWERS or has_answer(fields, name)]
+    models = _at_any(fields, MODELS)
+    return [*names, *(name for name in models if isinstance(models[name], str))]
+
+
+def _at_any(fields: Any, paths: Iterable[str]) -> dict[str, Any]:
+    """What stands at those of the paths where anything does."""
+    if not isinstance(fields, Mapping):
+        return {}
+    heads = {name.partition(".")[0] for name in fields if isinstance(name, str)}
+    found = {path: at(fields, path) for path in paths if path.partition(".")[0] in heads}
+    return {path: found[path] for path in found if found[path] is not None}
 
 
 def _agreed(name: str, given: Any, again: Any) -> Any:

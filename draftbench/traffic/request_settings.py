@@ -16,8 +16,8 @@ from msgspec import Meta
 
 from draftbench.records import Sampling
 from draftbench.traffic.constraints import CONSTRAINTS, constraint_of
-from draftbench.traffic.errors import BadRowError, NotRepresentableError
-from draftbench.traffic.json_paths import parsed, unpacked
+from draftbench.traffic.errors import NotRepresentableError
+from draftbench.traffic.json_paths import at, parsed, unpacked
 from draftbench.traffic.setting_names import ALIASES, MARKS, NEUTRAL, PADDING, TEMPLATE_RESERVED
 
 _TEMPLATE_SWITCHES = ("enable_thinking", "reasoning_effort")
@@ -36,28 +36,27 @@ _TYPES = {
 _ENDLESS = (-1, -2, "inf", "Infinity")
 _INT64 = 2**63 - 1
 _Positive = Annotated[int, Meta(ge=1, le=_INT64)]
-_Text = Annotated[str, Meta(min_length=1)]
 
 
 class _Applied(msgspec.Struct):
     """The settings that `Request` can express; the defaults change nothing."""
 
     temperature: Annotated[float, Meta(ge=0, lt=_INT64)]
-    top_p: Annotated[float, Meta(gt=0, le=1)] = 1
+    top_p: Annotated[float, Meta(ge=0, le=1)] = 1
     top_k: Annotated[int, Meta(ge=-1, le=_INT64)] = 0
     min_p: Annotated[float, Meta(ge=0, le=1)] = 0
-    seed: Annotated[int, Meta(ge=-_INT64, le=_INT64)] | None = None
     max_tokens: _Positive | None = None
     max_completion_tokens: _Positive | None = None
     n: _Positive = 1
-    stop: _Text | list[_Text] = []
+    stop: str | list[str] = []
     tools: list[dict[str, Any]] = []
     chat_template_kwargs: dict[str, Any] = {}
 
 
 # The names of all settings in all APIs.
 SETTINGS = frozenset({
-    *_Applied.__struct_fields__, *_TEMPLATE_SWITCHES, *NEUTRAL, *ALIASES, *CONSTRAINTS, "think",
+    *_Applied.__struct_fields__, *_TEMPLATE_SWITCHES, *NEUTRAL, *ALIASES, *CONSTRAINTS,
+    "think", "seed",
 })  # fmt: skip
 
 
@@ -72,8 +71,8 @@ def request_fields(settings: Mapping[str, Any], *, server: bool) -> dict[str, An
             default, else 0.0.
 
     Raises:
-        BadRowError: a value has the wrong type or is out of range.
-        NotRepresentableError: the request sets a field that `Request` cannot express.
+        NotRepresentableError: the request sets a field that `Request` cannot express, or to a
+            value of the wrong type or range.
     """
     given: dict[str, Any] = {}
     if isinstance(tools := setting_value("tools", settings.get("tools")), list):
@@ -97,7 +96,7 @@ def request_fields(settings: Mapping[str, Any], *, server: bool) -> dict[str, An
             continue
         # Tables turn a column of whole numbers with gaps into floats.
         whole = isinstance(value, float) and value.is_integer()
-        value = int(value) if whole and name in _Applied.__struct_fields__ else value
+        value = int(value) if whole and name in (*_Applied.__struct_fields__, "seed") else value
         if (other := given.setdefault(name, value)) is not value and other != value:
             raise NotRepresentableError(f"several values of {name}")
         if name in NEUTRAL and value not in NEUTRAL[name]:
@@ -109,20 +108,24 @@ def request_fields(settings: Mapping[str, Any], *, server: bool) -> dict[str, An
         reason, _, place = str(error).replace(" | null", "").partition(" - at ")
         name = place.partition("$.")[2].rstrip("`")
         plain = re.sub(r"`(\w+)(?: \| (\w+))?`", _in_words, reason)
-        raise BadRowError(f"`{name}`: {plain[0].lower()}{plain[1:]}") from None
+        raise NotRepresentableError(f"`{name}`: {plain[0].lower()}{plain[1:]}") from None
     if not TEMPLATE_RESERVED.isdisjoint(asked.chat_template_kwargs):
         raise NotRepresentableError("chat_template_kwargs")
+    seed = given.get("seed")
+    stops = [asked.stop] if isinstance(asked.stop, str) else asked.stop
     switches = {name: given[name] for name in _TEMPLATE_SWITCHES if name in given}
     return {
         "sampling": Sampling(
             temperature=asked.temperature,
-            top_p=None if asked.top_p == 1 else asked.top_p,
-            top_k=None if asked.top_k in (0, -1) else asked.top_k,
+            # A nucleus without room still holds the likeliest token.
+            top_p=asked.top_p if 0 < asked.top_p < 1 else None,
+            top_k=1 if asked.top_p == 0 else asked.top_k if asked.top_k > 0 else None,
             min_p=asked.min_p or None,
-            seed=asked.seed,
+            # No seed changes what may be drawn, so one that cannot be kept costs nothing.
+            seed=seed if type(seed) is int and abs(seed) <= _INT64 else None,
         ),
         "max_tokens": asked.max_completion_tokens or asked.max_tokens,
-        "stop": (asked.stop,) if isinstance(asked.stop, str) else tuple(asked.stop),
+        "stop": tuple(filter(None, stops)),
         "weight": float(asked.n),
         "tools": tuple(asked.tools) or None,
         "template": asked.chat_template_kwargs | switches,
@@ -146,6 +149,8 @@ def _untyped(name: str, value: Any) -> Any:
         return value
     if not value.strip() or value in PADDING:
         return None
+    if name == "tool_choice" and value.isalpha():
+        return value.lower()  # Gemini's has capitals
     content = unpacked(value)
     if content is value:
         try:
@@ -162,8 +167,11 @@ def _functions(tool: Any) -> list[dict[str, Any]]:
     """A tool's functions as chat templates expect them. OpenAI's chat API writes them so; other
     APIs write them flat, and Gemini several in one.
     """
+    tool = unpacked(tool)  # Vercel's
+    if isinstance(inner := unpacked(at(tool, "tool.json_schema")), Mapping):  # OpenInference's
+        tool = inner
     if not isinstance(tool, Mapping):
-        raise BadRowError("a function of `tools` is not an object")
+        raise NotRepresentableError("a function of `tools` is not an object")
     tool = {name: tool[name] for name in tool if name not in MARKS}
     flat = tool.get("toolSpec", tool)
     match flat:
@@ -184,6 +192,7 @@ def _functions(tool: Any) -> list[dict[str, Any]]:
         case _:
             return []
     named = {name: flat[name] for name in ("name", "description") if name in flat}
+    parameters = {name: unpacked(parameters[name]) for name in parameters}
     return [{"type": "function", "function": {**named, **parameters}}]
 
 

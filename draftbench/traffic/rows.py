@@ -86,6 +86,7 @@ class ReadRow(NamedTuple):
     assumed: bool  # whether the row names no temperature
     unread: dict[str, Any]  # fields that were not read, with what they hold
     columns: Mapping[str, Any]  # the row's own
+    model: tuple[str, str] | None  # where the model that was asked is named, and its name
 
 
 def read_request(
@@ -109,7 +110,7 @@ def read_request(
             raise NoTrafficError("the call failed")
         content = _content(asked.content, unread, chat=query.as_chat)
         settings = request_fields(asked.settings, server=bool(asked.server))
-        answer = _response(row, query.response_field, asked.answer)
+        answer = _response(row, query.response_field, asked)
         left = dict(asked.unread) | _new_parts(asked, content, answer)
         request = Request(
             id=_identity(content | settings, query.key),
@@ -131,7 +132,7 @@ def read_request(
     assumed = setting_value("temperature", asked.settings.get("temperature")) is None
     named = (query.response_field, query.segment_by)
     left = {path: left[path] for path in left if path not in named}
-    return ReadRow(form, request, assumed, {**left, **dict.fromkeys(unread)}, row)
+    return ReadRow(form, request, assumed, {**left, **dict.fromkeys(unread)}, row, asked.model)
 
 
 def _parse(data: bytes | Mapping[str, Any] | BadRowError) -> Mapping[str, Any]:
@@ -305,10 +306,14 @@ def _timestamp(value: Any) -> str | None:
 
 
 def _response(
-    row: Mapping[str, Any], path: str | None, last: LoggedAnswer | None
+    row: Mapping[str, Any], path: str | None, asked: LoggedRequest
 ) -> LoggedAnswer | None:
-    answer = answer_of(row, path, last)
-    if answer is None:
+    answer = answer_of(row, path, asked.answer)
+    if asked.repeated and answer is not asked.answer:
+        prompt = asked.content  # of messages the log does not have the text that is repeated
+        plain = isinstance(answer, str) and isinstance(prompt, str) and answer.startswith(prompt)
+        answer = str(answer)[len(prompt) :] if plain else None
+    if not answer:
         return None
     text = answer if isinstance(answer, str) else answer["content"] or ""
     try:

@@ -53,7 +53,7 @@ _HINTS = {
     "the call failed": "give rows of calls that were answered",
 }
 _REASONS_NAMED = 5
-# Most names of unread fields that are counted: a log can have a new one in each row.
+# Most names of unread fields, and of models, that are counted: a log can have new ones in each row.
 _FIELDS_COUNTED = 1000
 # After this many rows without a single request, the rest is not read.
 _HOPELESS = 1000
@@ -87,6 +87,7 @@ class _Reading:
         self.query, self.name = query, name
         self.rows = self.several = 0
         self.dropped, self.forms = Counter[str](), Counter[str]()  # rows by reason, by form
+        self.answered, self.models, self.places = 0, Counter[str](), Counter[str]()
         self.assumed = Counter[float]()  # rows without a temperature, by the one that is assumed
         self.bad: dict[str, BadRows] = {}
         self.unread, self.sizes = Counter[str](), dict[str, int]()  # rows, size of the first value
@@ -128,6 +129,10 @@ class _Reading:
             self.dropped[f"{_STRUCTURED} ({next(iter(request.constraint))}), which {lacks}"] += 1
             return
         self.assumed[request.sampling.temperature] += read.assumed
+        self.answered += request.response is not None
+        if read.model and (read.model[1] in self.models or len(self.models) < _FIELDS_COUNTED):
+            self.places[read.model[0]] += 1
+            self.models[read.model[1]] += 1
         self.several += request.weight > 1
         if (entry := self.entries.get(request.id)) is None:
             entry = self.entries[request.id] = Entry(0.0, request.segment)
@@ -200,6 +205,9 @@ def load(query: TrafficQuery) -> Traffic:
         rows=read.rows,
         requests=len(requests),
         merged=read.rows - dropped.total() - len(entries),
+        answered=read.answered,
+        models=dict(sorted(read.models.items(), key=lambda item: (-item[1], item[0]))),
+        model_field=next((place for place, _ in read.places.most_common(1)), None),
         several=read.several,
         forms=dict(read.forms),
         unread=dict(sorted(read.unread.items(), key=lambda item: (-read.sizes[item[0]], item[0]))),

@@ -4,6 +4,7 @@ applied, and marks and media beside them.
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 # fmt: off
@@ -23,7 +24,7 @@ HARMLESS = frozenset({
     "no_stop_trim", "return_logprob", "return_text_in_logprobs", "logprob_start_len",
     "top_logprobs_num", "token_ids_logprob", "guided_decoding_backend",
     "guided_whitespace_pattern",
-    "do_sample",
+    "do_sample", "reasoning",
     # Responses (its truncation cuts only what would not fit), TGI, Ollama, LiteLLM, LangChain
     "include", "truncation", "background", "max_tool_calls", "details", "decoder_input_details",
     "return_full_text", "top_n_tokens", "keep_alive", "num_ctx", "num_keep", "num_gpu",
@@ -43,7 +44,7 @@ HARMLESS = frozenset({
     "return_tokens", "return_progress", "post_sampling_probs",
     "repeat_last_n", "penalize_newline", "mirostat_tau", "mirostat_eta", "dynatemp_exponent",
     "dry_base", "dry_allowed_length", "dry_penalty_last_n", "dry_sequence_breakers",
-    "xtc_threshold",
+    "xtc_threshold", "rep_pen_range", "rep_pen_slope", "max_context_length",
 })
 # Other APIs' names for settings.
 ALIASES = {
@@ -55,6 +56,9 @@ ALIASES = {
     "max_gen_len": "max_tokens", "max_tokens_to_sample": "max_tokens",
     "frequencyPenalty": "frequency_penalty", "presencePenalty": "presence_penalty",
     "candidateCount": "n", "random_seed": "seed",
+    # koboldcpp, lm-eval
+    "max_length": "max_tokens", "stop_sequence": "stop", "rep_pen": "repetition_penalty",
+    "typical": "typical_p", "tfs": "tfs_z", "until": "stop", "max_gen_toks": "max_tokens",
 }
 # Marks that no model reads: where a provider may cache, where an agent's step begins, and what
 # only a provider reads.
@@ -75,7 +79,7 @@ NEUTRAL: dict[str, tuple[Any, ...]] = {
     **dict.fromkeys(MEDIA, ([], {}, 0)), "tool_choice": ("auto", {"type": "auto"}, {"auto": {}}),
     "parallel_tool_calls": (True,), "functions": ([],), "thinking": ({"type": "disabled"},),
     "guardrailConfig": (), "responseMimeType": ("text/plain",),
-    "thinking_token_budget": (-1,),
+    "thinking_token_budget": (-1,), "gen_ai.output.type": ("text",),
     "add_generation_prompt": (True,), "continue_final_message": (False,), "chat_template": (),
     "template": (), "suffix": (),
     "truncate_prompt_tokens": (-1,),
@@ -89,6 +93,7 @@ NEUTRAL: dict[str, tuple[Any, ...]] = {
 # Settings that are also columns of data sets: only in a request sent to a server are they settings.
 COLUMNS = frozenset({
     "n", "format", "template", "think", "thinking", "grammar", "regex", "json_schema",
+    "max_length", "stop_sequence", "typical", "tfs", "until",
 })
 # Arguments of the renderer that a log must not set: with `chat_template` the log's template would
 # run.
@@ -99,5 +104,18 @@ TEMPLATE_RESERVED = frozenset({
 })
 # fmt: on
 
+# Words in the names of samplers' settings, of which nobody knows all.
+_SAMPLER = re.compile(
+    r"(^|_)(ban(s|ned)?|bias|beams?|cfg|cutoff|dry|dynatemp|guidance|logits?|mirostat|n?sigma"
+    r"|pen(alty|alties)?|rep_pen|repetition|repeat|samplers?|smoothing|temp(erature)?|tfs|top_[a-z]"
+    r"|typical|xtc)(_|$)"
+)
+
 # What tables write in a cell if the row does not have that field.
 PADDING = ("nan", "NaN", "None", "null")
+
+
+def is_sampler(name: str, value: Any) -> bool:
+    """Whether an unknown field beside known settings is one of a sampler, and not off."""
+    words = re.sub(r"(?<=[a-z])(?=[A-Z])", "_", name).lower()
+    return bool(value) and not isinstance(value, str) and _SAMPLER.search(words) is not None

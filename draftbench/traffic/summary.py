@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from statistics import median
+from typing import Any
 
 from draftbench.records import Record, Request
 
@@ -38,6 +39,7 @@ class RequestFigures(Record, frozen=True):
     segments: dict[str, int]  # requests by segment, the largest first; empty: none has one
     timed: int  # requests that say when they were asked
     characters: tuple[int, int]  # of a prompt without its template: the median, and the most
+    answers: tuple[int, int] | None  # characters of a logged answer, likewise; null: none is there
 
 
 class TrafficSummary(Record, frozen=True):
@@ -50,6 +52,9 @@ class TrafficSummary(Record, frozen=True):
     rows: int
     requests: int
     merged: int  # rows that repeat a request
+    answered: int  # rows with a logged answer that can be used
+    models: dict[str, int]  # rows by the model that was asked, as far as they name one
+    model_field: str | None  # where most rows name it
     several: int  # rows that ask for several answers (`n`), each of which counts as a request
     forms: dict[str, int]  # rows by the form in which they are written
     unread: dict[str, int]  # fields that were not read: in how many rows; longest first
@@ -72,17 +77,21 @@ def request_figures(requests: Sequence[Request]) -> RequestFigures:
     limits = [each.max_tokens for each in requests if each.max_tokens is not None]
     temperatures = Counter(each.sampling.temperature for each in requests)
     segments = Counter(each.segment for each in requests if each.segment is not None)
-    lengths = [
-        len(each.prompt or "") + sum(len(str(m.get("content") or "")) for m in each.messages or ())
-        for each in requests
-    ]
+    prompts = [len(each.prompt or "") + sum(map(_length, each.messages or ())) for each in requests]
+    answers = [_length(each.response) for each in requests if each.response is not None]
     return RequestFigures(
         temperatures={f"{heat:g}": count for heat, count in sorted(temperatures.items())},
         limits=(min(limits), max(limits)) if limits else None,
         segments=dict(sorted(segments.items(), key=lambda pair: (-pair[1], pair[0]))),
         timed=sum(each.timestamp is not None for each in requests),
-        characters=(round(median(lengths)), max(lengths)),
+        characters=(round(median(prompts)), max(prompts)),
+        answers=(round(median(answers)), max(answers)) if answers else None,
     )
+
+
+def _length(said: str | Mapping[str, Any]) -> int:
+    """How many characters an answer or a message has."""
+    return len(said if isinstance(said, str) else said.get("content") or "")
 
 
 def first_request(request: Request, rendered: str | None, *, shown: bool) -> FirstRequest:

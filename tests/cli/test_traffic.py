@@ -36,7 +36,29 @@ def test_a_log_is_described_without_its_texts(command, log):
         "first request: roles user",
         "temperatures: 0 (1), 1 (1); no limit on output tokens; prompts of 3 characters (median;",
         "  at most 5)",
+        "logged answers: 0 of 2 rows",
+        "model: m (1)",
     ]
+
+
+def test_one_look_says_how_many_rows_were_answered_and_by_which_models(command, tmp_path):
+    def row(model, answer):
+        body = {"model": model, "prompt": "Once", "temperature": 0}
+        return {"request": body, "response": {"choices": [{"text": answer}]}}
+
+    log = tmp_path / "log.jsonl"
+    printed = "<generator object at 0x7f>"
+    rows = [row("m", "upon"), row("m", "upon a time"), row("other", "upon"), row("m", printed)]
+    log.write_text("".join(json.dumps(each) + "\n" for each in rows))
+    lines = command("traffic", log).out.splitlines()
+    assert "models: m (3), other (1); --segment-by request.model reports on each" in lines
+    assert "logged answers: 3 of 4 rows, of 4 characters (median; at most 4)" in lines
+    apart = command("traffic", log, "--segment-by", "request.model").out
+    assert "segments: m (1)" in apart  # the same request is one request
+    told = json.loads(command("traffic", log, "--format", "json").out)
+    assert (told["models"], told["answered"]) == ({"m": 3, "other": 1}, 3)
+    assert told["model_field"] == "request.model"
+    assert told["figures"]["answers"] == [4, 4]
 
 
 def test_the_end_of_the_first_request_is_shown_on_request_and_for_a_suite(command, log):
@@ -67,9 +89,10 @@ def test_what_requests_ask_for_is_counted(command, tmp_path):
     rows[0]["timestamp"] = "2026-01-01T00:00:00Z"
     log = tmp_path / "log.jsonl"
     log.write_text("".join(json.dumps(row) + "\n" for row in rows))
-    assert command("traffic", log).out.splitlines()[-4:] == [
+    assert command("traffic", log).out.splitlines()[-5:] == [
         "temperatures: 0 (1), 0.7 (2); max output tokens 32–320; prompts of 2 characters (median;",
         "  at most 9)",
+        "logged answers: 0 of 3 rows",
         "segments: code (2), chat (1)",
         "times of arrival: 1 request",
     ]

@@ -5,6 +5,7 @@ import json
 import pytest
 from log_shapes import ANSWER, CHAT
 from traffic.asked import QUERY, asked
+from traffic.written import KEPT, STREAMED
 
 from draftbench.traffic.errors import BadRowError, NoTrafficError, NotRepresentableError
 from draftbench.traffic.rows import read_request
@@ -30,7 +31,7 @@ def test_an_answer_that_is_json_stays_an_answer(text):
         {"content": [{"type": "text", "text": "Hi"}], "stop_reason": "end_turn"},
         {"output": [{"type": "message", "content": [{"type": "output_text", "text": "Hi"}]}]},
         {"output": {"message": {"role": "assistant", "content": [{"text": "Hi"}]}}},
-        {"generations": [[{"text": "Hi"}]]},
+        {"generations": [[{"text": "Hi"}, {"text": "Ho"}]]},
         {"message": ANSWER, "done": True},
         {"response": "Hi", "done": True},
         {"content": "Hi", "stop": True, "tokens_predicted": 1},
@@ -123,10 +124,147 @@ def test_an_answer_that_speaks_of_an_error_is_an_answer(answer):
     assert asked({"request": CHAT, "response": {"choices": choices}}).response == answer
 
 
-def test_an_answer_as_it_was_streamed_is_no_text_and_is_named():
-    streamed = 'event: delta\ndata: {"choices": [{"delta": {"content": "Hi"}}]}\n\ndata: [DONE]\n'
-    row = {"request": CHAT, "response": streamed}
-    read = read_request(row, "log:1", QUERY)
+def told(*chunks, **fields):
+    """A row of a log whose answer was kept as the chunks of a stream."""
+    return {"request": CHAT, "response": list(chunks), **fields}
+
+
+@pytest.mark.parametrize("kept", KEPT)
+@pytest.mark.parametrize("api", STREAMED)
+def test_an_answer_kept_as_it_was_streamed_is_all_of_its_chunks_or_none(api, kept):
+    keep, chunks = KEPT[kept], STREAMED[api](["Hi", " there"])
+    assert asked({"request": CHAT, "response": keep(chunks)}).response == "Hi there"
+    # A client that went away, a log that keeps only the beginning, and what nobody knows.
+    ends = ('"stop"', '": true', "message_stop", "messageStop", "completed", "STOP")
+    last = max(at for at, each in enumerate(chunks) if any(end in json.dumps(each) for end in ends))
+    if api == "TGI":
+        last = len(chunks) - 1
+    assert asked({"request": CHAT, "response": keep(chunks[:last])}).response is None
+    if isinstance(whole := keep(chunks), str):
+        cut = whole[: whole.rindex("{") + 2]
+        assert asked({"request": CHAT, "response": cut}).response is None
+    odd = [*chunks[:1], {"frobnicated": "Ho"}, *chunks[1:]]
+    assert asked({"request": CHAT, "response": keep(odd)}).response is None
+
+
+def test_a_stream_of_one_chunk_is_a_stream():
+    for write in STREAMED.values():
+        for keep in KEPT.values():
+            assert asked({"request": CHAT, "response": keep(write(["Hi"]))}).response == "Hi"
+
+
+def test_chunks_that_do_not_say_which_is_the_last_are_joined():
+    chunks = [{"choices": [{"text": text, "index": 0}]} for text in (" upon", " a", " time")]
+    assert asked(told(*chunks)).response == " upon a time"
+    assert (
+        asked({"request": CHAT, "response": [{"text": " upon"}, {"text": " a"}]}).response is None
+    )
+
+
+def test_reasoning_and_calls_of_tools_are_streamed_too():
+    pieces = [
+        {"reasoning_content": "Let me"},
+        {"reasoning_content": " see."},
+        {"tool_calls": [{"index": 0, "id": "c", "function": {"name": "ls", "arguments": '{"a'}}]},
+        {"tool_calls": [{"index": 0, "function": {"arguments": '": 1}'}}]},
+    ]
+    call = {"type": "function", "function": {"name": "ls", "arguments": {"a": 1}}, "id": "c"}
+    said = {"role": "assistant", "content": None, "tool_calls": [call]}
+    said |= {"reasoning_content": "Let me see."}
+    assert asked(told(*({"choices": [{"delta": each}]} for each in pieces))).response == said
+    events = [
+        {"type": "content_block_start", "index": 1,
+         "content_block": {"type": "tool_use", "id": "c", "name": "ls", "input": {}}},
+        *({"type": "content_block_delta", "index": 1,
+           "delta": {"type": "input_json_delta", "partial_json": text}}
+          for text in ('{"a', '": 1}')),
+        {"type": "message_stop"},
+    ]  # fmt: skip
+    thought = {"type": "thinking_delta", "thinking": "Let me see."}
+    thought = {"type": "content_block_delta", "index": 0, "delta": thought}
+    assert asked(told(thought, *events)).response == said
+    # Arguments that were cut.
+    assert asked(told(*({"choices": [{"delta": each}]} for each in pieces[:-1]))).response is None
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        *("data: the new oil", "Event: a fair", ": a colon first", "id: 7\nname: Bob"),
+        *('{"a": 1}\n{"a": 2}', '{"text": "a"}{"text": "b"}'),
+    ],
+)
+def test_a_text_that_only_looks_streamed_is_an_answer(text):
+    assert asked({"prompt": "a", "response": text}).response == text
+
+
+def test_a_stream_that_nobody_knows_is_no_answer_and_is_named():
+    streamed = 'event: delta\ndata: {"frobnicated": "Hi"}\n\n'
+    read = read_request({"request": CHAT, "response": streamed}, "log:1", QUERY)
     assert (read.request.response, read.unread) == (None, {"response": streamed})
-    for text in ("data: the new oil", "Event: a fair"):
-        assert asked({"prompt": "a", "response": text}).response == text
+
+
+@pytest.mark.parametrize(
+    "printed",
+    [
+        "<async_generator object at 0x7f>",
+        "<generator object Stream.__stream__ at 0x7F00ab>",
+        "<function answer.<locals>.inner at 0x7f>",
+        "ChatCompletionMessage(content='Hi', role='assistant')",
+        "[TextBlock(citations=None, text='Hi', type='text')]",
+        "AIMessage(content='Hi', additional_kwargs={})",
+        "<Response [200]>",
+        "content='Hi' additional_kwargs={} response_metadata={}",
+        "id='chatcmpl-1' choices=[Choice(finish_reason='stop')] model='m'",
+        "not serializable object of type: <class 'openai.Stream'>",
+        "Object of type Stream is not JSON serializable",
+        "<unserializable>",
+        "[object ReadableStream]",
+        "ReadableStream { locked: false, state: 'readable', supportsBYOB: false }",
+        "Promise { <pending> }",
+    ],
+)
+def test_what_a_program_prints_of_an_object_is_no_answer_and_is_named(printed):
+    read = read_request({"request": CHAT, "response": printed}, "log:1", QUERY)
+    assert (read.request.response, read.unread) == (None, {"response": printed})
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        *("<b>Hi</b>", "print(x=1)", "Point(x=1, y=2)", "Message sent (to=Bob)", "0x7f"),
+        "Why is an object of type set not JSON serializable?",
+        "The generator object at 0x7f is yours.",
+        "content = 'Hi'",
+        "Response: it depends on x=1",
+        "<Response>Hi</Response>",
+    ],
+)
+def test_an_answer_that_speaks_of_objects_is_an_answer(text):
+    assert asked({"request": CHAT, "response": text}).response == text
+
+
+ECHO = {"model": "m", "prompt": "Once upon", "max_tokens": 9}
+
+
+@pytest.mark.parametrize("setting", ["echo", "return_full_text"])
+def test_an_answer_that_repeats_the_prompt_is_what_comes_after_it(setting):
+    def answer(value, text):
+        body = ECHO | {setting: value}
+        return asked({"request": body, "response": {"choices": [{"text": text}]}}).response
+
+    for value in (True, "true", "True", 1):
+        assert answer(value, "Once upon a time") == " a time"
+        assert answer(value, " a time") is None  # part of it may be missing
+        assert answer(value, "Once upon") is None
+    for value in (False, None, "false"):
+        assert answer(value, "Once upon a time") == "Once upon a time"
+
+
+def test_a_repeated_prompt_is_known_whichever_object_asks_for_it():
+    row = {"inputs": "Once", "parameters": {"do_sample": True, "return_full_text": True}}
+    assert asked(row | {"response": [{"generated_text": "Once upon"}]}).response == " upon"
+    row = {"request": CHAT | {"echo": True}, "response": {"choices": [{"message": ANSWER}]}}
+    assert asked(row).response is None  # how the template renders the messages is not known
+    chunks = [{"choices": [{"text": text}]} for text in ("Once", " upon", " a")]
+    assert asked({"request": ECHO | {"echo": True}, "response": chunks}).response == " a"

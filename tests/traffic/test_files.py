@@ -56,6 +56,13 @@ def test_every_kind_is_read_plain_and_compressed(tmp_path, kind, ending, compres
     assert [row for _, row in rows(path)] == ROWS
 
 
+@pytest.mark.parametrize(("ending", "compress"), PACKED)
+def test_lines_of_json_have_either_name(tmp_path, ending, compress):
+    path = tmp_path / f"traffic.ndjson{ending}"
+    path.write_bytes(compress(written(tmp_path / "scratch", ".jsonl")))
+    assert [row for _, row in rows(path)] == ROWS
+
+
 @pytest.mark.parametrize(
     ("name", "data", "expected"),
     [

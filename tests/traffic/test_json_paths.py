@@ -198,3 +198,38 @@ def test_a_table_of_texts_means_what_its_objects_mean(name, tmp_path):
 )
 def test_texts_side_by_side_are_several(text, turns):
     assert unpacked(text) == (turns or text)
+
+
+HALF = "cut \\ud83d"  # of a character, as JSON may write it
+HALVED = f'{{"prompt": "{HALF}"}}'
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        f'{{"model": "m", "messages": [{{"role": "user", "content": "{HALF}"}}]}}',
+        f'{{"request": {json.dumps(HALVED)}}}',
+        f'{{"request": {json.dumps(HALVED)}, "response": "Hi there"}}',
+        f'{{"request": {HALVED[:-1]}, "n": 1e999, "seed": NaN}}}}',
+        f'{{"prompt": "{HALF}", "\\udc00": "{HALF}"}}',
+    ],
+)
+def test_half_a_character_is_read_as_other_programs_read_it(text):
+    request = asked(text.encode())
+    said = request.prompt or request.messages[0]["content"]
+    assert said == "cut \ufffd"
+
+
+def test_whole_characters_stay_whole_beside_half_of_one():
+    text = '{"prompt": "\\ud83d\\ude00 \\ude00 \ufeff"}'
+    assert asked(text.encode()).prompt == "\U0001f600 \ufffd \ufeff"
+
+
+def test_only_a_body_that_ends_too_early_was_cut():
+    body = HALVED[:-1] + ', "temperature": 0}'
+    for end in (3, 12, len(body) - 1):
+        with pytest.raises(NoTrafficError, match="cut by the logger"):
+            asked({"request": body[:end]})
+    for broken in ('{"prompt": a}', f"{HALVED} and more"):
+        with pytest.raises(BadRowError):
+            asked({"request": broken})

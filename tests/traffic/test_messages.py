@@ -26,16 +26,35 @@ def test_messages_that_are_no_list_are_a_bad_row(text):
         ({"content": [7]}, "has a part without text"),
         ({"content": [{}]}, "has a part without text"),
         ({"content": [{"type": "text", "text": 7}]}, "has a part without text"),
-        ({"tool_calls": [{"id": "a"}]}, "has a tool call without `function`"),
-        (
-            {"tool_calls": [{"function": {"name": "f", "arguments": "{"}}]},
-            "has tool call arguments that are not JSON",
-        ),
     ],
 )
 def test_a_turn_that_says_nothing_that_can_be_read_is_a_bad_row(turn, said):
     with pytest.raises(BadRowError, match=said):
         asked({"messages": [USER, {"role": "assistant", **turn}, USER]})
+
+
+@pytest.mark.parametrize(
+    ("call", "reason"),
+    [
+        ({"id": "a"}, "a tool call without `function`"),
+        ({"function": {"name": "f", "arguments": "{"}}, "tool call arguments that are not JSON"),
+        ({"name": "f", "args": '{"a": 1}}'}, "tool call arguments that are not JSON"),
+    ],
+)
+def test_an_odd_call_of_a_tool_costs_its_own_row_and_no_other(call, reason, tmp_path):
+    odd = {"messages": [USER, {"role": "assistant", "content": None, "tool_calls": [call]}, USER]}
+    (tmp_path / "a.jsonl").write_text("\n".join(map(json.dumps, [CHAT, odd])))
+    traffic = load(query(tmp_path / "a.jsonl"))
+    assert (len(traffic.requests), traffic.bad) == (1, 0)
+    assert traffic.summary.left_out == {f"not representable: {reason}": 1}
+
+
+@pytest.mark.parametrize("empty", [None, "", " ", "null", {}, "{}"])
+@pytest.mark.parametrize("name", ["arguments", "input", "args"])
+def test_a_call_without_arguments_has_none(empty, name):
+    turn = {"role": "assistant", "content": None, "tool_calls": [CALL | {"function": {
+        "name": "ls", name: empty}}]}  # fmt: skip
+    assert asked({"messages": [USER, turn, CALLED[2]]}).messages == tuple(CALLED)
 
 
 def test_nulls_with_which_a_table_pads_are_not_in_the_prompt_and_those_of_a_log_are(tmp_path):

@@ -7,8 +7,9 @@ import random
 from copy import deepcopy
 
 import pytest
-from log_shapes import SHAPES, USER
+from log_shapes import CHAT, SHAPES, USER
 from traffic.asked import QUERY
+from traffic.written import STREAMED
 
 from draftbench.traffic import TrafficQuery, load
 from draftbench.traffic import rows as reader
@@ -25,6 +26,13 @@ MORE = [
         "llm.tools": [{"tool": {"json_schema": "{}"}}],
     },
     {"gen_ai.input.messages": [USER], "llm.request.functions": [{"name": "f"}]},
+    *({"request": CHAT, "response": write(["Hi", " there"])} for write in STREAMED.values()),
+    {
+        "request": CHAT,
+        "response": [
+            {"choices": [{"delta": {"tool_calls": [{"index": 0, "function": {"name": "f"}}]}}]}
+        ],
+    },
     {"model": "m", "messages": [USER], "status": 200, "error": "", "timestamp": "2026"},
     {"contents": [{"parts": [{"functionResponse": {"response": {}}}, {"thought": True}]}]},
 ]

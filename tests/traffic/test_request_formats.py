@@ -1,7 +1,9 @@
 """Every shape of log is read as what was asked: its prompt, its settings and its answer."""
 
+import base64
 import json
 import re
+import shlex
 from dataclasses import replace
 from pathlib import Path
 
@@ -43,7 +45,8 @@ def test_the_page_of_logs_says_what_becomes_of_each_shape():
     written = (Path(__file__).parents[2] / "docs/logs.md").read_text()
     assert written == page(), "run scripts/log_shapes.py"
     assert len(SHAPES) >= 40
-    assert all(name in written for name in SHAPES)
+    read = [name for name, (_, content, *_) in SHAPES.items() if not isinstance(content, type)]
+    assert all(name in written for name in read)
 
 
 def test_every_form_has_a_row_on_the_page_of_logs():
@@ -681,3 +684,66 @@ def test_a_row_that_is_one_message_of_a_conversation_is_no_request(row):
     with pytest.raises(UnknownFormError) as raised:
         asked(row)
     assert raised.value.hint.startswith("a row is one message: put those of a conversation into")
+
+
+BODY = {"inputs": "Once", "parameters": {"max_new_tokens": 9}}
+CODED = base64.b64encode(json.dumps(BODY).encode()).decode()
+
+
+@pytest.mark.parametrize(
+    ("row", "query"),
+    [
+        ({"data": [{"payload": [CHAT]}, {"payload": [CHAT]}]}, ".data[].payload[]"),
+        ({"runs": {"all calls": [{"id": 1, "call": CHAT}]}}, '.runs."all calls"[].call'),
+        ({"events": [{"chat": [USER], "temperature": 0.7}]}, ".events[]"),
+        ({"log": json.dumps([{"request": CHAT}])}, ".log|fromjson[].request"),
+        (
+            {"captureData": {"endpointInput": {"data": CODED, "encoding": "BASE64"}}},
+            ".captureData.endpointInput.data|@base64d|fromjson",
+        ),
+        ({"item": {"encoding": "base64", "body": CODED}}, ".item.body|@base64d|fromjson"),
+    ],
+)
+def test_requests_in_lists_or_in_base64_are_taken_out_by_jq(row, query):
+    with pytest.raises(UnknownFormError) as raised:
+        asked(row)
+    hint = f"take the requests out first: jq -c {shlex.quote(query)} FILE > requests.jsonl"
+    assert raised.value.hint == hint
+
+
+@pytest.mark.parametrize(
+    ("row", "path"),
+    [
+        ({"doc": {"q": "Why not?"}, "args": {"a": "Once upon", "b": {"temperature": 1}}}, "args.a"),
+        ({"step": {"task": "Once upon", "params": {"top_p": 1}}}, "step.task"),
+        ({"data": {"$ask": [USER]}}, "data.$ask"),
+    ],
+)
+def test_a_text_beside_settings_is_pointed_at_and_is_read_with_them(row, path):
+    with pytest.raises(UnknownFormError) as raised:
+        asked(row)
+    where = f"--prompt-field {shlex.quote(path)}"
+    assert raised.value.hint == f"a request stands in one of its fields: {where}"
+    found = asked(row, prompt_field=path)
+    assert found.prompt == "Once upon" or found.messages == (USER,)
+
+
+@pytest.mark.parametrize(
+    ("row", "path"),
+    [
+        (
+            {"query": "How is it?", "tools": '[{"name": "w", "description": "The weather"}]'},
+            "query",
+        ),
+        ({"query": "How is it?", "answers": "It is raining there."}, "query"),
+        ({"ask": "How is it?", "available_tools": "The weather, the time, the news"}, "ask"),
+        ({"ask": "How is it?", "gold_label": "It is raining over there."}, "ask"),
+        ({"request": 5, "response": "It is raining over there."}, None),
+        ({"id": 1, "final_answer": "It is raining over there.", "tools": "[]"}, None),
+    ],
+)
+def test_no_hint_names_an_answer_a_tool_or_a_label(row, path):
+    with pytest.raises(UnknownFormError) as raised:
+        asked(row)
+    assert raised.value.hint.endswith(f"--prompt-field {path}") is (path is not None)
+    assert path or "--prompt-field" not in raised.value.hint

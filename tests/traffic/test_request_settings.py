@@ -8,7 +8,8 @@ from log_shapes import CHAT, SAMPLED, USER
 from traffic.asked import FUNCTION, QUERY, TOOL, asked
 
 from draftbench.records import Sampling
-from draftbench.traffic.request_settings import BadRowError, NotRepresentableError, request_fields
+from draftbench.traffic.errors import NotRepresentableError
+from draftbench.traffic.request_settings import request_fields
 from draftbench.traffic.rows import read_request
 
 NOTHING = request_fields({}, server=True)
@@ -110,23 +111,39 @@ def test_an_unknown_field_of_a_request_body_is_never_ignored(field, name):
         ({"temperature": float("nan")}, "`temperature`: expected a number >= 0.0"),
         ({"temperature": float("inf")}, "`temperature`: expected a number < 9.223372036854776e+18"),
         ({"top_p": 1.5}, "`top_p`: expected a number <= 1.0"),
-        ({"top_p": 0}, "`top_p`: expected a number > 0.0"),
         ({"top_k": -2}, "`top_k`: expected an integer >= -1"),
         ({"min_p": 2}, "`min_p`: expected a number <= 1.0"),
         ({"max_tokens": 0}, "`max_tokens`: expected an integer >= 1"),
         ({"max_tokens": 1.5}, "`max_tokens`: expected an integer, got a number"),
-        ({"seed": 10**30}, "`seed`: expected an integer <= 9223372036854775807"),
         ({"n": 0}, "`n`: expected an integer >= 1"),
         ({"stop": 5}, "`stop`: expected text or a list, got an integer"),
-        ({"stop": [""]}, "`stop[0]`: expected text of length >= 1"),
+        ({"stop": ["a", 5]}, "`stop[1]`: expected text, got an integer"),
+        ({"temperature": -1}, "`temperature`: expected a number >= 0.0"),
         ({"tools": "f"}, "`tools`: expected a list, got text"),
         ({"chat_template_kwargs": []}, "`chat_template_kwargs`: expected an object, got a list"),
     ],
 )
-def test_a_value_of_the_wrong_type_or_range_is_a_bad_row(asked, reason):
-    with pytest.raises(BadRowError) as raised:
+def test_a_value_of_the_wrong_type_or_range_leaves_its_row_out(asked, reason):
+    with pytest.raises(NotRepresentableError) as raised:
         request_fields(asked, server=True)
     assert str(raised.value) == reason
+
+
+@pytest.mark.parametrize(
+    ("odd", "meant"),
+    [
+        ({"top_p": 0}, {"top_k": 1}),
+        ({"top_p": "0.0", "top_k": 40}, {"top_k": 1}),
+        ({"seed": 10**30}, {}),
+        ({"seed": -(2**63)}, {}),
+        ({"seed": "random"}, {}),
+        ({"seed": 7.0}, {"seed": 7}),
+        ({"stop": [""]}, {}),
+        ({"stop": ["", "END"]}, {"stop": ["END"]}),
+    ],
+)
+def test_what_servers_take_means_what_they_make_of_it(odd, meant):
+    assert request_fields(odd, server=True) == request_fields(meant, server=True)
 
 
 @pytest.mark.parametrize(
@@ -167,8 +184,8 @@ def test_tools_of_every_api_reach_the_template_alike(tool):
 
 
 @pytest.mark.parametrize("inner", ["f", 5, None])
-def test_a_declared_function_that_is_no_object_is_a_bad_row(inner):
-    with pytest.raises(BadRowError, match="a function of `tools` is not an object"):
+def test_a_declared_function_that_is_no_object_leaves_its_row_out(inner):
+    with pytest.raises(NotRepresentableError, match="a function of `tools` is not an object"):
         asked({"messages": [USER], "tools": [{"functionDeclarations": [inner]}]})
 
 
@@ -293,3 +310,102 @@ def test_a_neutral_value_may_be_text(name, text):
 )
 def test_logs_keep_stop_as_text(text, stop):
     assert asked({"input": [USER], "modelParameters": {"stop": text}}).stop == stop
+
+
+def lm_eval(block):
+    return {"question": "Once", "arguments": {"arg_0": "Once", "arg_1": block}}
+
+
+@pytest.mark.parametrize(
+    "row",
+    [
+        {"input": [USER], "metadata": {"model": "m", **SAMPLED}},
+        {"input": [USER], "metadata": json.dumps({"model": "m", **SAMPLED})},
+        {"input": [USER], "metadata": {"run": 7, "call": {"params": SAMPLED}}},
+        {"messages": [USER], "generation_config": {"top_p": 1, **SAMPLED}},
+        {"messages": [USER], "run": SAMPLED | {"host": "a1", "took": 3}},
+        CHAT | {"weather": {"temperature": -3, "wind": 4}},
+        {"messages": [USER], "run.temperature": 0.7, "run.max_tokens": 9, "run.host": "a1"},
+        {"attributes": {"ai.prompt.messages": [USER], "ai.settings.temperature": 0.7,
+                        "ai.settings.maxOutputTokens": 9, "ai.settings.maxRetries": 2}},
+        {"properties": {"$ai_input": [USER], "$ai_model_parameters": SAMPLED}},
+    ],
+)  # fmt: skip
+def test_settings_are_read_in_whatever_object_they_stand_beside_the_prompt(row):
+    assert asked(row) == asked(CHAT)
+
+
+def test_settings_beside_a_named_prompt_are_read():
+    row = lm_eval({"until": ["\n"], "do_sample": True, "temperature": 0.7, "max_gen_toks": 9})
+    request = asked(row, prompt_field="arguments.arg_0")
+    assert (request.prompt, request.stop, request.max_tokens) == ("Once", ("\n",), 9)
+    assert request.sampling == Sampling(temperature=0.7)
+
+
+@pytest.mark.parametrize("name", ["response", "usage_output", "tool_result", "labels"])
+def test_what_an_answer_or_a_label_says_of_a_temperature_is_no_setting(name):
+    assert asked(CHAT | {name: {"temperature": "hot"}}).sampling == Sampling(temperature=0.7)
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        *(("sampler_order", [6, 0]), ("smoothing_factor", 0.2), ("customTokenBans", [5])),
+        *(("encoder_repetition_penalty", 1.1), ("cfg_scale", 1.5), ("temperature_last", True)),
+        *(("xtc_chance", 0.5), ("eta_cutoff", 3), ("num_beam_groups", 2), ("top_e", 0.3)),
+    ],
+)
+def test_an_unknown_setting_of_a_sampler_beside_known_ones_leaves_its_row_out(name, value):
+    prompt = {"prompt": "Once", "temperature": 0.7}
+    for row in (CHAT, prompt, {"messages": [USER], "run": SAMPLED}):
+        row = {**row, "run": {**SAMPLED, name: value}} if "run" in row else row | {name: value}
+        with pytest.raises(NotRepresentableError, match=rf"^{name}$"):
+            asked(row)
+    # Off, or a column of a data set.
+    for off in (False, 0, None, "a label"):
+        assert asked(prompt | {name: off}) == asked(prompt)
+    assert asked({"prompt": "Once", name: value}) == asked({"prompt": "Once"})
+
+
+@pytest.mark.parametrize("name", ["passage", "stop_reason", "rep", "dryness", "sampling_rate"])
+def test_a_column_that_no_sampler_has_costs_no_row(name):
+    assert asked(CHAT | {name: 3}) == asked(CHAT)
+
+
+def test_koboldcpp_says_limit_stop_and_penalties_in_its_own_words():
+    row = {"prompt": "Once", "temperature": 0.7, "max_length": 9, "stop_sequence": ["\n"], "n": 2}
+    row |= {"max_context_length": 8192, "rep_pen": 1.0, "rep_pen_range": 360, "tfs": 1}
+    request = asked(row)
+    assert (request.max_tokens, request.stop, request.weight) == (9, ("\n",), 2)
+    for changed in ({"rep_pen": 1.05}, {"typical": 0.9}, {"tfs": 0.5}):
+        with pytest.raises(NotRepresentableError, match=r"repetition_penalty|typical_p|tfs_z"):
+            asked(row | changed)
+    # Columns of a data set.
+    assert asked({"prompt": "Once", "max_length": 9}).max_tokens is None
+
+
+@pytest.mark.parametrize(
+    ("reasoning", "template"),
+    [
+        ({"enabled": False}, {"enable_thinking": False}),
+        ({"effort": "high"}, {"reasoning_effort": "high"}),
+        ({"effort": "low", "exclude": True}, {"reasoning_effort": "low"}),
+        ({"effort": None, "summary": "auto"}, {}),
+    ],
+)
+def test_reasoning_is_an_argument_of_the_template_in_whichever_api_it_is_asked_for(
+    reasoning, template
+):
+    for row in ({"request": CHAT | {"reasoning": reasoning}}, CHAT | {"reasoning": reasoning}):
+        assert asked(row).template == template
+    with pytest.raises(NotRepresentableError, match="thinking_token_budget"):
+        asked({"request": CHAT | {"reasoning": {"max_tokens": 9}}})
+
+
+@pytest.mark.parametrize("name", ["ai.prompt.tools", "llm.tools", "gen_ai.tool.definitions"])
+def test_tools_may_be_a_list_of_json_texts(name):
+    prompts = {"ai": "ai.prompt.messages", "llm": "llm.input_messages"}
+    prompt = prompts.get(name.partition(".")[0], "gen_ai.input.messages")
+    flat = {"type": "function", **TOOL, "inputSchema": {"type": "object"}}
+    row = {"attributes": {prompt: [USER], name: [json.dumps(flat)]}}
+    assert asked(row).tools == (FUNCTION,)

@@ -92,10 +92,11 @@ def test_rows_without_a_temperature_are_counted_by_the_one_taken(tmp_path):
             "the prompts",
         ),
         (
-            [{"prompt": "a"}, {"prompt": "b", "temperature": MARKER}],
+            [{"prompt": "b", "temperature": MARKER}],
             {},
-            "log.jsonl:2: `temperature`: expected a number, got text",
-            "--skip-bad",
+            "no row of `log.jsonl` can be used: not representable: `temperature`: expected a "
+            "number, got text (1)",
+            "docs/logs.md",
         ),
         (
             [{"instruction": MARKER}],
