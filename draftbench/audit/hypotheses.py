@@ -1,0 +1,674 @@
+"""What may be wrong where a decoder's rounds are not those that replay says: a row for each, with
+how the replay changes if it is so.
+
+What rotary positions cannot show is no row: if all of a draft's positions are off by the same
+number, it drafts the same.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from copy import copy
+from dataclasses import dataclass, replace
+from functools import partial
+from itertools import permutations
+from typing import Any
+
+import msgspec
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from draftbench.audit.replaying import Replaying
+from draftbench.decoder.attention import LaterDepths, Rotary
+from draftbench.decoder.llama import LlamaRunner
+from draftbench.decoder.llama_model import rotary_tables
+from draftbench.drafts.block.choice import EachForItself
+from draftbench.drafts.heads.tensors import rotary_of
+from draftbench.measure.candidate import Replays
+from draftbench.measure.trajectories import Group
+from draftbench.models.source import ModelSource
+from draftbench.records import Candidate, LookupReplay
+
+# What a hypothesis makes of a draft, in words that complete its own, and how it is loaded.
+Variants = Iterator[tuple[str, Callable[[], Any]]]
+
+HEADS = ("eagle3", "dflash", "dspark")
+BLOCKS = ("dflash", "dspark")
+EVERY = ("draft-model", *HEADS)
+# Elements that share a scale in llama.cpp's types.
+_BLOCK = 32
+# Rotary bases of published families.
+_BASES = (10_000.0, 500_000.0, 1_000_000.0)
+
+
+@dataclass(frozen=True)
+class Hypothesis:
+    """What may be wrong."""
+
+    says: str  # what is then so, in words
+    of: tuple[str, ...]  # the kinds of draft that it can be true of
+    seen: str  # where it occurred
+    advice: str  # what to do
+    variants: Callable[[Replaying], Variants]  # how the draft changes
+    # Whether it is about number types alone, which also decide between tokens that nearly tie.
+    numeric: bool = False
+
+
+# --- What a head reads of the target
+
+
+def _other_layers(by: int) -> Callable[[Replaying], Variants]:
+    def variants(replaying: Replaying) -> Variants:
+        reads = tuple(layer + by for layer in replaying.draft.reads)
+        if min(reads) >= 0 and max(reads) <= replaying.known_target.layers:
+            named = ", ".join(map(str, reads))
+            yield f"it reads layers {named}", partial(replaying.with_head, reads=reads)
+
+    return variants
+
+
+def _reordered(replaying: Replaying) -> Variants:
+    own = tuple(replaying.draft.reads)
+    orders = permutations(own) if len(own) <= 3 else (tuple(sorted(own)), own[::-1])
+    for reads in dict.fromkeys(orders):
+        if reads != own:
+            named = ", ".join(map(str, reads))
+            yield f"in the order {named}", partial(replaying.with_head, reads=reads)
+
+
+def _normed(replaying: Replaying) -> Variants:
+    runner = replaying.known_target.runner
+    if isinstance(runner, LlamaRunner):
+        norm = runner.last_norm
+
+        def normed(states: Tensor) -> Tensor:
+            return functional.rms_norm(states, norm.shape, norm.weight, norm.eps)
+
+        yield "", partial(replaying.with_states, normed)
+
+
+def _late(replaying: Replaying) -> Variants:
+    def late(states: Tensor) -> Tensor:
+        return torch.cat([states[:1], states[:-1]])
+
+    yield "", partial(replaying.with_states, late)
+
+
+# --- Positions
+
+
+class _Standing(LaterDepths):
+    advance = 0
+
+
+class _Skipping(LaterDepths):
+    advance = 2
+
+
+def _still(replaying: Replaying) -> Variants:
+    for words, depths in (("they stand still", _Standing), ("they advance by two", _Skipping)):
+        yield words, partial(replaying.with_head, later_depths=depths)
+
+
+class _Moved(Rotary):
+    by = 1
+
+    def at(self, place: Tensor) -> Rotary:
+        return super().at((place + self.by).clamp(min=0))
+
+
+class _MovedBack(_Moved):
+    by = -1
+
+
+def _block_moved(replaying: Replaying) -> Variants:
+    head = replaying.draft.head
+    for words, kind in (("one further", _Moved), ("one back", _MovedBack)):
+        # The text's own keys are where they were.
+        yield words, partial(replaying.with_head, rotary=kind(*head.rotary), read=head.read)
+
+
+def _other_base(replaying: Replaying) -> Variants:
+    own = _layer(replaying).rope_parameters["rope_theta"]
+    target = replaying.target.config.get_text_config().rope_parameters or {}
+    for base in dict.fromkeys((*_BASES, target.get("rope_theta", own))):
+        if base != own:
+            yield f"{base:,.0f}, not {own:,.0f}", partial(_with_base, replaying, base)
+
+
+def _with_base(replaying: Replaying, base: float) -> Any:
+    layer = copy(_layer(replaying))
+    layer.rope_parameters = {**layer.rope_parameters, "rope_theta": base}
+    old = _rotary(replaying)
+    return _with_rotary(replaying, rotary_tables(rotary_of(layer), old.cos[0], len(old.cos)))
+
+
+def _layer(replaying: Replaying) -> Any:
+    if replaying.method in HEADS:
+        return replaying.draft.head.shape.layer
+    return replaying.source.config.get_text_config()
+
+
+def _rotary(replaying: Replaying) -> Rotary:
+    if replaying.method in HEADS:
+        rotary: Rotary = replaying.draft.head.rotary
+        return rotary
+    return _llama(replaying).rotary
+
+
+def _with_rotary(replaying: Replaying, rotary: Rotary) -> Any:
+    if replaying.method in HEADS:
+        return replaying.with_head(rotary=rotary)
+    draft = copy(replaying.draft)
+    draft.runner = _llama(replaying).with_rotary(rotary)
+    return draft
+
+
+def _llama(replaying: Replaying) -> LlamaRunner:
+    runner = replaying.draft.runner
+    if not isinstance(runner, LlamaRunner):
+        raise NotImplementedError("it does not run through draftbench's own forward pass")
+    return runner
+
+
+# --- Number types
+
+
+def in_8_bits(values: Tensor) -> Tensor:
+    """As llama.cpp's q8_0 keeps them: 32 with a scale in float16."""
+    blocks = values.float().unflatten(-1, (-1, _BLOCK))
+    scale = blocks.abs().amax(-1, keepdim=True) / 127
+    codes = (blocks / scale.clamp(min=1e-30)).round()
+    return (codes * scale.half().float()).flatten(-2).to(values.dtype)
+
+
+def in_4_bits(values: Tensor) -> Tensor:
+    """As llama.cpp's q4_0 keeps them: 32 with a scale in float16, whose largest one is code -8."""
+    blocks = values.float().unflatten(-1, (-1, _BLOCK))
+    largest = blocks.gather(-1, blocks.abs().argmax(-1, keepdim=True))
+    scale = largest / -8
+    inverse = torch.where(scale == 0, 0.0, 1 / scale)
+    codes = (blocks * inverse + 8.5).floor().clamp(0, 15) - 8
+    return (codes * scale.half().float()).flatten(-2).to(values.dtype)
+
+
+def in_type(dtype: torch.dtype, values: Tensor) -> Tensor:
+    """As a type of fewer bits keeps them."""
+    return values.to(dtype).to(values.dtype)
+
+
+_ROUNDINGS: dict[str, Callable[[Tensor], Tensor]] = {
+    "in float16": partial(in_type, torch.float16),
+    "in bfloat16": partial(in_type, torch.bfloat16),
+    "in 8 bits": in_8_bits,
+    "in 4 bits": in_4_bits,
+}
+
+
+def _cache_in(words: str) -> Callable[[Replaying], Variants]:
+    rounded = _ROUNDINGS[words]
+
+    class Rounded(Rotary):
+        def cached(self, new: Tensor) -> Tensor:
+            return rounded(new)
+
+    def variants(replaying: Replaying) -> Variants:
+        rotary = _rotary(replaying)
+        if "bits" not in words or rotary.cos.shape[-1] % _BLOCK == 0:
+            yield "", lambda: _with_rotary(replaying, Rounded(*rotary))
+
+    return variants
+
+
+def _rounded(name: str, tensor: Tensor, rounding: Callable[[Tensor], Tensor]) -> Tensor:
+    whole = tensor.ndim == 2 and tensor.is_floating_point() and tensor.shape[1] % _BLOCK == 0
+    return rounding(tensor) if whole else tensor
+
+
+def _weights_in(*words: str) -> Callable[[Replaying], Variants]:
+    def variants(replaying: Replaying) -> Variants:
+        for each in words:
+            change = partial(_rounded, rounding=_ROUNDINGS[each])
+            yield each, partial(replaying.changed, change)
+        for level in ("int8", "int4"):
+            if level[3:] in "".join(words) and replaying.build.level == "none":
+                yield f"at level {level}", partial(replaying.loaded, level=level)
+
+    return variants
+
+
+def _other_level(replaying: Replaying) -> Variants:
+    if replaying.build.level != "none":
+        yield "", partial(replaying.loaded, level="none")
+
+
+# --- Weights
+
+
+def _as_they_are(replaying: Replaying) -> Variants:
+    yield "", lambda: replaying.draft
+
+
+def other_weights(path: str) -> Callable[[Replaying], Variants]:
+    """The weights in another file or folder."""
+
+    def variants(replaying: Replaying) -> Variants:
+        yield path, partial(replaying.loaded, ModelSource(path))
+
+    return variants
+
+
+def _parts(replaying: Replaying) -> Iterator[tuple[str, Callable[[str], bool]]]:
+    """What of a draft's tensors may have been left out together."""
+    if replaying.method in HEADS:
+        names = [name.removeprefix("model.") for name in replaying.source.tensors()]
+    else:
+        names = list(replaying.source.stored_tensors())
+    matrices = [name for name in names if name.endswith(".weight")]
+    layers = dict.fromkeys(
+        part for name in names for part in [_layer_name(name)] if part is not None
+    )
+    for layer in layers if len(layers) > 1 else ():
+        yield f"all of {layer}", lambda name, layer=layer: f"{layer}." in name
+    kinds = dict.fromkeys(_without_layer(name) for name in matrices)
+    for kind in kinds:
+        if not any(word in kind for word in ("embed_tokens", "lm_head")):
+            yield kind, lambda name, kind=kind: _without_layer(name) == kind
+
+
+def _layer_name(name: str) -> str | None:
+    words = name.split(".")
+    at = words.index("layers") if "layers" in words else None
+    return None if at is None else ".".join(words[at : at + 2])
+
+
+def _without_layer(name: str) -> str:
+    name = name.removeprefix("model.").replace("midlayer.", "layers.0.")
+    layer = _layer_name(name)
+    return name.replace(f"{layer}.", "") if layer else name
+
+
+def _missing(replaying: Replaying) -> Variants:
+    for words, belongs in _parts(replaying):
+
+        def empty(name: str, tensor: Tensor, belongs: Callable[[str], bool] = belongs) -> Tensor:
+            if not belongs(name) or not tensor.is_floating_point():
+                return tensor
+            return torch.ones_like(tensor) if tensor.ndim == 1 else torch.zeros_like(tensor)
+
+        yield words, partial(replaying.changed, empty)
+
+
+def _own_tables(replaying: Replaying) -> Variants:
+    head, target = replaying.draft.head, replaying.known_target
+    if head.embedding is not target.embedding and head.embedding.shape == target.embedding.shape:
+        yield "its embedding is the target's", lambda: replaying.with_head(
+            embedding=target.embedding
+        )
+    if head.shape.drafted == target.vocab_size:
+        yield "its lm_head is the target's", lambda: replaying.with_head(logits=target.continued)
+
+
+def _own_ids(replaying: Replaying) -> Variants:
+    head = replaying.draft.head
+    own = head.target_ids if replaying.method == "eagle3" else head.choose.target_ids
+    plain = torch.arange(len(own), device=own.device)
+    if torch.equal(plain, own):
+        return
+    for words, ids in (("they are not mapped", plain), ("they are off by one", own.roll(1))):
+        if replaying.method == "eagle3":
+            yield words, partial(replaying.with_head, target_ids=ids)
+        else:
+            choose = replace(head.choose, target_ids=ids)
+            yield words, partial(replaying.with_head, choose=choose)
+
+
+# --- What config.json does not say
+
+
+def _flags(replaying: Replaying) -> Variants:
+    head = replaying.draft.head
+    for flag in ("norm_before_residual", "norm_output"):
+        value = not getattr(head.shape, flag)
+        shape = replace(head.shape, **{flag: value})
+        words = f"{flag} is {str(value).lower()}"
+        yield words, partial(replaying.with_head, shape=shape)
+
+
+def _block_flags(replaying: Replaying) -> Variants:
+    shape = replaying.draft.head.shape
+    causal = tuple(each._replace(causal=True) for each in shape.sees)
+    both_ways = tuple(each._replace(causal=False) for each in shape.sees)
+    open_sees = tuple(each._replace(window=None) for each in shape.sees)
+    for words, sees in (
+        ("each token sees only those before it", causal),
+        ("each token sees the whole block", both_ways),
+        ("no layer has a window", open_sees),
+    ):
+        if sees != shape.sees:
+            changed = replace(shape, sees=sees)
+            yield words, partial(replaying.with_head, shape=changed)
+    anchored = replace(shape, anchored=not shape.anchored)
+    words = f"sample_from_anchor is {str(anchored.anchored).lower()}"
+    yield words, partial(replaying.with_head, shape=anchored)
+
+
+def _mask(replaying: Replaying) -> Variants:
+    shape, config = replaying.draft.head.shape, replaying.target.config.get_text_config()
+    named = {
+        "0": 0,
+        "the pad token": config.pad_token_id,
+        "the end token": config.eos_token_id,
+        "the start token": config.bos_token_id,
+        "the last token": config.vocab_size - 1,
+    }
+    for words, token in named.items():
+        token = token[0] if isinstance(token, list) else token
+        if token is not None and token != shape.mask:
+            changed = replace(shape, mask=token)
+            yield f"it is {words}", partial(replaying.with_head, shape=changed)
+
+
+def _whole_block(replaying: Replaying) -> Variants:
+    if not replaying.draft.head.shape.same_at_every_length:
+        yield "", lambda: _OfOneLength(replaying.draft)
+
+
+@dataclass(frozen=True)
+class _OfOneLength:
+    """A block drafter whose blocks are always as long as the longest."""
+
+    draft: Any
+
+    def replay(self, candidate: Candidate, group: Group, window: int, *, stops: bool) -> Replays:
+        found = self.draft.replay(candidate, group, self.draft.head.shape.most, stops=stops)
+        whole = [msgspec.structs.replace(each, blocks=()) for each in found]
+        return [_cut(each, window) for each in whole]
+
+
+def _cut(replay: LookupReplay, window: int) -> LookupReplay:
+    return msgspec.structs.replace(
+        replay,
+        window=max(window, replay.window),
+        proposed=tuple(min(each, window) for each in replay.proposed),
+        matched=tuple(min(each, window) for each in replay.matched),
+    )
+
+
+def _no_choice(replaying: Replaying) -> Variants:
+    choose = replaying.draft.head.choose
+    if not isinstance(choose, EachForItself):
+        plain = EachForItself(choose.target_ids)
+        yield "", partial(replaying.with_head, choose=plain)
+
+
+# --- What the draft sees of the text
+
+
+@dataclass(frozen=True)
+class _Reading:
+    """A draft that reads another prompt than the target."""
+
+    draft: Any
+    prompt: Callable[[Sequence[int]], Sequence[int]]
+
+    def replay(self, candidate: Candidate, group: Group, window: int, *, stops: bool) -> Replays:
+        other = [
+            replace(each, prompt=replace(each.prompt, tokens=self.prompt(each.prompt.tokens)))
+            for each in group
+        ]
+        found: Replays = self.draft.replay(candidate, other, window, stops=stops)
+        return found
+
+
+def _unseen_prompt(replaying: Replaying) -> Variants:
+    yield "", lambda: _Reading(replaying.draft, lambda tokens: tokens[-1:])
+
+
+def _start_token(replaying: Replaying) -> Variants:
+    yield "it does not read the prompt's first token", lambda: _Reading(
+        replaying.draft, lambda tokens: tokens[1:] if len(tokens) > 1 else tokens
+    )
+    for source in (replaying.target, replaying.source):
+        start = getattr(source.config.get_text_config(), "bos_token_id", None)
+        if isinstance(start, int):
+            yield f"it reads token {start} before the prompt", lambda start=start: _Reading(
+                replaying.draft, lambda tokens: [start, *tokens]
+            )
+
+
+def _unended_prompt(replaying: Replaying) -> Variants:
+    ending = _generation_prompt(replaying.target)
+    if ending:
+
+        def without(tokens: Sequence[int]) -> Sequence[int]:
+            ends = list(tokens[-len(ending) :]) == ending and len(tokens) > len(ending)
+            return tokens[: -len(ending)] if ends else tokens
+
+        yield "", lambda: _Reading(replaying.draft, without)
+
+
+def _generation_prompt(target: ModelSource) -> list[int]:
+    """The tokens with which a template begins the answer; none without a template."""
+    tokenizer = target.tokenizer
+    if not getattr(tokenizer, "chat_template", None):
+        return []
+    chat = [{"role": "user", "content": "a"}]
+    texts = [
+        tokenizer.apply_chat_template(chat, tokenize=False, add_generation_prompt=add)
+        for add in (False, True)
+    ]
+    added = texts[1].removeprefix(texts[0]) if texts[1].startswith(texts[0]) else ""
+    ids: list[int] = tokenizer(added, add_special_tokens=False)["input_ids"]
+    return ids
+
+
+# The most telling first: of two that explain the same rounds, the first is named first.
+HYPOTHESES: dict[str, Hypothesis] = {
+    "changed-since": Hypothesis(
+        "the run's replay is of other files: replayed today, the draft explains its rounds",
+        EVERY,
+        "a checkpoint that was overwritten between two sweeps into one folder",
+        "sweep again into another folder; nothing is wrong with the decoder",
+        _as_they_are,
+    ),
+    "layers-lower": Hypothesis(
+        "the head reads the target's layers one lower than it was trained for",
+        HEADS,
+        "engines that count what leaves a layer, where the checkpoint counts what enters it",
+        "correct the layer ids in config.json, or the engine's reading of them",
+        _other_layers(-1),
+    ),
+    "layers-higher": Hypothesis(
+        "the head reads the target's layers one higher than it was trained for",
+        HEADS,
+        "engines that count what enters a layer, where the checkpoint counts what leaves it",
+        "correct the layer ids in config.json, or the engine's reading of them",
+        _other_layers(1),
+    ),
+    "layers-reordered": Hypothesis(
+        "the head reads the right layers in another order",
+        HEADS,
+        "engines that sort the layer ids",
+        "train the head with sorted ids, or keep their order in the engine",
+        _reordered,
+    ),
+    "states-normed": Hypothesis(
+        "the head reads states behind the target's last norm, not before it",
+        HEADS,
+        "engines that hand on what they give their output head",
+        "hand on the states before the norm",
+        _normed,
+    ),
+    "states-late": Hypothesis(
+        "the head reads each token beside the state of the token before the right one",
+        HEADS,
+        "drafting loops that shift tokens and states against each other",
+        "look at how tokens and states are paired after a round",
+        _late,
+    ),
+    "positions": Hypothesis(
+        "positions within a round are wrong",
+        ("eagle3",),
+        "drafting loops that reuse a step's positions, or add to them twice",
+        "let the positions advance by one with each drafted token",
+        _still,
+    ),
+    "block-positions": Hypothesis(
+        "the block's positions are off by one against the text",
+        BLOCKS,
+        "engines that begin a block behind the last known token, not at it",
+        "place the last known token at its own position",
+        _block_moved,
+    ),
+    "rotary-base": Hypothesis(
+        "the draft rotates by another base",
+        EVERY,
+        "config.json without rope_theta, which programs fill in differently",
+        "write rope_theta into the draft's config.json",
+        _other_base,
+    ),
+    "cache-8-bit": Hypothesis(
+        "the draft's keys and values are kept in 8 bits",
+        EVERY,
+        "llama-server with -ctkd q8_0 -ctvd q8_0",
+        "leave the draft's cache in 16 bits; it is small",
+        _cache_in("in 8 bits"),
+        numeric=True,
+    ),
+    "cache-4-bit": Hypothesis(
+        "the draft's keys and values are kept in 4 bits",
+        EVERY,
+        "llama-server with -ctkd q4_0 -ctvd q4_0",
+        "leave the draft's cache in 16 bits; it is small",
+        _cache_in("in 4 bits"),
+        numeric=True,
+    ),
+    "cache-float16": Hypothesis(
+        "the draft's keys and values are kept in float16",
+        EVERY,
+        "llama-server's default",
+        "nothing: these are near ties; sweep with such a cache to compare alike",
+        _cache_in("in float16"),
+        numeric=True,
+    ),
+    "cache-bfloat16": Hypothesis(
+        "the draft's keys and values are kept in bfloat16",
+        EVERY,
+        "servers started with a type for the cache alone",
+        "nothing, unless acceptance matters more than the cache's memory",
+        _cache_in("in bfloat16"),
+        numeric=True,
+    ),
+    "weights-8-bit": Hypothesis(
+        "the decoder drafts with weights in 8 bits",
+        EVERY,
+        "a quantized copy under the draft's name",
+        "name the copy as the draft, or serve the draft that was replayed",
+        _weights_in("in 8 bits"),
+        numeric=True,
+    ),
+    "weights-4-bit": Hypothesis(
+        "the decoder drafts with weights in 4 bits",
+        EVERY,
+        "a quantized copy under the draft's name",
+        "name the copy as the draft, or serve the draft that was replayed",
+        _weights_in("in 4 bits"),
+        numeric=True,
+    ),
+    "weights-16-bit": Hypothesis(
+        "the decoder drafts with weights rounded to 16 bits",
+        EVERY,
+        "a cast while loading",
+        "load the draft in the type in which it is stored",
+        _weights_in("in bfloat16", "in float16"),
+        numeric=True,
+    ),
+    "weights-not-quantized": Hypothesis(
+        "the decoder drafts with weights that are not quantized",
+        EVERY,
+        "a level that an engine ignores",
+        "replay the draft without a level",
+        _other_level,
+        numeric=True,
+    ),
+    "tensors-missing": Hypothesis(
+        "some of the draft's tensors were not loaded",
+        EVERY,
+        "loaders that skip names which they do not know, without an error",
+        "compare the names in the checkpoint with those that the engine loads",
+        _missing,
+    ),
+    "tables": Hypothesis(
+        "a table of the head is not its own",
+        HEADS,
+        "engines that always share the target's embedding and output head",
+        "load the head's own tables",
+        _own_tables,
+    ),
+    "draft-ids": Hypothesis(
+        "drafted ids are not turned into the target's as d2t says",
+        HEADS,
+        "engines that ignore d2t, or read it as ids where it holds differences",
+        "apply d2t",
+        _own_ids,
+    ),
+    "flags": Hypothesis(
+        "a flag of the head's layer is read otherwise",
+        ("eagle3",),
+        "config.json that does not say norm_before_residual, which programs fill in differently",
+        "write the flag into config.json as the head was trained",
+        _flags,
+    ),
+    "block-attention": Hypothesis(
+        "the block is laid out otherwise",
+        BLOCKS,
+        "engines that draft with a causal mask, or from another place of the block",
+        "compare is_causal, windows and sample_from_anchor with the training",
+        _block_flags,
+    ),
+    "mask-token": Hypothesis(
+        "another token stands for what is to be drafted",
+        BLOCKS,
+        "mask_token_id that an engine does not read",
+        "let the engine read mask_token_id",
+        _mask,
+    ),
+    "block-length": Hypothesis(
+        "the whole block is drafted, of which a round proposes the first tokens",
+        BLOCKS,
+        "engines whose pass is as wide as the drafter was trained",
+        "nothing: compare with replay at the block's length",
+        _whole_block,
+    ),
+    "choice": Hypothesis(
+        "each token is chosen for itself, without the selector or the bias by the token before",
+        BLOCKS,
+        "engines that run a second-generation drafter as a first-generation one",
+        "use a version of the engine that knows the drafter's kind",
+        _no_choice,
+    ),
+    "prompt-unseen": Hypothesis(
+        "the draft does not see the prompt",
+        ("draft-model",),
+        "drafts whose cache is empty after a prefix was cached or a prompt was read elsewhere",
+        "let the draft read the prompt; try without a prefix cache",
+        _unseen_prompt,
+    ),
+    "start-token": Hypothesis(
+        "the draft reads another start of the prompt",
+        ("draft-model",),
+        "tokenizers of draft and target that differ in add_bos_token",
+        "give both the same start token",
+        _start_token,
+    ),
+    "no-generation-prompt": Hypothesis(
+        "the draft reads the prompt without the template's beginning of the answer",
+        ("draft-model",),
+        "drafts that render the chat themselves",
+        "give the draft the target's tokens",
+        _unended_prompt,
+    ),
+}
+OTHER_WEIGHTS = "other-weights"
