@@ -9,20 +9,18 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from math import comb
 from typing import Any, Literal
 
+from msgspec.structs import replace
+
 from draftbench.audit.explained import Outcome, Recorded, ReplayedResponse, recorded, tie_margin
 from draftbench.audit.hypotheses import HYPOTHESES, OTHER_WEIGHTS, Hypothesis, other_weights
-from draftbench.audit.replaying import (
-    RememberedTarget,
-    Replaying,
-    replaying,
-    responses_of,
-)
+from draftbench.audit.replaying import RememberedTarget, Replaying, replaying, responses_of
 from draftbench.drafts.kinds import kind_of, parsed, parts_of
 from draftbench.drafts.laws import AnyReplay
-from draftbench.errors import DraftbenchError
+from draftbench.errors import DraftbenchError, UsageError
 from draftbench.records import Candidate, DraftLength, Key, Record
 from draftbench.run_folder.run import Run
 
@@ -191,9 +189,6 @@ def audit(
         weights: another checkpoint that the decoder may have loaded.
         requests: the most that are replayed for a candidate.
         dtype: in which an engine computes, if not the run's.
-
-    Raises:
-        DraftbenchError: hypotheses are to be tried, and the models or texts are not here.
     """
     margin = tie_margin(run, dtype)
     found = [
@@ -239,7 +234,7 @@ def _audit_of(
         tally=tally,
         examples=examples,
     )
-    with_verdict = _with(found)
+    with_verdict = partial(replace, found)
     if counted == "nothing" or not compared:
         return with_verdict(verdict="nothing counted")
     sound = tally.within(UNEXPLAINED, CHANCE)
@@ -262,17 +257,14 @@ def _audit_of(
         why = f"no hypothesis is known for {kind_of(case.candidate.draft).noun}"
         return with_verdict(verdict="sound" if sound else "not explained", not_tried=(why,))
     note(f"{name}: {tally.differ} of {tally.compared} are not as replayed; trying hypotheses")
-    named, others, not_tried = _Trials(case, rows, replays, keys[: most or None], note).run()
+    try:
+        named, others, not_tried = _Trials(case, rows, replays, keys[: most or None], note).run()
+    except UsageError as error:  # the texts were deleted, or the models are elsewhere
+        named, others, not_tried = (), (), (f"{error.message} ({error.hint})",)
     verdict: Said = "explained" if named else "sound" if sound else "not explained"
     if not named and tally.compared < LEAST[counted]:
         verdict = "too few"
     return with_verdict(verdict=verdict, named=named, others=others, not_tried=not_tried)
-
-
-def _with(found: CandidateAudit) -> Callable[..., CandidateAudit]:
-    from msgspec.structs import replace
-
-    return lambda **fields: replace(found, **fields)
 
 
 class _Trials:

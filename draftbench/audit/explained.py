@@ -87,12 +87,19 @@ def recorded(run: Run, candidate: Candidate, length: DraftLength | None = None) 
 
 
 def tie_margin(run: Run, dtype: str | None = None) -> float:
-    """By how much two logits of a draft may differ where rounding decides; llama-server keeps keys
-    and values in float16, whatever the type of its weights.
+    """By how much two logits of a draft may differ where rounding decides.
+
+    Args:
+        dtype: in which an engine computes, if it does not say so; unknown is taken for bfloat16.
     """
-    dtype = dtype or run.manifest.question.dtype
-    rounded = run.manifest.question.engine == "llama.cpp" and dtype == "float32"
-    return NEAR_TIE_MARGIN["float16" if rounded else dtype]
+    engine = run.manifest.question.engine
+    if engine is None:
+        return NEAR_TIE_MARGIN[run.manifest.question.dtype]
+    stated = (facts.settings.get("dtype", "") for facts in run.engines)
+    known = dtype or next((each.removeprefix("torch.") for each in stated if each), "")
+    if known == "float32" and engine == "llama.cpp":
+        known = "float16"  # in which it keeps keys and values, whatever the type of its weights
+    return NEAR_TIE_MARGIN.get(known, NEAR_TIE_MARGIN["bfloat16"])
 
 
 @dataclass(frozen=True)

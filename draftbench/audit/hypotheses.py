@@ -23,12 +23,12 @@ from draftbench.audit.replaying import Replaying
 from draftbench.decoder.attention import LaterDepths, Rotary
 from draftbench.decoder.llama import LlamaRunner
 from draftbench.decoder.llama_model import rotary_tables
-from draftbench.drafts.block.choice import EachForItself
+from draftbench.drafts.block.choice import EachForItself, Following
 from draftbench.drafts.heads.tensors import rotary_of
 from draftbench.measure.candidate import Replays
 from draftbench.measure.trajectories import Group
 from draftbench.models.source import ModelSource
-from draftbench.records import Candidate, LookupReplay
+from draftbench.records import Candidate
 
 # What a hypothesis makes of a draft, in words that complete its own, and how it is loaded.
 Variants = Iterator[tuple[str, Callable[[], Any]]]
@@ -40,6 +40,8 @@ EVERY = ("draft-model", *HEADS)
 _BLOCK = 32
 # Rotary bases of published families.
 _BASES = (10_000.0, 500_000.0, 1_000_000.0)
+# Numbers of tokens of a block in published drafters.
+_BLOCK_SIZES = (4, 8, 10, 16)
 
 
 @dataclass(frozen=True)
@@ -207,18 +209,31 @@ _ROUNDINGS: dict[str, Callable[[Tensor], Tensor]] = {
 
 
 def _cache_in(words: str) -> Callable[[Replaying], Variants]:
-    rounded = _ROUNDINGS[words]
+    def variants(replaying: Replaying) -> Variants:
+        rotary = _rotary(replaying)
+        if "bits" in words and rotary.cos.shape[-1] % _BLOCK:
+            return
+        for part in ("both", "the keys alone", "the values alone"):
+            kept = _rounds_in_cache(_ROUNDINGS[words], part)
+            yield part, partial(_with_rotary, replaying, kept(*rotary))
+
+    return variants
+
+
+def _rounds_in_cache(rounding: Callable[[Tensor], Tensor], part: str) -> type[Rotary]:
+    """A rotary whose cache rounds keys, values or both."""
 
     class Rounded(Rotary):
         def cached(self, new: Tensor) -> Tensor:
-            return rounded(new)
+            rounded = rounding(new)
+            keys = new.shape[1] // 2
+            if part == "the keys alone":
+                rounded[:, keys:] = new[:, keys:]
+            elif part == "the values alone":
+                rounded[:, :keys] = new[:, :keys]
+            return rounded
 
-    def variants(replaying: Replaying) -> Variants:
-        rotary = _rotary(replaying)
-        if "bits" not in words or rotary.cos.shape[-1] % _BLOCK == 0:
-            yield "", lambda: _with_rotary(replaying, Rounded(*rotary))
-
-    return variants
+    return Rounded
 
 
 def _rounded(name: str, tensor: Tensor, rounding: Callable[[Tensor], Tensor]) -> Tensor:
@@ -270,11 +285,19 @@ def _parts(replaying: Replaying) -> Iterator[tuple[str, Callable[[str], bool]]]:
         part for name in names for part in [_layer_name(name)] if part is not None
     )
     for layer in layers if len(layers) > 1 else ():
-        yield f"all of {layer}", lambda name, layer=layer: f"{layer}." in name
+        yield f"all of {layer}", partial(_in_layer, layer)
     kinds = dict.fromkeys(_without_layer(name) for name in matrices)
     for kind in kinds:
         if not any(word in kind for word in ("embed_tokens", "lm_head")):
-            yield kind, lambda name, kind=kind: _without_layer(name) == kind
+            yield kind, partial(_of_kind, kind)
+
+
+def _in_layer(layer: str, name: str) -> bool:
+    return f"{layer}." in name
+
+
+def _of_kind(kind: str, name: str) -> bool:
+    return _without_layer(name) == kind
 
 
 def _layer_name(name: str) -> str | None:
@@ -291,20 +314,24 @@ def _without_layer(name: str) -> str:
 
 def _missing(replaying: Replaying) -> Variants:
     for words, belongs in _parts(replaying):
+        yield words, partial(replaying.changed, partial(_emptied, belongs))
 
-        def empty(name: str, tensor: Tensor, belongs: Callable[[str], bool] = belongs) -> Tensor:
-            if not belongs(name) or not tensor.is_floating_point():
-                return tensor
-            return torch.ones_like(tensor) if tensor.ndim == 1 else torch.zeros_like(tensor)
 
-        yield words, partial(replaying.changed, empty)
+def _emptied(belongs: Callable[[str], bool], name: str, tensor: Tensor) -> Tensor:
+    """What a program has in place of a tensor that it did not load: a norm that only norms, or a
+    matrix of zeros.
+    """
+    if not belongs(name) or not tensor.is_floating_point():
+        return tensor
+    return torch.ones_like(tensor) if tensor.ndim == 1 else torch.zeros_like(tensor)
 
 
 def _own_tables(replaying: Replaying) -> Variants:
     head, target = replaying.draft.head, replaying.known_target
     if head.embedding is not target.embedding and head.embedding.shape == target.embedding.shape:
-        yield "its embedding is the target's", lambda: replaying.with_head(
-            embedding=target.embedding
+        yield (
+            "its embedding is the target's",
+            lambda: replaying.with_head(embedding=target.embedding),
         )
     if head.shape.drafted == target.vocab_size:
         yield "its lm_head is the target's", lambda: replaying.with_head(logits=target.continued)
@@ -370,9 +397,19 @@ def _mask(replaying: Replaying) -> Variants:
             yield f"it is {words}", partial(replaying.with_head, shape=changed)
 
 
-def _whole_block(replaying: Replaying) -> Variants:
-    if not replaying.draft.head.shape.same_at_every_length:
-        yield "", lambda: _OfOneLength(replaying.draft)
+def _block_length(replaying: Replaying) -> Variants:
+    shape = replaying.draft.head.shape
+    for block in dict.fromkeys((shape.block, *_BLOCK_SIZES)):
+        changed = replace(shape, block=block)
+        draft = partial(replaying.with_head, shape=changed)
+        if block < shape.block:
+            yield f"a block has {block} tokens at most", draft
+        if not shape.same_at_every_length:
+            yield f"always {block} tokens", partial(_of_one_length, draft)
+
+
+def _of_one_length(draft: Callable[[], Any]) -> _OfOneLength:
+    return _OfOneLength(draft())
 
 
 @dataclass(frozen=True)
@@ -382,25 +419,25 @@ class _OfOneLength:
     draft: Any
 
     def replay(self, candidate: Candidate, group: Group, window: int, *, stops: bool) -> Replays:
-        found = self.draft.replay(candidate, group, self.draft.head.shape.most, stops=stops)
-        whole = [msgspec.structs.replace(each, blocks=()) for each in found]
-        return [_cut(each, window) for each in whole]
+        most = self.draft.head.shape.most
+        found = self.draft.replay(candidate, group, most, stops=stops)
+        return [
+            msgspec.structs.replace(each, blocks=(), window=max(window, most)) for each in found
+        ]
 
 
-def _cut(replay: LookupReplay, window: int) -> LookupReplay:
-    return msgspec.structs.replace(
-        replay,
-        window=max(window, replay.window),
-        proposed=tuple(min(each, window) for each in replay.proposed),
-        matched=tuple(min(each, window) for each in replay.matched),
-    )
-
-
-def _no_choice(replaying: Replaying) -> Variants:
+def _choice(replaying: Replaying) -> Variants:
     choose = replaying.draft.head.choose
-    if not isinstance(choose, EachForItself):
-        plain = EachForItself(choose.target_ids)
-        yield "", partial(replaying.with_head, choose=plain)
+    if isinstance(choose, EachForItself):
+        return
+    plain = EachForItself(choose.target_ids)
+    yield "each for itself", partial(replaying.with_head, choose=plain)
+    for words, by in (("one less", 1), ("one more", -1)):
+        other = replace(choose, before=choose.before.roll(by, 0))
+        yield f"after the token whose id is {words}", partial(replaying.with_head, choose=other)
+    if isinstance(choose, Following) and choose.before.shape == choose.after.shape:
+        swapped = replace(choose, before=choose.after, after=choose.before)
+        yield "as what comes before", partial(replaying.with_head, choose=swapped)
 
 
 # --- What the draft sees of the text
@@ -422,20 +459,33 @@ class _Reading:
         return found
 
 
+def _reading(
+    replaying: Replaying, prompt: Callable[[Sequence[int]], Sequence[int]]
+) -> Callable[[], _Reading]:
+    return lambda: _Reading(replaying.draft, prompt)
+
+
 def _unseen_prompt(replaying: Replaying) -> Variants:
-    yield "", lambda: _Reading(replaying.draft, lambda tokens: tokens[-1:])
+    yield "", _reading(replaying, lambda tokens: tokens[-1:])
 
 
 def _start_token(replaying: Replaying) -> Variants:
-    yield "it does not read the prompt's first token", lambda: _Reading(
-        replaying.draft, lambda tokens: tokens[1:] if len(tokens) > 1 else tokens
+    yield (
+        "it does not read the prompt's first token",
+        _reading(replaying, lambda tokens: tokens[1:] if len(tokens) > 1 else tokens),
     )
-    for source in (replaying.target, replaying.source):
-        start = getattr(source.config.get_text_config(), "bos_token_id", None)
+    starts = [
+        getattr(source.config.get_text_config(), "bos_token_id", None)
+        for source in (replaying.target, replaying.source)
+    ]
+    for start in dict.fromkeys(starts):
         if isinstance(start, int):
-            yield f"it reads token {start} before the prompt", lambda start=start: _Reading(
-                replaying.draft, lambda tokens: [start, *tokens]
-            )
+            more = partial(_after, start)
+            yield f"it reads token {start} before the prompt", _reading(replaying, more)
+
+
+def _after(start: int, tokens: Sequence[int]) -> Sequence[int]:
+    return [start, *tokens]
 
 
 def _unended_prompt(replaying: Replaying) -> Variants:
@@ -446,7 +496,7 @@ def _unended_prompt(replaying: Replaying) -> Variants:
             ends = list(tokens[-len(ending) :]) == ending and len(tokens) > len(ending)
             return tokens[: -len(ending)] if ends else tokens
 
-        yield "", lambda: _Reading(replaying.draft, without)
+        yield "", _reading(replaying, without)
 
 
 def _generation_prompt(target: ModelSource) -> list[int]:
@@ -636,18 +686,18 @@ HYPOTHESES: dict[str, Hypothesis] = {
         _mask,
     ),
     "block-length": Hypothesis(
-        "the whole block is drafted, of which a round proposes the first tokens",
+        "blocks have another number of tokens",
         BLOCKS,
-        "engines whose pass is as wide as the drafter was trained",
-        "nothing: compare with replay at the block's length",
-        _whole_block,
+        "another block_size, or engines whose pass is always as wide as the drafter was trained",
+        "correct block_size; if the pass is always as wide, nothing is wrong",
+        _block_length,
     ),
     "choice": Hypothesis(
-        "each token is chosen for itself, without the selector or the bias by the token before",
+        "the selector, or the bias by the token before, is applied otherwise",
         BLOCKS,
         "engines that run a second-generation drafter as a first-generation one",
         "use a version of the engine that knows the drafter's kind",
-        _no_choice,
+        _choice,
     ),
     "prompt-unseen": Hypothesis(
         "the draft does not see the prompt",

@@ -193,9 +193,7 @@ def replaying(run: Run, candidate: Candidate) -> Replaying:
     facts = run.facts_of(candidate)
     dtype = dtype_of(question.dtype, question.device)
     rows = facts.min_matmul_rows if facts else 1  # with another number, sums round differently
-    build = Build(
-        dtype, candidate.quant, question.device, simulate=True, min_matmul_rows=rows
-    )
+    build = Build(dtype, candidate.quant, question.device, simulate=True, min_matmul_rows=rows)
     runner: RememberedTarget | ServedTarget
     if kind.reads_states:
         level = "none" if question.engine else question.target_quant

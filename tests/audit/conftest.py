@@ -1,69 +1,97 @@
 """Runs whose decoder drafts with a planted fault, and whose replays do not."""
 
 from copy import copy
+from dataclasses import replace
+from functools import cache
 
+import msgspec
 import pytest
-from sweep.conftest import small as small  # noqa: PLC0414
 from scenes import EMBEDDED
+from sweep.conftest import Notes, made_up_costs, options
 
 from draftbench.audit.audit import audit
-from draftbench.drafts.block.draft import BlockDraft
-from draftbench.drafts.heads.draft import HeadDraft
-from draftbench.drafts.model.draft import ModelDraft
+from draftbench.audit.replaying import replaying, responses_of
+from draftbench.decoder.runner import HostClock
+from draftbench.decoder.speculate import decode
+from draftbench.measure.prompts import TargetText
+from draftbench.measure.trajectories import task_of
+from draftbench.models.quantize import Build, build_runner
+from draftbench.models.source import ModelSource
 from draftbench.run_folder.run import read_run
+from draftbench.sweep import prepare, worker
+from draftbench.sweep.measure import measure_sweep
 
 DRAFTS = {
-    "head": (f"eagle3:{EMBEDDED / 'head'}", HeadDraft),
-    "block": (f"dflash:{EMBEDDED / 'block'}", BlockDraft),
-    "draft": (str(EMBEDDED / "draft"), ModelDraft),
+    "head": f"eagle3:{EMBEDDED / 'head'}",
+    "block": f"dflash:{EMBEDDED / 'block'}",
+    "draft": str(EMBEDDED / "draft"),
 }
+K, REQUESTS, TOKENS = 3, 8, 32
 
 
-@pytest.fixture
-def decoded(small, monkeypatch):
-    """The folder of a run in which one of the embedded drafts is replayed as it is, and drafts as
-    `fault` makes of it, which is given the loaded draft.
-    """
+class Swept:
+    """A run of one of the embedded drafts, and what it loaded."""
 
-    def run(which, fault=None, requests=6, tokens=32, ks=(3,), dtype="float32", quants=("none",)):
-        spec, kind = DRAFTS[which]
-        with monkeypatch.context() as planted:
-            if fault is not None:
-                sound = kind.drafter
-                planted.setattr(kind, "drafter", lambda self: sound(fault(copy(self))))
-            return small.sweep(
-                spec,
-                ks=ks,
-                requests=requests,
-                measure_requests=requests,
-                max_new_tokens=tokens,
-                dtype=dtype,
-                quants=quants,
+    def __init__(self, which, dtype, folder):
+        how = {"ks": (K,), "requests": REQUESTS, "measure_requests": REQUESTS, "dtype": dtype}
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(worker, "time_steps", made_up_costs)
+            asked = options(DRAFTS[which], max_new_tokens=TOKENS, **how)
+            notes = Notes()
+            prepared = prepare(asked, "draftbench sweep", notes)
+            self.run = read_run(measure_sweep(prepared, folder / "run", notes))
+        (self.candidate,) = self.run.candidates
+        self.loaded = replaying(self.run, self.candidate)
+        self.target = getattr(self.loaded.runner, "runner", None)
+        if self.target is None:
+            source = ModelSource(str(EMBEDDED / "target"))
+            self.target, _ = build_runner(
+                source, Build(self.loaded.build.dtype, "none", "cpu"), None
             )
+        rows = [row for row in self.run.decodes if row.k]
+        self.responses = responses_of(self.run, [row.key for row in rows])
+
+    def decoded(self, fault):
+        """The run, decoded with what a fault makes of the draft and of the ids of a prompt."""
+        draft = fault(copy(self.loaded.draft), self.loaded)
+        text, rows = TargetText(self.loaded.target), []
+        for row in self.run.decodes:
+            if row.k:
+                response = self.responses[row.key]
+                task = task_of(response.prompt, row.sample, text)
+                drafter = draft.drafter()
+                output = decode(task, self.target, drafter, row.k, HostClock(), row.stop)
+                found = {
+                    name: tuple(getattr(output, name))
+                    for name in ("proposed", "accepted", "cut", "drafted")
+                }
+                times = dict.fromkeys(("draft_seconds", "verify_seconds"), (1.0,) * len(output.cut))
+                difference = response.first_difference(output.tokens)
+                rows.append(
+                    msgspec.structs.replace(row, first_difference=difference, **found, **times)
+                )
+        return replace(self.run, decodes=tuple(rows))
+
+
+@pytest.fixture(scope="session")
+def swept(tmp_path_factory):
+    """The run of one of the embedded drafts, made once."""
+
+    @cache
+    def run(which, dtype="float32"):
+        return Swept(which, dtype, tmp_path_factory.mktemp("swept"))
 
     return run
 
 
 @pytest.fixture
-def audited(decoded):
-    """What the auditor says of such a run's only candidate."""
+def audited(swept):
+    """What the auditor says of a run with a planted fault."""
 
-    def found(which, fault=None, weights=None, **how):
-        run = read_run(decoded(which, fault, **how))
-        (only,) = audit(run, run.candidates, weights=weights).candidates
+    def found(which, fault=None, dtype="float32", **how):
+        of = swept(which, dtype)
+        run = of.run if fault is None else of.decoded(fault)
+        (only,) = audit(run, run.candidates, **how).candidates
         return only
 
     return found
-
-
-def on_head(**fields):
-    """A fault: fields of a head are others, each computed from the head."""
-
-    def fault(draft):
-        head = copy(draft.head)
-        for name, value in fields.items():
-            setattr(head, name, value(draft.head))
-        draft.head = head
-        return draft
-
-    return fault
