@@ -97,7 +97,7 @@ class Audit(Record, frozen=True):
 
     @property
     def exit_code(self) -> int:
-        """1: something is wrong; 3: it cannot be told; else 0."""
+        """1: something is wrong; 3: there is too little to say; else 0."""
         said = {each.verdict for each in self.candidates}
         if said & {"explained", "not explained"}:
             return 1

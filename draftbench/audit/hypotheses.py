@@ -23,6 +23,7 @@ from draftbench.audit.replaying import Replaying
 from draftbench.decoder.attention import LaterDepths, Rotary
 from draftbench.decoder.llama import LlamaRunner
 from draftbench.decoder.llama_model import rotary_tables
+from draftbench.decoder.translated import TranslatedRunner
 from draftbench.drafts.block.choice import EachForItself, Following
 from draftbench.drafts.heads.tensors import rotary_of
 from draftbench.measure.candidate import Replays
@@ -162,16 +163,19 @@ def _rotary(replaying: Replaying) -> Rotary:
 def _with_rotary(replaying: Replaying, rotary: Rotary) -> Any:
     if replaying.method in HEADS:
         return replaying.with_head(rotary=rotary)
-    draft = copy(replaying.draft)
-    draft.runner = _llama(replaying).with_rotary(rotary)
+    draft, inner = copy(replaying.draft), _llama(replaying).with_rotary(rotary)
+    draft.runner = inner
+    if isinstance(replaying.draft.runner, TranslatedRunner):
+        draft.runner = replaying.draft.runner.around(inner)
     return draft
 
 
 def _llama(replaying: Replaying) -> LlamaRunner:
     runner = replaying.draft.runner
-    if not isinstance(runner, LlamaRunner):
+    inner = runner.runner if isinstance(runner, TranslatedRunner) else runner
+    if not isinstance(inner, LlamaRunner):
         raise NotImplementedError("it does not run through draftbench's own forward pass")
-    return runner
+    return inner
 
 
 # --- Number types
@@ -499,6 +503,26 @@ def _unended_prompt(replaying: Replaying) -> Variants:
         yield "", _reading(replaying, without)
 
 
+def _foreign(replaying: Replaying) -> Variants:
+    runner, config = replaying.draft.runner, replaying.source.config.get_text_config()
+    if not isinstance(runner, TranslatedRunner):
+        return
+    named = {"0": 0, "its pad": config.pad_token_id, "its end": config.eos_token_id}
+    named |= {
+        "its start": config.bos_token_id,
+        "its unknown": replaying.source.tokenizer.unk_token_id,
+    }
+    for words, token in named.items():
+        if isinstance(token, int):
+            yield f"as {words} token", partial(_with_runner, replaying, runner.reading(token))
+
+
+def _with_runner(replaying: Replaying, runner: TranslatedRunner) -> Any:
+    draft = copy(replaying.draft)
+    draft.runner = runner
+    return draft
+
+
 def _generation_prompt(target: ModelSource) -> list[int]:
     """The tokens with which a template begins the answer; none without a template."""
     tokenizer = target.tokenizer
@@ -712,6 +736,13 @@ HYPOTHESES: dict[str, Hypothesis] = {
         "tokenizers of draft and target that differ in add_bos_token",
         "give both the same start token",
         _start_token,
+    ),
+    "foreign-tokens": Hypothesis(
+        "tokens that the draft lacks are read as another one",
+        ("draft-model",),
+        "drafts with another vocabulary, for which each program has its own unknown token",
+        "nothing: the programs differ; replay cannot follow each",
+        _foreign,
     ),
     "no-generation-prompt": Hypothesis(
         "the draft reads the prompt without the template's beginning of the answer",

@@ -58,7 +58,7 @@ def audit(
     output: TextOutput,
 ) -> int:
     """Say whether the rounds that a decoder counted are those that replay says and, if not, which
-    hypothesis explains them. Exits 0: sound, 1: not as replayed, 3: it cannot be told.
+    hypothesis explains them. Exits 0: sound, 1: not as replayed, 3: too little to say.
 
     draftbench audit results/runs/vllm
     draftbench audit results/runs/llama --candidate eagle3:head --draft-weights ./older-head

@@ -154,7 +154,7 @@ class Commands(TyperGroup):
         with formatter.section(bold("Commands")):
             formatter.write_dl(list(COMMANDS.items()))
         names = [max(parameter.opts, key=len) for parameter in self.get_params(ctx)]
-        formatter.write(f"\nOptions: {', '.join(names)}\n")
+        formatter.write(f"Options: {', '.join(names)}\n")
 
 
 class Command(TyperCommand):
