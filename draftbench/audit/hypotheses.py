@@ -394,9 +394,11 @@ def _mask(replaying: Replaying) -> Variants:
         "the start token": config.bos_token_id,
         "the last token": config.vocab_size - 1,
     }
+    tried = {shape.mask}
     for words, token in named.items():
         token = token[0] if isinstance(token, list) else token
-        if token is not None and token != shape.mask:
+        if token is not None and token not in tried:
+            tried.add(token)
             changed = replace(shape, mask=token)
             yield f"it is {words}", partial(replaying.with_head, shape=changed)
 
@@ -507,8 +509,10 @@ def _foreign(replaying: Replaying) -> Variants:
     runner, config = replaying.draft.runner, replaying.source.config.get_text_config()
     if not isinstance(runner, TranslatedRunner):
         return
-    named = {"0": 0, "its pad": config.pad_token_id, "its end": config.eos_token_id}
-    named |= {
+    named = {
+        "0": 0,
+        "its pad": config.pad_token_id,
+        "its end": config.eos_token_id,
         "its start": config.bos_token_id,
         "its unknown": replaying.source.tokenizer.unk_token_id,
     }

@@ -20,7 +20,7 @@ _UNITS = {"rounds": "rounds", "sums": "answers", "nothing": "rounds"}
 _TELLS = {
     "rounds": "Every round is counted by itself: a few dozen that differ tell most faults apart.",
     "sums": "Only the sums of an answer's rounds are known: faults that change few rounds look "
-    "alike, and seven answers must differ before one is named.",
+    "alike, and five answers must differ before one is named.",
     "nothing": "",
 }
 
