@@ -24,10 +24,12 @@ from draftbench.errors import DraftbenchError, UsageError
 from draftbench.records import Candidate, DraftLength, Key, Record
 from draftbench.run_folder.run import Run
 
-# How often a sound decoder's round is not as replayed without a near tie (in those of the kept runs
-# two of 13,000 were not), and with one; how often one is not as a right hypothesis says, which
-# imitates the decoder's arithmetic only nearly.
-UNEXPLAINED, TIES, UNEXPLAINED_BY_ONE = 1 / 2000, 0.01, 0.02
+# How often a sound decoder's round is not as replayed without a near tie (in the kept runs two of
+# 13,000 were not), or an answer's sums; how often with one; and how often one is not as a right
+# hypothesis says, which imitates the decoder's arithmetic only nearly.
+UNEXPLAINED = {"rounds": 1 / 2000, "sums": 1 / 100}
+TIES = {"rounds": 1 / 100, "sums": 1 / 50}
+UNEXPLAINED_BY_ONE = 1 / 50
 # How unlikely chance must be before it is no explanation; before a hypothesis explains more than
 # the run's own replay, which is five of five that differ; and before it leaves, of which forty are
 # tried.
@@ -239,9 +241,9 @@ def _audit_of(
     with_verdict = partial(replace, found)
     if counted == "nothing" or not compared:
         return with_verdict(verdict="nothing counted")
-    sound = tally.within(UNEXPLAINED, CHANCE)
+    sound = tally.within(UNEXPLAINED[counted], CHANCE)
     alike = Tally(equal=tally.equal, differ=tally.near_ties + tally.differ)
-    if sound and alike.within(TIES, CHANCE):
+    if sound and alike.within(TIES[counted], CHANCE):
         return with_verdict(verdict="sound" if tally.compared >= LEAST[counted] else "too few")
     method, _ = parsed(case.candidate.draft)
     rows = dict(HYPOTHESES)
@@ -306,8 +308,9 @@ class _Trials:
             if len(trying) == 1 and self._holds(trying[0]):
                 break
         named = [trial for trial in trying if self._holds(trial)]
+        usual = UNEXPLAINED[self.case.counted]
         # Where one explains as much as of a sound decoder, the others must too.
-        exact = [t for t in named if tally_of(t.outcomes).within(UNEXPLAINED, CHANCE)]
+        exact = [t for t in named if tally_of(t.outcomes).within(usual, CHANCE)]
         named = exact or named
         left += [trial for trial in trying if trial not in named]
         named.sort(key=lambda trial: -trial.outcomes.count("equal"))
@@ -343,7 +346,7 @@ class _Trials:
             return False
         if better(self.base, trial.outcomes, CHANCE_OF_MANY):
             return False
-        return not any(better(o.outcomes, trial.outcomes, CHANCE_OF_MANY) for o in trying)
+        return not any(better(o.outcomes, trial.outcomes, CHANCE) for o in trying)
 
     def _holds(self, trial: _Trial) -> bool:
         """Whether it explains what a right one would, and clearly more than the run's replay."""

@@ -26,14 +26,14 @@ DRAFTS = {
     "block": f"dflash:{EMBEDDED / 'block'}",
     "draft": str(EMBEDDED / "draft"),
 }
-K, REQUESTS, TOKENS = 3, 10, 48
+K, REQUESTS, TOKENS = 4, 10, 48
 
 
 class Swept:
     """A run of one of the embedded drafts, and what it loaded."""
 
-    def __init__(self, which, dtype, folder):
-        how = {"ks": (K,), "requests": REQUESTS, "measure_requests": REQUESTS, "dtype": dtype}
+    def __init__(self, which, dtype, requests, folder):
+        how = {"ks": (K,), "requests": requests, "measure_requests": requests, "dtype": dtype}
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(worker, "time_steps", made_up_costs)
             asked = options(DRAFTS[which], max_new_tokens=TOKENS, **how)
@@ -78,8 +78,8 @@ def swept(tmp_path_factory):
     """The run of one of the embedded drafts, made once."""
 
     @cache
-    def run(which, dtype="float32"):
-        return Swept(which, dtype, tmp_path_factory.mktemp("swept"))
+    def run(which, dtype="float32", requests=REQUESTS):
+        return Swept(which, dtype, requests, tmp_path_factory.mktemp("swept"))
 
     return run
 
@@ -88,8 +88,8 @@ def swept(tmp_path_factory):
 def audited(swept):
     """What the auditor says of a run with a planted fault."""
 
-    def found(which, fault=None, dtype="float32", **how):
-        of = swept(which, dtype)
+    def found(which, fault=None, dtype="float32", requests=REQUESTS, **how):
+        of = swept(which, dtype, requests)
         run = of.run if fault is None else of.decoded(fault)
         (only,) = audit(run, run.candidates, **how).candidates
         return only

@@ -91,17 +91,6 @@ def rounding(function):
     return fault
 
 
-def eighths(values):
-    """8 bits by the words of ggml: 32 values, a scale in float16."""
-    out = values.clone().view(-1, 32)
-    for block in out:
-        scale = float(block.abs().max()) / 127
-        if scale:
-            kept = float(torch.tensor(scale).half())
-            block.copy_((block / scale).round() * kept)
-    return out.view_as(values)
-
-
 def sixteenths(values):
     """4 bits by the words of ggml: 32 values, the largest of which is -8."""
     out = values.clone().view(-1, 32)
@@ -218,15 +207,13 @@ HEAD = {
     "layers-lower": on_head(reads=lambda head: tuple(at - 1 for at in head.reads)),
     "layers-reordered": on_head(reads=lambda head: head.reads[::-1]),
     "states-late": late_states,
-    "positions": standing_still,
-    "cache-4-bit": rounding(sixteenths),
-    "cache-8-bit": rounding(eighths),
     "weights-4-bit": at_level("int4"),
-    "weights-8-bit": at_level("int8"),
     "tensors-missing": without_a_norm,
     "draft-ids": on_head(target_ids=lambda head: torch.arange(len(head.target_ids))),
     "flags": on_head(shape=lambda head: replace(head.shape, norm_before_residual=True)),
 }
+# Those that move one round in a hundred.
+SMALL = {"positions": standing_still, "cache-4-bit": rounding(sixteenths)}
 BLOCK = {
     "layers-lower": on_head(reads=lambda head: tuple(at - 1 for at in head.reads)),
     "block-positions": one_further,
@@ -242,9 +229,7 @@ BLOCK = {
 MODEL = {
     "rotary-base": of_another_base,
     "cache-4-bit": rounding(sixteenths),
-    "weights-8-bit": at_level("int8"),
     "weights-4-bit": at_level("int4"),
     "tensors-missing": without_layer_norms,
     "prompt-unseen": reading(lambda tokens: tokens[-1:]),
-    "start-token": reading(lambda tokens: tokens[1:]),
 }

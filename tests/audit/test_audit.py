@@ -15,6 +15,11 @@ def test_a_fault_of_a_head_is_named(audited, name):
     assert_named(audited("head", faults.HEAD[name]), name)
 
 
+@pytest.mark.parametrize("name", faults.SMALL)
+def test_a_fault_that_moves_few_rounds_takes_more_of_them(audited, name):
+    assert_named(audited("head", faults.SMALL[name], requests=40), name)
+
+
 @pytest.mark.parametrize("name", faults.BLOCK)
 def test_a_fault_of_a_block_drafter_is_named(audited, name):
     assert_named(audited("block", faults.BLOCK[name]), name)
@@ -28,7 +33,7 @@ def test_a_fault_of_a_draft_model_is_named(audited, name):
 def assert_named(found, name):
     assert (found.verdict, found.counted) == ("explained", "rounds")
     assert found.named[0].hypothesis == name
-    assert found.named[0].tally.share >= 0.98 > found.named[0].before.share
+    assert found.named[0].tally.share > max(0.98, found.named[0].before.share)
 
 
 @pytest.mark.parametrize(("which", "dtype"), CLEAN)
@@ -47,3 +52,9 @@ def test_a_fault_that_no_hypothesis_has_is_not_named(audited):
     found = audited("draft", faults.from_checkpoint(EMBEDDED / "distilled"))
     assert (found.verdict, found.named) == ("not explained", ())
     assert found.others[0].tally.share < 0.9
+
+
+def test_a_fault_that_moves_no_round_is_none(audited):
+    """The prompts are long, and their first token is far away."""
+    found = audited("draft", faults.reading(lambda tokens: tokens[1:]))
+    assert (found.verdict, found.tally.differ) == ("sound", 0)
