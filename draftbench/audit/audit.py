@@ -17,10 +17,11 @@ from msgspec.structs import replace
 
 from draftbench.audit.explained import Outcome, Recorded, ReplayedResponse, recorded, tie_margin
 from draftbench.audit.hypotheses import HYPOTHESES, OTHER_WEIGHTS, Hypothesis, other_weights
-from draftbench.audit.replaying import RememberedTarget, Replaying, replaying, responses_of
+from draftbench.audit.replaying import RememberedTarget, Replaying, replaying
 from draftbench.drafts.kinds import kind_of, parsed, parts_of
 from draftbench.drafts.laws import AnyReplay
 from draftbench.errors import DraftbenchError, UsageError
+from draftbench.measure.trajectories import recorded_responses
 from draftbench.records import Candidate, DraftLength, Key, Record
 from draftbench.run_folder.run import Run
 
@@ -283,7 +284,8 @@ class _Trials:
         note: Callable[[str], None],
     ) -> None:
         self.case, self.rows, self.replays, self.note = case, rows, replays, note
-        self.responses = responses_of(case.run, keys)
+        kept = recorded_responses(case.run, "to replay")
+        self.responses = {each.key: each for each in kept if each.key in set(keys)}
         self.keys = [key for key in keys if key in self.responses]
         self.base = list[Outcome]()
         self.not_tried = list[str]()

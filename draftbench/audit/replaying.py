@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable
 from copy import copy
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -18,14 +18,12 @@ from draftbench.drafts.kinds import DRAFT_KINDS, kind_of, parsed
 from draftbench.drafts.loading import Loading
 from draftbench.errors import UsageError
 from draftbench.measure.candidate import Replays
-from draftbench.measure.prompts import Prompt
 from draftbench.measure.replay import ServedTarget
-from draftbench.measure.trajectories import Group, ScoredResponse
+from draftbench.measure.trajectories import Group
 from draftbench.models.compatibility import context_length_of
 from draftbench.models.quantize import Build, build_runner
 from draftbench.models.source import ModelSource
-from draftbench.records import Candidate, Key, Request
-from draftbench.run_folder.folder import PrivateText, RunFolder
+from draftbench.records import Candidate
 from draftbench.run_folder.run import Run
 
 # A tensor of a checkpoint under its name → what is loaded in its place.
@@ -206,29 +204,3 @@ def replaying(run: Run, candidate: Candidate) -> Replaying:
         assert context is not None  # or it could not have been swept
         runner = ServedTarget(context)
     return Replaying(run, candidate, source, target, build, runner)
-
-
-def responses_of(run: Run, keys: Sequence[Key]) -> Mapping[Key, ScoredResponse]:
-    """The recorded responses with their tokens.
-
-    Raises:
-        UsageError: they were deleted.
-    """
-    assert run.path is not None
-    folder = RunFolder(run.path)
-    if folder.redacted:
-        raise UsageError(
-            f"`{folder.path}` was redacted: the texts to replay were deleted",
-            hint="sweep again with another --out; a redacted run keeps only its figures",
-        )
-    wanted = set(keys)
-    return dict(_texts(run, folder, wanted))
-
-
-def _texts(run: Run, folder: RunFolder, wanted: set[Key]) -> Iterator[tuple[Key, ScoredResponse]]:
-    for text in folder.records(PrivateText):
-        if text.key in wanted:
-            trajectory = run.responses[text.key]
-            settings = Request(id=text.request, source="", sampling=trajectory.sampling)
-            prompt = Prompt(settings, text.prompt, trajectory.limit)
-            yield text.key, ScoredResponse.recorded(prompt, text, trajectory)

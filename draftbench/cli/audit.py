@@ -45,7 +45,7 @@ def audit(
     ),
     dtype: str | None = in_models(
         None,
-        "The number type in which an engine computes (default: the run's).",
+        "The number type in which an engine computes (default: what it says, or bfloat16).",
         "TYPE",
         among=("bfloat16", "float16", "float32"),
     ),
@@ -61,7 +61,7 @@ def audit(
     hypothesis explains them. Exits 0: sound, 1: not as replayed, 3: too little to say.
 
     draftbench audit results/runs/vllm
-    draftbench audit results/runs/llama --candidate eagle3:head --draft-weights ./older-head
+    draftbench audit results/runs/llama --draft-weights ./older-head
     draftbench audit --list
     """
     if hypotheses:
@@ -71,9 +71,15 @@ def audit(
             kind: AboutHypothesis(says=row.says, drafts=row.of, seen=row.seen, advice=row.advice)
             for kind, row in HYPOTHESES.items()
         }
-        rows = [[kind, about.says, about.seen, about.advice] for kind, about in known.items()]
-        head = ["hypothesis", "what is then so", "where it occurs", "what to do"]
-        output.show(known, [Section("Hypotheses", head, rows)])
+        rows = [
+            [kind, f"{about.says} (seen: {about.seen}). To do: {about.advice}."]
+            for kind, about in known.items()
+        ]
+        notes = [
+            "All that a replay says of a fault is which rounds it changes: of two that change "
+            "the same ones, both are named."
+        ]
+        output.show(known, [Section("Hypotheses", ["hypothesis", "what is then so"], rows, notes)])
         return 0
     observed = require_measured(read(run))
     if not (observed.served or observed.decodes):

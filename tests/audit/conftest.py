@@ -10,11 +10,11 @@ from scenes import EMBEDDED
 from sweep.conftest import Notes, made_up_costs, options
 
 from draftbench.audit.audit import audit
-from draftbench.audit.replaying import replaying, responses_of
+from draftbench.audit.replaying import replaying
 from draftbench.decoder.runner import HostClock
 from draftbench.decoder.speculate import decode
 from draftbench.measure.prompts import TargetText
-from draftbench.measure.trajectories import task_of
+from draftbench.measure.trajectories import recorded_responses, task_of
 from draftbench.models.quantize import Build, build_runner
 from draftbench.models.source import ModelSource
 from draftbench.run_folder.run import read_run
@@ -48,8 +48,7 @@ class Swept:
             self.target, _ = build_runner(
                 source, Build(self.loaded.build.dtype, "none", "cpu"), None
             )
-        rows = [row for row in self.run.decodes if row.k]
-        self.responses = responses_of(self.run, [row.key for row in rows])
+        self.responses = {each.key: each for each in recorded_responses(self.run, "to decode")}
 
     def decoded(self, fault):
         """The run, decoded with what a fault makes of the draft and of the ids of a prompt."""

@@ -95,4 +95,4 @@ def test_a_run_whose_texts_were_deleted_is_still_judged(command, contradicted):
     contradicted.redact()
     outcome = command("audit", contradicted.path)
     assert outcome.code == 1
-    assert "was redacted: the texts to replay were deleted" in " ".join(outcome.out.split())
+    assert "was redacted: the responses to replay were deleted" in " ".join(outcome.out.split())
