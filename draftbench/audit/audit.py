@@ -173,6 +173,11 @@ class _Case:
         return "sums" if any(answer.sums is not None for answer in every) else "nothing"
 
     @property
+    def lengths(self) -> set[int]:
+        """The k's of its rounds."""
+        return {a.length.k for answers in self.answers.values() for a in answers}
+
+    @property
     def stops(self) -> bool:
         """Whether a rule stopped any of its rounds."""
         every = (answer for answers in self.answers.values() for answer in answers)
@@ -307,7 +312,8 @@ class _Trials:
             gone = [trial for trial in trying if not self._may_hold(trial, trying)]
             left += gone
             trying = [trial for trial in trying if trial not in gone]
-            if len(trying) == 1 and self._holds(trying[0]):
+            alike = len({tuple(trial.outcomes) for trial in trying}) == 1
+            if alike and self._holds(trying[0]) and (len(trying) == 1 or at >= 2 * FIRST_TURN):
                 break
         named = [trial for trial in trying if self._holds(trial)]
         usual = UNEXPLAINED[self.case.counted]
@@ -333,7 +339,7 @@ class _Trials:
         """Replay a trial on some requests; whether that was possible."""
         group = [self.responses[key] for key in keys]
         try:
-            replays = loaded.replay(trial.make(), group, stops=self.case.stops)
+            replays = loaded.replay(trial.make(), group, self.case.lengths, stops=self.case.stops)
         except (DraftbenchError, NotImplementedError, RuntimeError) as error:
             words = str(error).partition("\n")[0]
             self.not_tried.append(f"{trial.kind}: {words}")

@@ -19,7 +19,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from draftbench.audit.replaying import Replaying
+from draftbench.audit.replaying import Replaying, of_lengths
 from draftbench.decoder.attention import LaterDepths, Rotary
 from draftbench.decoder.llama import LlamaRunner
 from draftbench.decoder.llama_model import rotary_tables
@@ -281,7 +281,7 @@ def other_weights(path: str) -> Callable[[Replaying], Variants]:
 def _parts(replaying: Replaying) -> Iterator[tuple[str, Callable[[str], bool]]]:
     """What of a draft's tensors may have been left out together."""
     if replaying.method in HEADS:
-        names = [name.removeprefix("model.") for name in replaying.source.tensors()]
+        names = [name.removeprefix("model.") for name in replaying.tensors]
     else:
         names = list(replaying.source.stored_tensors())
     matrices = [name for name in names if name.endswith(".weight")]
@@ -426,7 +426,8 @@ class _OfOneLength:
 
     def replay(self, candidate: Candidate, group: Group, window: int, *, stops: bool) -> Replays:
         most = self.draft.head.shape.most
-        found = self.draft.replay(candidate, group, most, stops=stops)
+        alone = of_lengths(self.draft, {most})
+        found = alone.replay(candidate, group, most, stops=stops)
         return [
             msgspec.structs.replace(each, blocks=(), window=max(window, most)) for each in found
         ]

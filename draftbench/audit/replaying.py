@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Mapping, Sequence
 from copy import copy
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -13,7 +13,9 @@ from torch import Tensor
 
 from draftbench.decoder.device import dtype_of, set_threads
 from draftbench.decoder.runner import HiddenStates, Runner
-from draftbench.drafts.built_in import WITH_WEIGHTS
+from draftbench.drafts.block.draft import BlockDraft
+from draftbench.drafts.built_in import HEADS, WITH_WEIGHTS
+from draftbench.drafts.heads.head import Drafted
 from draftbench.drafts.kinds import DRAFT_KINDS, kind_of, parsed
 from draftbench.drafts.loading import Loading
 from draftbench.errors import UsageError
@@ -34,10 +36,16 @@ Change = Callable[[str, Tensor], Tensor]
 class ChangedSource(ModelSource):
     """A model whose tensors are changed while they are loaded."""
 
-    change: Change = field(default=lambda name, tensor: tensor)
+    original: ModelSource = field(kw_only=True)
+    change: Change = field(kw_only=True)
+    known: Mapping[str, Tensor] = field(kw_only=True)  # its files' tensors, read once
+
+    @cached_property
+    def raw_config(self) -> dict[str, Any]:
+        return self.original.raw_config
 
     def tensors(self) -> dict[str, Tensor]:
-        return {name: self.change(name, tensor) for name, tensor in super().tensors().items()}
+        return {name: self.change(name, tensor) for name, tensor in self.known.items()}
 
     def load(self, dtype: torch.dtype, device: str) -> Any:
         model = super().load(dtype, device)
@@ -131,6 +139,11 @@ class Replaying:
         """The draft as it is; what changes it works on a copy."""
         return self.loaded()
 
+    @cached_property
+    def tensors(self) -> dict[str, Tensor]:
+        """What the files of a head hold."""
+        return self.source.tensors()
+
     def loaded(self, source: ModelSource | None = None, **build: Any) -> Any:
         """The draft, or other weights in its place, loaded in another form."""
         loading = Loading(
@@ -148,7 +161,11 @@ class Replaying:
 
     def changed(self, change: Change) -> Any:
         """The draft with changed tensors."""
-        return self.loaded(ChangedSource(self.source.spec, self.source.trust, change))
+        spec, trust = self.source.spec, self.source.trust
+        known = self.tensors if self.method in HEADS else {}
+        return self.loaded(
+            ChangedSource(spec, trust, original=self.source, change=change, known=known)
+        )
 
     def with_head(self, **fields: Any) -> Any:
         """The draft with some fields of its head changed."""
@@ -161,12 +178,33 @@ class Replaying:
         """The draft on a target whose states reach it changed."""
         return type(self.draft)(self.draft.head, SeenOtherwise(self.known_target, change))
 
-    def replay(self, draft: Any, group: Group, *, stops: bool) -> Replays:
-        """What a draft would have proposed."""
+    def replay(self, draft: Any, group: Group, lengths: Collection[int], *, stops: bool) -> Replays:
+        """What a draft would have proposed in rounds of some lengths."""
         window = max(self.run.manifest.question.ks)
+        if isinstance(draft, BlockDraft):
+            draft = of_lengths(draft, lengths)
         with torch.inference_mode():
             found: Replays = draft.replay(self.candidate, group, window, stops=stops)
         return found
+
+
+def of_lengths(draft: BlockDraft, wanted: Collection[int]) -> BlockDraft:
+    """A block drafter that computes blocks of some numbers of tokens alone; what it says of others
+    is not to be read.
+    """
+    head, every = copy(draft.head), draft.head.along
+
+    def along(
+        text: Tensor, states: Tensor, first: int, lengths: Sequence[int], *, stops: bool = False
+    ) -> dict[int, Drafted]:
+        last = lengths[-1]
+        some = [k for k in lengths if k in wanted or (k == last and last < max(wanted))]
+        found = every(text, states, first, some or [last], stops=stops)
+        any_other = [*found.values()][-1]
+        return {k: found.get(k, any_other) for k in lengths}
+
+    head.along = along  # type: ignore[method-assign, assignment]
+    return BlockDraft(head, draft.target)
 
 
 def replaying(run: Run, candidate: Candidate) -> Replaying:
