@@ -363,15 +363,17 @@ class Replay(OfResponse, Observation, frozen=True):
         return {0.0, 1.0}.issuperset(self.accept)
 
 
-class InBlock(Record, frozen=True):
-    """What blocks of one number of tokens match along a response, as in `LookupReplay`.
+class InBlock(Record, frozen=True, omit_defaults=True):
+    """What rounds of one number of tokens match along a response, as in `LookupReplay`.
 
-    `matched`, `margin` and `confidences` mean what they mean there.
+    `matched`, `margin` and `confidences` mean what they mean there. `proposed`, of a suffix tree,
+    too; otherwise as many are proposed as in longer rounds, if they fit.
     """
 
     matched: tuple[Count, ...]
-    margin: Sequence[Amount]
+    margin: Sequence[Amount] = ()
     confidences: Confidences | None = None
+    proposed: tuple[Count, ...] = ()
 
     def __post_init__(self) -> None:
         _pack(self, "d", "margin")
@@ -386,8 +388,9 @@ class LookupReplay(OfResponse, Observation, frozen=True, omit_defaults=True):
     head has, is the least difference of its two best logits up to the first token that does not;
     its `confidences` are those in what it drafts from each start.
 
-    Tokens that are drafted `at_once`, in a block, may depend on how many there are: `blocks[n-1]`
-    is about blocks of n tokens, and `matched`, `margin` and `confidences` about all longer ones.
+    Tokens that are drafted `at_once`, in a block, may depend on how many there are, and those of a
+    suffix tree on how many are asked for: `blocks[n-1]` is about rounds of n tokens, and
+    `proposed`, `matched`, `margin` and `confidences` about all longer ones.
     """
 
     candidate: Candidate
@@ -405,7 +408,9 @@ class LookupReplay(OfResponse, Observation, frozen=True, omit_defaults=True):
         if self.margin:
             _check_lengths(len(self.proposed), margin=self.margin)
         for block in self.blocks:
-            _check_lengths(len(self.proposed), blocks=block.matched, margins=block.margin)
+            _check_lengths(len(self.proposed), blocks=block.matched)
+            for of_block in filter(None, (block.margin, block.proposed)):
+                _check_lengths(len(self.proposed), blocks=of_block)
         if self.confidences is not None:
             _check_lengths(len(self.proposed), confidences=self.confidences.lengths)
         if max(self.proposed, default=0) > self.window:
@@ -421,7 +426,7 @@ class LookupReplay(OfResponse, Observation, frozen=True, omit_defaults=True):
         return msgspec.structs.replace(
             self,
             window=k,
-            proposed=tuple(min(tokens, k) for tokens in self.proposed),
+            proposed=block.proposed or tuple(min(tokens, k) for tokens in self.proposed),
             matched=block.matched,
             margin=block.margin,
             confidences=block.confidences,

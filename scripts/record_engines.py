@@ -36,7 +36,7 @@ from typing import Any
 import httpx2
 
 from draftbench.engines.connect import connect
-from draftbench.engines.drive import drive, since
+from draftbench.engines.drive import drive
 from draftbench.engines.faults import AnswerError
 from draftbench.engines.server import Answer, Ask, Server, ServerFacts
 from draftbench.records import RoundCounts, Sampling
@@ -87,7 +87,7 @@ def visit(server: Server) -> Scene:
         del asks["sampled"]  # vLLM 0.32 on a CPU dies of a top-k beside speculation
     before = server.counters()
     answers = {a.ask.key[0]: a for a in drive(server, list(asks.values()), concurrency=1)}
-    counted = since(before, server.counters())
+    counted = server.counters().since(before)
     margin = server.margin(prompts[0])
     try:
         server.http.json(

@@ -26,6 +26,7 @@ from draftbench.acceptance.rounds import (
     expected_rounds,
     rounds_at_each,
 )
+from draftbench.drafts.kinds import kind_of
 from draftbench.drafts.laws import (
     Drafted,
     HazardLaw,
@@ -118,7 +119,8 @@ def served_rounds(run: Run, candidate: Candidate) -> ServedRounds | None:
         survived = np.multiply.outer(rounds.accepted, shares / (shares.sum() or 1.0))
         reached = np.column_stack([rounds.with_draft, survived[:, :-1]])
         rounds = replace(rounds, reached=reached, survived=survived)
-    if candidate.looks_up:  # lookup that finds fewer than k tokens fails at the next one
+    # What finds fewer than k tokens in the text fails at the next one.
+    if candidate.looks_up or kind_of(candidate.draft).from_text:
         reached = np.column_stack([rounds.target_passes, rounds.survived[:, :-1]])
         rounds = replace(rounds, reached=reached)
     reached, survived = rounds.reached.sum(axis=0), rounds.survived.sum(axis=0)
@@ -272,11 +274,13 @@ def candidate_rounds(run: Run, candidate: Candidate, ks: tuple[int, ...] = ()) -
     by_key = {replay.key: replay for replay in run.replays if replay.candidate == candidate}
     replays = [(t, by_key[key]) for key, t in run.responses.items() if key in by_key]
     decodes = [row for row in run.decodes if row.candidate == candidate]
+    told = [row.counts for row in run.served if row.candidate == candidate and row.error is None]
     contradicted = contradiction(
         replays,
         decodes,
         near_tie(run),
-        by_position=run.manifest.question.engine is None,
+        # The built-in decoder records every round, and some engines do.
+        by_position=all(counts is not None and counts.by_round is not None for counts in told),
         rounded=candidate.quant != "none",
     )
     served = served_rounds(run, candidate) if contradicted or not replays else None

@@ -8,22 +8,29 @@ A replay that decoding contradicts predicts nothing: only what was decoded count
 and all drafts at temperature 0, accept the same tokens of the same text however they are run, near
 ties apart, so the built-in decoder is compared position by position. A quantized draft may round
 differently in another pass. Where rounding decides (at near ties, and anywhere for a quantized
-draft), replay and decoding err to both sides alike. The rounds of all requests are also compared in
-expectation: drafts may be sampled, a text may have come out differently, and a serving engine
-reports no positions.
+draft), replay and decoding err to both sides alike. So is a serving engine that tells every round.
+The rounds of all requests are also compared in expectation: drafts may be sampled, a text may have
+come out differently, and other engines tell sums.
 """
 
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from math import log, sqrt
 from statistics import NormalDist
 
 import numpy as np
 
 from draftbench.acceptance.intervals import MIN_REQUESTS, student_quantile
-from draftbench.acceptance.rounds import Pairs, Rounds, counted_rounds, expected_rounds, model_pairs
+from draftbench.acceptance.rounds import (
+    Floats,
+    Pairs,
+    Rounds,
+    counted_rounds,
+    expected_rounds,
+    model_pairs,
+)
 from draftbench.drafts.laws import AnyReplay, has_confidences, law_of
 from draftbench.drafts.stack.replay import StackReplay
 from draftbench.records import (
@@ -201,13 +208,25 @@ def contradiction(
             f"rejected {fewer} that it accepts: rounding would err to both sides alike"
         )
         return SuspectedFault(kind=CONTRADICTED, message=message)
-    excess = _more_tokens_per_round(replays, in_expectation)
-    if abs(excess) <= _TOKENS_PER_ROUND:
+    # Tokens per round are one over rounds per token.
+    gain = 1 / (1 + _excess(replays, in_expectation, lambda r: (r.target_passes, r.tokens))) - 1
+    if abs(gain) > _TOKENS_PER_ROUND:
+        what = f"gave {abs(gain):.0%} {'fewer' if gain < 0 else 'more'} tokens per round"
+    # Near the end some engines propose more than can be accepted.
+    elif (lack := -_excess(replays, in_expectation, _proposals)) > _TOKENS_PER_ROUND:
+        what = f"proposed {lack:.0%} fewer tokens per round"
+    else:
         return None
-    what = (
-        f"gave {abs(excess):.0%} {'fewer' if excess < 0 else 'more'} tokens per round than replay"
-    )
-    return SuspectedFault(kind=CONTRADICTED, message=f"decoding {what}, which is not chance")
+    message = f"decoding {what} than replay, which is not chance"
+    return SuspectedFault(kind=CONTRADICTED, message=message)
+
+
+def _proposals(rounds: Rounds) -> tuple[Floats, Floats]:
+    """The tokens that each run proposes, for its rounds; none where nothing was rejected, since an
+    engine may not tell its proposals.
+    """
+    told = rounds.proposed > rounds.accepted
+    return np.where(told, rounds.proposed, np.nan), rounds.target_passes
 
 
 def _decided_by_text(row: Decode, response: Trajectory, replay: AnyReplay) -> bool:
@@ -248,11 +267,13 @@ def _compared(
         at = after
 
 
-def _more_tokens_per_round(
-    replays: dict[tuple[str, int], tuple[Trajectory, AnyReplay]], rows: Sequence[Decode]
+def _excess(
+    replays: dict[tuple[str, int], tuple[Trajectory, AnyReplay]],
+    rows: Sequence[Decode],
+    quotient: Callable[[Rounds], tuple[Floats, Floats]],
 ) -> float:
-    """The share by which decoding runs exceed the tokens per round that replay expects for their
-    requests; 0 if chance may explain it.
+    """The share by which a quotient of two amounts, over decoding runs, exceeds what replay expects
+    for their requests; 0 if chance may explain it. Runs with an unknown amount are left out.
     """
     by_length = defaultdict[DraftLength, list[Decode]](list)
     for row in rows:
@@ -261,26 +282,28 @@ def _more_tokens_per_round(
         reaches = isinstance(replay, Replay) or replay.window >= row.k
         if row.proposed and reaches and (row.stop is None or has_confidences(replay)):
             by_length[row.length].append(row)
-    passes = 0.0
-    excess = defaultdict[str, float](float)  # passes of each request beyond the expected ones
+    total = 0.0
+    excess = defaultdict[str, float](float)  # of each request beyond the expected amount
     for length, alike in by_length.items():
         counted = counted_rounds(alike)
         laws = [law_of(*replays[row.key], length) for row in alike]
         expected = expected_rounds(laws, length.k)
-        passes += counted.target_passes.sum()
+        (own, units), (replayed, replayed_units) = quotient(counted), quotient(expected)
         # Sampled texts differ in length. The difference is antisymmetric in the two, so its mean is
         # 0 over sound runs.
-        crossed = counted.target_passes * expected.tokens - expected.target_passes * counted.tokens
-        tokens = np.maximum((counted.tokens + expected.tokens) / 2, 1)
-        for row, passes_more in zip(alike, crossed / tokens, strict=True):
-            excess[row.request] += float(passes_more)
+        crossed = own * replayed_units - replayed * units
+        more = crossed / np.maximum((units + replayed_units) / 2, 1)
+        for row, amount, by in zip(alike, own, more, strict=True):
+            if np.isfinite(by):
+                total += float(amount)
+                excess[row.request] += float(by)
     if len(excess) < MIN_REQUESTS:
         return 0.0
     each = np.array(list(excess.values()))
     error = each.std(ddof=1) / np.sqrt(len(each))
     if abs(each.mean()) <= student_quantile(_BEYOND_CHANCE, len(each) - 1) * error:
         return 0.0
-    return float((passes - each.sum()) / passes - 1)
+    return float(each.sum() / (total - each.sum()))
 
 
 def near_tie(run: Run) -> float:

@@ -267,8 +267,7 @@ def _start_chain(laws: Sequence[StartLaw], k: int) -> _Chain:
     proposed = np.zeros((len(laws), positions), dtype=np.int64)
     matched = np.zeros_like(proposed)
     for row, law in enumerate(laws):
-        proposed[row, 1 : law.length] = law.proposed
-        matched[row, 1 : law.length] = law.matched_of(k)
+        proposed[row, 1 : law.length], matched[row, 1 : law.length] = law.at(k)
     drafted = np.clip(np.minimum(proposed, limit - position - 1), 0, k)
     accepted = np.minimum(np.minimum(matched, drafted), length - position)
     starts = np.zeros((len(laws), positions))

@@ -260,7 +260,9 @@ def _of_pair(answer: CheckResult, pair: PairSheet, *, everything: bool) -> Itera
         options = [f"{engine.engine}: {engine.option}" for engine in pair.engines if engine.option]
         rules += [_LENGTH] if everything else []
         yield Section(
-            "Engines, by their own rules", notes=rules, code=options if everything else []
+            "Engines, by what they ask of vocabularies",
+            notes=rules,
+            code=options if everything else [],
         )
     elif pair.facts and not everything:
         return  # it cannot draft at all

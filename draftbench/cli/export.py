@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shlex
+from dataclasses import replace
 from pathlib import Path
 
 from draftbench.cli.flags import COSTS, RunArgument, candidate_named, read, with_costs
@@ -10,10 +11,13 @@ from draftbench.cli.output import ResultFile, note, width
 from draftbench.engines.every import ENGINES, listed
 from draftbench.errors import UsageError
 from draftbench.export.configurations import configure, known_engine
+from draftbench.export.feeds import FEEDS, Feed
 from draftbench.export.serve_plan import answer_for, serve_plan
 from draftbench.flags import flag
 from draftbench.planner.options import DecisionOptions
+from draftbench.planner.recommend import recommend
 from draftbench.report.text import SCREEN_COLUMNS, Section, continued, counted, paragraph, printable
+from draftbench.run_folder.run import Run
 
 _SYNTHETIC = "; ".join(
     ", ".join(key for key, engine in ENGINES.items() if engine.synthetic == way) + words
@@ -28,9 +32,10 @@ def export(
     run: RunArgument = None,
     engine: str = flag(
         ...,
-        f"The engine: {listed(ENGINES, 'or')}.",
+        f"The engine: {listed(ENGINES, 'or')}; or a tool that takes measured figures: "
+        f"{listed(FEEDS, 'or')}.",
         "ENGINE",
-        autocompletion=lambda incomplete: list(ENGINES),
+        autocompletion=lambda incomplete: [*ENGINES, *FEEDS],
     ),
     engine_version: str | None = flag(
         None,
@@ -71,6 +76,8 @@ def export(
     draftbench export results/runs/RUN --engine llama.cpp
     draftbench export --engine sglang --about
     """
+    if (feed := FEEDS.get(engine)) is not None:
+        return _fed(feed, read(run), candidate, options, output)
     known = known_engine(engine)
     if about:
         rows = [[x.rule, f"{known.name} {x.read}", x.tried or "nothing"] for x in known.sources]
@@ -118,4 +125,23 @@ def export(
         note(paragraph(f"note: {remark}", min(width(), SCREEN_COLUMNS)))
     if hidden := len(remarks) - len(shown):
         note(f"… {counted(hidden, 'more note')}: --all")
+    return 0
+
+
+def _fed(
+    feed: Feed, run: Run, named: str | None, options: DecisionOptions, output: ResultFile
+) -> int:
+    """A measured figure for a tool, of the candidate that is named or ranks first."""
+    answer = recommend(run, replace(options, stops=()))
+    wanted = None if named is None else candidate_named(run, named)
+    best = answer.choice or answer.leader if wanted is None else answer.best_of(wanted)
+    if best is None:
+        raise UsageError(
+            f"no k of {wanted or 'any draft'} is known to be best, so there is nothing to export",
+            hint="`draftbench recommend` says why",
+        )
+    fed = feed.write(run, best.candidate, best.k)
+    output.write(fed.text)
+    for remark in (*fed.notes, f"the format is that of {feed.name} {feed.read}"):
+        note(paragraph(f"note: {remark}", min(width(), SCREEN_COLUMNS)))
     return 0

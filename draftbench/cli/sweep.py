@@ -41,8 +41,8 @@ def sweep(
     config: ConfigArgument = None,
     target: str | None = target_flag(None, "--server"),
     drafts: tuple[str, ...] | None = drafts_flag(
-        "The drafts, separated by commas: models, eagle3:HEAD, mtp, ngram+DRAFT. ngram (prompt "
-        "lookup) is added.",
+        "The drafts, separated by commas: models, eagle3:HEAD, mtp, suffix, ngram+DRAFT. ngram "
+        "(prompt lookup) is added.",
         default=None,
     ),
     traffic: str = traffic_flag(...),

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from draftbench.decoder.sampling import Uniforms
-from draftbench.records import Sampling
+from draftbench.records import Key, Sampling
 
 # Output tokens so far → whether the response ends with the last of them. Called once for every
 # token, in order.
@@ -145,6 +145,7 @@ class DecodeTask:
     sampling: Sampling
     uniforms: Uniforms
     ends: EndTest
+    key: Key = ("", 0)  # of the request and its sample
 
     @property
     def capacity(self) -> int:

@@ -12,6 +12,6 @@ What is loaded
     built_in     the list of kinds that are loaded here
     check        all drafts of `draftbench check` → `CheckResult`
 The kinds
-    model, lookup, eagle3, mtp, stack
+    model, lookup, suffix, eagle3, mtp, stack
     heads        what kinds share that draft from the target's states
 """

@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from draftbench.drafts.block import draft as block
 from draftbench.drafts.eagle3 import draft as eagle3
 from draftbench.drafts.kind import Method
-from draftbench.drafts.kinds import parsed, parts_of
+from draftbench.drafts.kinds import DRAFT_KINDS, parsed, parts_of
 from draftbench.drafts.loading import HeadWeights, Loading, ServedWeights, Weights
 from draftbench.drafts.lookup.draft import LookupDraft
 from draftbench.drafts.model import draft as model
 from draftbench.drafts.mtp import draft as mtp
 from draftbench.drafts.stack.draft import StackDraft
+from draftbench.drafts.suffix.draft import SuffixDraft
+from draftbench.drafts.suffix.memory import Remembered
 from draftbench.measure.candidate import LoadedDraft
-from draftbench.records import ModelFacts, NGramSizes
+from draftbench.records import BUILT_IN_LOOKUP, LookupRule, ModelFacts, NGramSizes
 
-# Prompt lookup has no weights, and a stack those of its draft.
+# What drafts from the text alone has no weights, and a stack those of its draft.
 HEADS: dict[Method, HeadWeights] = {
     "eagle3": eagle3,
     "mtp": mtp,
@@ -29,6 +33,24 @@ SERVED: dict[Method, ServedWeights] = {
     "dflash": block,
     "dspark": block,
 }
+
+
+def load_from_text(
+    method: Method,
+    device: str,
+    lookup: NGramSizes,
+    rule: LookupRule = BUILT_IN_LOOKUP,
+    log: Sequence[Remembered] = (),
+) -> LoadedDraft:
+    """A draft without weights.
+
+    Args:
+        rule: of prompt lookup.
+        log: the responses in the order of their requests, if it remembers them.
+    """
+    if method == "ngram":
+        return LookupDraft(lookup, device, rule)
+    return SuffixDraft(device, log if DRAFT_KINDS[method].remembers else None)
 
 
 def load(loading: Loading, lookup: NGramSizes) -> tuple[LoadedDraft, ModelFacts]:

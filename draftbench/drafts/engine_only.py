@@ -2,13 +2,6 @@
 
 from draftbench.drafts.kind import DraftKind
 
-SUFFIX = DraftKind(
-    "suffix",
-    "suffix decoding",
-    written="suffix",
-    called="suffix",
-    unchecked="vLLM drafts this way for every target, and only a sweep on it measures that",
-)
 # What an engine is passed stands in a file.
 RAW = DraftKind(
     "raw",

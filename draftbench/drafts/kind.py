@@ -9,7 +9,16 @@ from draftbench.memory import Footprint
 from draftbench.records import ModelFacts
 
 Method = Literal[
-    "draft-model", "ngram", "eagle3", "mtp", "stack", "suffix", "dflash", "dspark", "raw"
+    "draft-model",
+    "ngram",
+    "eagle3",
+    "mtp",
+    "stack",
+    "suffix",
+    "suffix-alone",
+    "dflash",
+    "dspark",
+    "raw",
 ]
 
 
@@ -26,6 +35,8 @@ class DraftKind:
     replayed: bool = False  # whether it can be replayed over the answers of an engine
     built_in: bool = False  # whether the built-in decoder drafts with it
     samples: bool = False  # whether it can draw its tokens there, besides taking the best
+    from_text: bool = False  # whether it drafts from the text alone, with no weights
+    remembers: bool = False  # whether also from earlier responses, so that their order counts
     reads_states: bool = False  # whether it drafts from the target's states
     stackable: bool = False  # whether it may draft where prompt lookup finds nothing
     trainable: bool = False  # whether `train` can fit its weights

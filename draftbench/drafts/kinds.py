@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from draftbench.drafts import block, eagle3, engine_only, lookup, model, mtp, stack
+from draftbench.drafts import block, eagle3, engine_only, lookup, model, mtp, stack, suffix
 from draftbench.drafts.kind import DraftKind, Method
 from draftbench.errors import UsageError
 from draftbench.hub import short_name
@@ -18,13 +18,16 @@ DRAFT_KINDS: dict[Method, DraftKind] = {
         eagle3.KIND,
         mtp.KIND,
         stack.KIND,
-        engine_only.SUFFIX,
+        suffix.KIND,
+        suffix.ALONE,
         block.DFLASH,
         block.DSPARK,
         engine_only.RAW,
     )
 }
 _BY_PREFIX = {kind.written: kind for kind in DRAFT_KINDS.values()}
+# Those that draft from the text alone, whose word is all there is to know of one.
+FROM_TEXT = tuple(kind.written for kind in DRAFT_KINDS.values() if kind.from_text)
 
 
 def kind_of(draft: str) -> DraftKind:
@@ -44,6 +47,11 @@ def parts_of(candidate: Candidate) -> tuple[Candidate, ...]:
     return tuple(Candidate(draft=name, quant=q) for name, q in zip(names, quants, strict=False))
 
 
+def remembers(candidate: Candidate) -> bool:
+    """Whether it drafts from earlier responses too, so that it matters what came before."""
+    return kind_of(candidate.draft).remembers
+
+
 def with_weights(draft: str) -> str:
     """What of an entry of `--drafts` has the weights: its last part, or all of it."""
     return (draft, *kind_of(draft).parts(draft))[-1]
@@ -51,9 +59,8 @@ def with_weights(draft: str) -> str:
 
 def parsed(draft: str) -> tuple[Method, str]:
     """The method of an entry of `--drafts` and its model or file, empty where it has none: `ngram`,
-    `mtp`, `suffix`, `eagle3:MODEL`, `dflash:MODEL`, `dspark:MODEL`, `spec:FILE.json`, or a draft
-    model. For a
-    stack, `ngram+DRAFT`, it returns its draft's.
+    `mtp`, `suffix`, `suffix-alone`, `eagle3:MODEL`, `dflash:MODEL`, `dspark:MODEL`,
+    `spec:FILE.json`, or a draft model. For a stack, `ngram+DRAFT`, it returns its draft's.
 
     Raises:
         UsageError: a model is missing or one too many, or what follows `ngram+` cannot be stacked.

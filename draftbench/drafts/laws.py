@@ -52,8 +52,8 @@ class StartLaw:
     proposed: Ints  # tokens proposed from each start i = 1 … length-1
     matched: Ints  # how many of them, from the first on, equal the response
     window: int  # most tokens that were looked up, so the largest k
-    # Of a block drafter, how many tokens of blocks of 1, 2, … tokens equal the response; `matched`
-    # holds for all longer ones [lengths, starts].
+    # Where the tokens depend on k, both at k = 1, 2, …; those above hold for all larger ones
+    # [k, 2, starts].
     in_blocks: Ints | None = None
     # Tokens that the draft itself drafts from each start, in a stack none where lookup found some,
     # and with a rule one that is not proposed. None: those proposed.
@@ -61,10 +61,11 @@ class StartLaw:
     # Whether the draft reads accepted tokens again, as a head does.
     reads_again: bool = False
 
-    def matched_of(self, k: int) -> Ints:
-        """How many tokens of rounds of k equal the response [starts]."""
-        blocks = self.in_blocks
-        return self.matched if blocks is None or k > len(blocks) else blocks[k - 1]
+    def at(self, k: int) -> Ints:
+        """How many tokens rounds of k propose, and how many match the response [2, starts]."""
+        if self.in_blocks is None or k > len(self.in_blocks):
+            return np.stack([self.proposed, self.matched])
+        return self.in_blocks[k - 1]
 
 
 @dataclass(frozen=True, eq=False)
@@ -95,8 +96,9 @@ def law_of(
         return PositionLaw(length, limit, np.asarray(replay.accept), replay.draftable)
     if isinstance(replay, LookupReplay):
         proposed, matched = np.array([replay.proposed, replay.matched], np.int64)
-        blocks = np.array([block.matched for block in replay.blocks], np.int64)
-        in_blocks = blocks if replay.blocks else None
+        shorter = [replay.of_length(k) for k in range(1, len(replay.blocks) + 1)]
+        blocks = np.array([(each.proposed, each.matched) for each in shorter], np.int64)
+        in_blocks = blocks if shorter else None
         return StartLaw(length, limit, proposed, matched, replay.window, in_blocks)
     # A stack: its draft drafts from the starts at which lookup finds nothing.
     return drafted_from(trajectory, replay, replay.window).law(trajectory, replay.window)

@@ -15,15 +15,15 @@ import queue
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import aclosing
-from itertools import cycle, zip_longest
+from itertools import cycle
 from typing import Any
 
 import msgspec
 
 from draftbench.engines import client
+from draftbench.engines.counters import Counters
 from draftbench.engines.faults import AnswerError, Fault, garbage
 from draftbench.engines.server import Answer, Ask, Server
-from draftbench.records import RoundCounts
 
 # After so many seconds without a token a wait is worth a line, and another one a minute.
 SILENT_SECONDS, SECONDS_BETWEEN_LINES = 20.0, 60.0
@@ -147,7 +147,7 @@ class _Drive:
             answer.reason = answer.reason or f"the server counts {what}"
             answer.error = answer.error or Fault.GARBAGE
         if before is not None:
-            around = since(before, await self._count())
+            around = (await self._count()).since(before)
             if around.written is not None and answer.error is None:
                 # Rounds may go past the end of an answer.
                 past_end = 2 * (len(around.by_position or ()) + 1)
@@ -156,11 +156,11 @@ class _Drive:
             answer.counts = self._server.rounds_of(answer, its_own)
         self._answers.put(answer)
 
-    async def _count(self) -> RoundCounts:
+    async def _count(self) -> Counters:
         try:
             return await self._server.count_now()
         except AnswerError:
-            return RoundCounts()
+            return Counters()
 
     async def _answer(self, ask: Ask) -> Answer:
         answer = Answer(ask, sent=self._clock() - self._begun)
@@ -237,26 +237,3 @@ class _Drive:
 
 def _too_many() -> AnswerError:
     return garbage("the server wrote more tokens than its limit")
-
-
-def since(before: RoundCounts, now: RoundCounts) -> RoundCounts:
-    """What was counted in between; None where a counter fell, as after a restart."""
-
-    def difference(name: str) -> int | None:
-        then, by_now = getattr(before, name), getattr(now, name)
-        return None if then is None or by_now is None or by_now < then else by_now - then
-
-    positions = None
-    # llama-server names the positions from the first draft on.
-    then = () if before.by_position is None and before.accepted == 0 else before.by_position
-    if now.by_position is not None and then is not None:
-        pairs = tuple(zip_longest(now.by_position, then, fillvalue=0))
-        if all(after >= until for after, until in pairs):
-            positions = tuple(after - until for after, until in pairs)
-    return RoundCounts(
-        rounds=difference("rounds"),
-        drafted=difference("drafted"),
-        accepted=difference("accepted"),
-        by_position=positions,
-        written=difference("written"),
-    )

@@ -185,8 +185,9 @@ class Engine:
     head_converter: str = ""
     reads_gguf: bool = False  # whether it is known to load .gguf files
     # How it uses a head of this method, with this config.json, which reads these layers of the
-    # target, differently from its training; empty: as it was trained.
-    misreads: Callable[[Method, Mapping[str, Any], list[int]], str] = lambda *_: ""
+    # target, differently from its training; empty: as it was trained. Last, the layers that engines
+    # take where none are named.
+    misreads: Callable[[Method, Mapping[str, Any], list[int], list[int]], str] = lambda *_: ""
     # What it takes flags for if the config.json of a head in the speculators format lacks them.
     head_defaults: Mapping[str, bool] = field(default_factory=dict)
 

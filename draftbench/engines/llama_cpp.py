@@ -11,6 +11,9 @@
 - Rounds and positions are counted for all requests together, so the counters are read before and
   after a request that is alone in flight. A last token for which nothing is drafted is no round.
 - Log-probabilities of tokens that a draft proposed are not computed.
+- Where several requests are answered at once and the draft's tokens are chosen in the graph, as by
+  default, blocks of more than one token are drafted wrongly (DFlash, DSpark), and with an EAGLE-3
+  head the answers break off.
 - Truncation (top-k, top-p, min-p) comes before the temperature. A draft proposes its best token at
   any temperature, accepted where the target's sampler draws the same one. Replay needs no
   probabilities for that: the responses are those draws.
@@ -32,6 +35,7 @@ import msgspec
 
 from draftbench.drafts.kind import Method
 from draftbench.drafts.speculation import Speculation
+from draftbench.engines.counters import Counters
 from draftbench.engines.engine import (
     Engine,
     ServePlan,
@@ -97,6 +101,12 @@ def drafting_flags(speculation: Speculation) -> list[str]:
     return [*words, "--spec-draft-p-min", f"{threshold:g}"]
 
 
+def _for_several(speculation: Speculation | None, concurrency: int) -> list[str]:
+    """What a head needs to draft for several requests at once as it does for each alone."""
+    head = speculation is not None and speculation.method in ("eagle3", "mtp", "dflash", "dspark")
+    return ["--no-spec-draft-backend-sampling"] if head and concurrency > 1 else []
+
+
 def _own_findings(pair: PairFacts) -> dict[str, str]:
     """What it asks besides: begin and end tokens count only where the target adds them."""
     words, target, draft = pair.vocabulary, pair.target_tokenizer, pair.draft_tokenizer
@@ -121,7 +131,7 @@ def _own_findings(pair: PairFacts) -> dict[str, str]:
     }
 
 
-def _misreads(method: Method, raw: Mapping[str, Any], layers: list[int]) -> str:
+def _misreads(method: Method, raw: Mapping[str, Any], layers: list[int], usual: list[int]) -> str:
     """How it uses a head differently from its training."""
     if method == "eagle3" and layers and len(layers) != 3:
         return f"takes the states of three layers, and this head reads {len(layers)}"
@@ -140,7 +150,10 @@ def _start_flags(start: ServerStart) -> list[str]:
     words += ["--metrics", "--no-cache-prompt", "--cache-ram", "0"]
     if start.threads is not None:
         words += ["--threads", str(start.threads)]
-    return words if start.speculation is None else [*words, *drafting_flags(start.speculation)]
+    if start.speculation is None:
+        return words
+    own = drafting_flags(start.speculation)
+    return [*words, *own, *_for_several(start.speculation, concurrency)]
 
 
 class Timings(msgspec.Struct):
@@ -277,11 +290,10 @@ class LlamaServer(Server):
                 if event.timings.predicted_ms is not None:
                     answer.decode_seconds = event.timings.predicted_ms / 1e3
 
-    def counted_on(self, page: str) -> RoundCounts:
+    def counted_on(self, page: str) -> Counters:
         counts = super().counted_on(page)
         # Six digits of a larger number are no exact count.
-        rounded = _ROUNDED.search(page)
-        return msgspec.structs.replace(counts, written=None) if rounded else counts
+        return counts.without("written") if _ROUNDED.search(page) else counts
 
     def rounds_of(self, answer: Answer, around: RoundCounts) -> RoundCounts | None:
         # An answer without sums drafted nothing. Other sums hold another client's requests.
@@ -309,7 +321,7 @@ class LlamaServer(Server):
         weights = props.model_path and PurePath(props.model_path).name
         stated = {"weights": weights, "ftype": props.model_ftype, "slots": props.total_slots}
         settings = {name: str(value) for name, value in stated.items() if value}
-        counted = self.counters().by_position
+        counted = self.counters().total.by_position
         return ServerFacts(
             engine=self.engine,
             version=props.build_info,
@@ -406,6 +418,7 @@ def _write(plan: ServePlan, version: Version) -> Written:
             "llama.cpp`"
         )
     words = ["llama-server", "-m", target, *drafting_flags(speculation)]
+    words += _for_several(speculation, concurrency)
     words += ["-np", str(concurrency), "--metrics"]  # 4 without -np
     if plan.survival:
         if version < _RATES:
@@ -487,5 +500,6 @@ LLAMA_CPP = Engine(
         Source("--spec-type draft-mtp", "pull request 22673", "b11669"),
         Source("--spec-type draft-dspark", "pull requests 25784 and 26452", ""),
         Source("--spec-draft-p-min", "0c1e57098 common/speculative.cpp", "b11669"),
+        Source("heads of several requests", "pull requests 25532, 26958; tried", "b11669"),
     ),
 )

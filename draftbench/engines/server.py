@@ -6,10 +6,7 @@ and is the last of its ids. Rounds are recorded as the engine counts them.
 
 from __future__ import annotations
 
-import math
-import re
 from abc import ABC, abstractmethod
-from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from itertools import accumulate, pairwise
@@ -18,16 +15,15 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar, TypeVar
 import msgspec
 from msgspec import Meta
 
-from draftbench.engines.faults import Fault, failure, from_json, garbage, other_ids, unless_refused
+from draftbench.engines.counters import Counters, counters_on
+from draftbench.engines.faults import Fault, failure, from_json, other_ids, unless_refused
 from draftbench.engines.secrets import on_one_line
 from draftbench.errors import EngineError
-from draftbench.records import MOST, Key, RoundCounts, Sampling, Served
+from draftbench.records import Key, RoundCounts, Sampling, Served
 
 if TYPE_CHECKING:  # httpx2 is loaded where a server is asked
     from draftbench.engines.client import Http
 
-_SAMPLE = re.compile(r"^\w+:(\w+?)(?:\{([^\n]*)\})? (\S+)", re.MULTILINE)
-_POSITION = re.compile(r'\bposition="(\d{1,4})"')
 Id = Annotated[int, Meta(ge=0, lt=2**31)]
 # What can be measured of a server without token ids.
 FROM_OUTSIDE = "a sweep with `--engine openai --server ADDRESS` times it from outside"
@@ -204,47 +200,24 @@ class Server(ABC):
         """
         return answer.counts
 
-    def counters(self) -> RoundCounts:
+    def counters(self) -> Counters:
         return self.http.run(self.count_now())
 
-    async def count_now(self) -> RoundCounts:
-        """`counters` for the event loop; all None where the server shows none."""
+    async def count_now(self) -> Counters:
+        """`counters` for the event loop; none where the server shows none."""
         with unless_refused():
             return self.counted_on(await self.http.page("/metrics"))
-        return RoundCounts()
+        return Counters()
 
-    def counted_on(self, page: str) -> RoundCounts:
-        """The counters on its Prometheus page, summed over replicas, of all requests since it
-        started. Raises: AnswerError, one is no count.
-        """
-        sums: dict[str, Any] = defaultdict(int)
-        positions: dict[int, int] = defaultdict(int)
-        fields = {name: field for field, name in self.counter_names.items()}
-        for name, labels, value in _SAMPLE.findall(page):
-            field = fields.get(name)
-            if field == "by_position":
-                if position := _POSITION.search(labels):
-                    positions[int(position[1])] += _count(name, value)
-            elif field is not None:
-                sums[field] += _count(name, value)
-        by_position = tuple(positions[i] for i in range(max(positions, default=-1) + 1))
-        return RoundCounts(**sums, by_position=by_position or None)
+    def counted_on(self, page: str) -> Counters:
+        """The counters on its Prometheus page. Raises: AnswerError, one is no count."""
+        return counters_on(page, self.counter_names)
 
     def _cannot(self, what: str) -> EngineError:
         return EngineError(
             f"a server of kind `{self.engine}` cannot {what}",
             hint="give the model's own tokenizer or weights (`--target`, `--tokenizer`)",
         )
-
-
-def _count(name: str, value: str) -> int:
-    try:
-        number = float(value)
-    except ValueError:
-        number = math.nan
-    if not 0 <= number <= MOST:
-        raise garbage(f"the server's counter {name} is no count")
-    return int(number)
 
 
 class ServerEvent(msgspec.Struct):

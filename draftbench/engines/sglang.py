@@ -19,6 +19,7 @@ from typing import Any, ClassVar
 
 import msgspec
 
+from draftbench.drafts.kind import Method
 from draftbench.drafts.speculation import Speculation
 from draftbench.engines.engine import (
     KEEPS_DRAFTING,
@@ -82,6 +83,22 @@ def drafting_flags(speculation: Speculation) -> list[str]:
     if speculation.method == "dspark":
         return [*words, *pinned, "--speculative-dspark-block-size", str(speculation.k)]
     return [*words, *pinned, *chain, *draft_tokens]
+
+
+def _misreads(method: Method, raw: Mapping[str, Any], layers: list[int], usual: list[int]) -> str:
+    """How it uses a head differently from its training
+    (model_runner_components/spec_aux_hidden_state.py).
+    """
+    if method == "eagle3" and not raw.get("eagle_config") and layers not in ([], usual):
+        return f"reads no layer ids but those in eagle_config, and takes what enters {usual}"
+    if method not in ("dflash", "dspark"):
+        return ""
+    if "speculators_model_type" in raw:
+        return "reads block drafters in their authors' format alone, not in that of speculators"
+    drafting = {**raw, **(raw.get("dflash_config") or {})}
+    if method == "dflash" and drafting.get("sample_from_anchor"):
+        return "drafts nothing at the last known token's place, where this head drafts the next"
+    return ""
 
 
 def _start_flags(start: ServerStart) -> list[str]:
@@ -276,6 +293,7 @@ SGLANG = Engine(
     name="SGLang",
     methods=("draft-model", "ngram", "eagle3", "mtp", "dflash", "dspark", "raw"),
     option=lambda how: shlex.join(drafting_flags(how)),
+    misreads=_misreads,
     own_dspark=lambda k: f"--speculative-algorithm DSPARK --speculative-dspark-block-size {k}",
     quantizes=_QUANTIZES,
     # `_validate_vocab_compatibility`: config.vocab_size, then both get_vocab() as a whole.
@@ -319,5 +337,7 @@ SGLANG = Engine(
         Source("draft lengths by load", "0.5.23 speculative/adaptive_spec_params.py", "0.5.23"),
         Source("NEXTN", "0.5.23 arg_groups/speculative_hook.py", "0.5.23"),
         Source("DSPARK of the target", "0.5.23 arg_groups/speculative_hook.py", ""),
+        Source("block sizes of DFLASH and DSPARK", "0.5.23 arg_groups/speculative_hook.py", ""),
+        Source("the format of block drafters", "0.5.23 speculative/dflash_utils.py", ""),
     ),
 )

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import shlex
+from collections.abc import Mapping
 from typing import Any
 
+from draftbench.drafts.kind import Method
 from draftbench.drafts.speculation import Speculation
 from draftbench.engines.engine import Engine, ServePlan, Source, Version, Written
 from draftbench.engines.pair_rules import UNCHECKED
 from draftbench.records import DraftingMode
+
+_KINDS = {"draft-model": "Draft_Target", "eagle3": "Eagle3", "dflash": "DFlash"}
 
 
 def speculative_config(speculation: Speculation) -> dict[str, Any]:
@@ -22,7 +26,7 @@ def speculative_config(speculation: Speculation) -> dict[str, Any]:
         longest = speculation.lookup.longest
         fields = {"decoding_type": "NGram", **length, "max_matching_ngram_size": longest}
         return {**fields, "is_public_pool": False, "is_use_oldest": False}
-    kind = "Draft_Target" if speculation.kind.is_model else "Eagle3"
+    kind = _KINDS[speculation.method]
     fields = {"decoding_type": kind, **length, "speculative_model": speculation.model}
     if speculation.mode is not DraftingMode.GREEDY:
         fields["use_rejection_sampling"] = True
@@ -67,10 +71,19 @@ def _write(plan: ServePlan, version: Version) -> Written:
     return Written(text, mode, scheduled, command, to_do)
 
 
+def _misreads(method: Method, raw: Mapping[str, Any], layers: list[int], usual: list[int]) -> str:
+    """How it uses a head differently from its training."""
+    if method != "dflash":
+        return ""
+    if "speculators_model_type" in raw:
+        return "is known to read block drafters in their authors' format alone"
+    return f"sorts the layers that a head reads: {layers}" if layers != sorted(layers) else ""
+
+
 TENSORRT_LLM = Engine(
     key="tensorrt-llm",
     name="TensorRT-LLM",
-    methods=("draft-model", "ngram", "eagle3", "mtp"),
+    methods=("draft-model", "ngram", "eagle3", "mtp", "dflash"),
     option=lambda how: (
         "speculative_config: {"
         + ", ".join(f"{name}: {value}" for name, value in speculative_config(how).items())
@@ -82,6 +95,7 @@ TENSORRT_LLM = Engine(
         "speculative_model: TARGET}"
     ),
     needs_k=True,
+    misreads=_misreads,
     # It compares nothing; its guide warns of very low acceptance with another tokenizer.
     rules=(
         ("other_tokenizer", "accepts", f"it compares no tokens; {UNCHECKED}"),
@@ -97,6 +111,7 @@ TENSORRT_LLM = Engine(
         Source("n-grams of every length", "024997657 _torch/speculative/ngram.py", ""),
         Source("no comparison of vocabularies", "speculative-decoding.md of 1.4.0rc1", ""),
         Source("MTP", "00043967 llmapi/llm_args.py", ""),
+        Source("DFlashDecodingConfig", "reference of llmapi, 1.3.0rc27 and 1.4.0rc1", ""),
         Source("DSparkDecodingConfig", "reference of llmapi, 1.3.0rc27 and 1.4.0rc4", ""),
     ),
 )

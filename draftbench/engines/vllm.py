@@ -9,6 +9,7 @@ with 0.32:
   counted. A request that ended at a stop string has no rounds.
 - With speculation a `min_p` above 0 is refused. On a CPU it then writes noise above temperature 0
   (mean log p -11 where greedy text has -0.7, nothing accepted) and dies of a top-k.
+- On a CPU, DFlash's keys of the text are normed in every layer by the first layer's weights.
 """
 
 from __future__ import annotations
@@ -87,6 +88,8 @@ def speculative_config(speculation: Speculation) -> dict[str, Any]:
             "prompt_lookup_max": speculation.lookup.longest,
         }
         return {"method": "ngram", **length, **sizes}
+    if speculation.method == "suffix-alone":
+        return {"method": "suffix", **length, "suffix_decoding_max_cached_requests": 0}
     if speculation.model is None:
         return {"method": speculation.method, **length}
     model, revision = split_revision(speculation.model)
@@ -111,12 +114,15 @@ def drafting_flags(speculation: Speculation) -> list[str]:
     return ["--speculative-config", fields]
 
 
-def _misreads(method: Method, raw: Mapping[str, Any], layers: list[int]) -> str:
+def _misreads(method: Method, raw: Mapping[str, Any], layers: list[int], usual: list[int]) -> str:
     """How it uses a head differently from its training."""
     if method == "eagle3" and layers and len(layers) != 3:
         return f"takes the states of three layers, and this head reads {len(layers)}"
     if raw.get("markov_head_type", "vanilla") != "vanilla":
         return f"knows no {raw['markov_head_type']} Markov head"
+    drafting = {**raw, **(raw.get("dflash_config") or {})}
+    if method == "dflash" and drafting.get("sample_from_anchor"):
+        return "does not start with a DFlash drafter that drafts at the last known token's place"
     if "speculators_model_type" in raw and method == "dspark" and "sample_from_anchor" not in raw:
         return "takes sample_from_anchor for false where config.json does not say it"
     kinds = (raw.get("transformer_layer_config") or {}).get("layer_types") or ["full_attention"]
@@ -131,6 +137,13 @@ def _misreads(method: Method, raw: Mapping[str, Any], layers: list[int]) -> str:
             "sliding_window_non_causal is false, which speculators means for sliding layers alone: "
             "write true into it if the head has none"
         )
+    # gpu/spec_decode/eagle/eagle3_utils.py reads ids at the top alone.
+    if (
+        method == "eagle3"
+        and "eagle_aux_hidden_state_layer_ids" not in raw
+        and (layers not in ([], usual))
+    ):
+        return f"does not read the layer ids in eagle_config, and takes what enters {usual}"
     if layers != sorted(layers):
         return f"sorts the layers that a head reads, and this one reads {layers}"
     return ""
@@ -232,7 +245,7 @@ class VllmServer(TokenServer, OpenAiServer):
 
     def facts(self) -> ServerFacts:
         page = self.http.run(self.http.page("/metrics"))
-        counters = self.counted_on(page)
+        counters = self.counted_on(page).total
         caching = _CACHING.search(page)
         k = len(counters.by_position) if counters.by_position else 0 if page else None
         method = "none" if k == 0 else None
@@ -339,7 +352,10 @@ def _unscheduled(plan: ServePlan, version: Version) -> list[str]:
 VLLM = Engine(
     key="vllm",
     name="vLLM",
-    methods=("draft-model", "ngram", "eagle3", "mtp", "suffix", "dflash", "dspark", "raw"),
+    methods=(
+        *("draft-model", "ngram", "suffix", "suffix-alone"),
+        *("eagle3", "mtp", "dflash", "dspark", "raw"),
+    ),
     option=lambda how: shlex.join(drafting_flags(how)),
     own_dspark=lambda k: (
         f"""--speculative-config '{{"method":"dspark","num_speculative_tokens":{k}}}'"""
@@ -391,6 +407,7 @@ VLLM = Engine(
         Source("fp8_per_channel", "0.33.0 config/quantization.py; not in 0.23", "0.32.0"),
         Source("a draft's schedule ignored, no CUDA graphs", "0.33.0, 0.31.0; not 0.30", ""),
         Source("a schedule of several own layers, of blocks", "0.33.0 gpu/spec_decode", ""),
+        Source("no anchored DFlash", "0.33.0 gpu/spec_decode/dflash/speculator.py", ""),
         Source("the causality of speculators' DFlash", "0.33.0 speculators/algos.py", ""),
         Source("no schedule with data parallelism", "0.33.0 config/vllm.py", ""),
         Source("n-grams from the last match", "0.33.0 gpu/spec_decode/ngram; not in 0.31", ""),

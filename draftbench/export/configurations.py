@@ -13,6 +13,7 @@ from draftbench.drafts.stopping import STOP_RULES
 from draftbench.engines.engine import Engine, ServePlan, Version
 from draftbench.engines.every import ENGINES, check_method, engine_called
 from draftbench.errors import UsageError, did_you_mean
+from draftbench.export.feeds import FEEDS
 from draftbench.memory import level_of
 
 NEWEST = (10**9, 0)
@@ -50,7 +51,7 @@ def known_engine(name: str) -> Engine:
     if key not in ENGINES:
         raise UsageError(
             f"unknown engine `{name}`",
-            hint=did_you_mean(key, ENGINES, f"the engines are {', '.join(ENGINES)}"),
+            hint=did_you_mean(key, [*ENGINES, *FEEDS], f"they are {', '.join([*ENGINES, *FEEDS])}"),
         )
     return ENGINES[key]
 

@@ -14,7 +14,7 @@ import msgspec
 
 from draftbench.acceptance.candidate_rounds import candidate_rounds
 from draftbench.acceptance.definitions import survival
-from draftbench.drafts.kinds import kind_drafting, with_weights
+from draftbench.drafts.kinds import FROM_TEXT, kind_drafting, with_weights
 from draftbench.drafts.speculation import Speculation, speculation_of
 from draftbench.drafts.stopping import STOP_RULES
 from draftbench.engines.engine import Engine, Schedule, ServePlan
@@ -24,7 +24,7 @@ from draftbench.hub import split_revision
 from draftbench.planner.options import DecisionOptions
 from draftbench.planner.recommend import recommend
 from draftbench.planner.recommendation import Configuration, Recommendation, ScheduleEntry
-from draftbench.records import LOOKUP, Candidate, DraftLength, NGramSizes, Sampling
+from draftbench.records import Candidate, DraftLength, NGramSizes, Sampling
 from draftbench.run_folder.manifest import Manifest
 from draftbench.run_folder.run import Run
 
@@ -203,7 +203,7 @@ def speculation_of_pick(pick: Configuration, manifest: Manifest, given: str | No
         mode=question.mode,
         stop=pick.stop,
     )
-    specs = manifest.specs | {LOOKUP: LOOKUP}
+    specs = manifest.specs | {name: name for name in FROM_TEXT}
     if (spec := specs.get(pick.draft)) is None:
         if given is None:
             raise UsageError(

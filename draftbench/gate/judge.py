@@ -71,8 +71,8 @@ def judge(old: Baseline, new: Baseline, limits: Sequence[Limit] | None = None) -
     """Whether the new run is worse than the old by more than the limits allow (default: those for
     the old run's k).
 
-    α is left out, with a note, if one of the two has another definition. Prompt lookup against a
-    model is judged by speed alone.
+    α is left out, with a note, if one of the two has another definition. What drafts from the text
+    alone is judged against a model by speed.
 
     Raises:
         IncomparableError: the two measured different things; names all that differs.
@@ -80,16 +80,16 @@ def judge(old: Baseline, new: Baseline, limits: Sequence[Limit] | None = None) -
     """
     pairing = Pairing(old, new)
     limits = default_limits(old.alpha, old.question.k) if limits is None else limits
-    if pairing.one_looks_up:
+    if pairing.one_from_text:
         by_speed = [limit for limit in limits if limit.metric == "speedup"]
         limits = by_speed or [Limit(metric="speedup", value=DEFAULT_DROP, relative=True)]
     elif pairing.one_was_counted:
         limits = [limit for limit in limits if limit.metric != "alpha"]
     pairing.refuse_incomparable(limits)
-    if pairing.one_looks_up and samples_of("speedup", old.requests, new.requests) is None:
+    if pairing.one_from_text and samples_of("speedup", old.requests, new.requests) is None:
         raise IncomparableError(
-            "prompt lookup and a model can be compared by speed alone, and one of the two runs did "
-            f"not decode at k = {old.question.k}",
+            f"{pairing.one_from_text} and a model can be compared by speed alone, and one of the "
+            f"two runs did not decode at k = {old.question.k}",
             hint="sweep with --measure all, which decodes at every k",
         )
     pooled = [check for limit in limits if (check := _check(limit, pairing))]

@@ -14,11 +14,11 @@ import numpy as np
 
 from draftbench.acceptance.definitions import Sample
 from draftbench.acceptance.intervals import paired
+from draftbench.drafts.kinds import kind_of
 from draftbench.engines.every import NUMBER_TYPES
 from draftbench.errors import IncomparableError
 from draftbench.gate.baseline import Baseline, RequestCounts
 from draftbench.gate.metrics import METRICS, TIMED, Limit
-from draftbench.records import LOOKUP
 from draftbench.run_folder.key import VARIABLE
 from draftbench.run_folder.manifest import flag_of, in_words
 
@@ -90,11 +90,14 @@ class Pairing:
         return (self.old.question.concurrency is None) != (self.new.question.concurrency is None)
 
     @property
-    def one_looks_up(self) -> bool:
-        """Whether one drafts by prompt lookup and the other with a model: a round of lookup costs
-        next to nothing, so acceptance does not say which of the two is better.
+    def one_from_text(self) -> str:
+        """What one drafts by, if from the text alone, and the other with a model: a round of lookup
+        costs next to nothing, so acceptance does not say which of the two is better.
         """
-        return (self.old.candidate == LOOKUP) != (self.new.candidate == LOOKUP)
+        old, new = (kind_of(side.candidate) for side in (self.old, self.new))
+        if old.from_text == new.from_text:
+            return ""
+        return old.noun if old.from_text else new.noun
 
     @property
     def came_at_other_times(self) -> bool:

@@ -146,10 +146,10 @@ def _where_it_fell(result: GateResult, pairing: Pairing) -> Iterator[str]:
     """Where most acceptance was lost: in which segment, and at which draft position."""
     old, new = pairing.old, pairing.new
     failed = result.verdict is Verdict.FAIL
-    if pairing.one_looks_up:
+    if pairing.one_from_text:
         yield (
-            "only speed was judged: prompt lookup drafts without a model, so that its acceptance "
-            "and a model's do not say which of the two is better"
+            f"only speed was judged: {pairing.one_from_text} drafts without a model, so that its "
+            "acceptance and a model's do not say which of the two is better"
         )
     elif failed and any(check.verdict is Verdict.FAIL for check in result.checks):
         failing = [check for check in result.segments if check.verdict is Verdict.FAIL]
@@ -256,7 +256,7 @@ def _left_out(result: GateResult, pairing: Pairing) -> Iterator[str]:
             "baseline's weights; save a new baseline if the mix changed on purpose"
         )
     definitions = {old.alpha_definition, new.alpha_definition}
-    if (None in definitions or len(definitions) > 1) and not pairing.one_looks_up:
+    if (None in definitions or len(definitions) > 1) and not pairing.one_from_text:
         why = "prompt lookup and heads have none"
         if pairing.one_was_counted:
             why = "one of the two was replayed, the other is what a server counted"

@@ -57,8 +57,8 @@ class LoadedDraft(Protocol):
 
     def passes(self, record: Record, grid: CostGrid) -> Iterator[TimedPass]:
         """The work of its rounds, to be timed beside the target's passes. Its name says what a
-        round takes: a `step` for each token; a `catch-up` for the first of them, or for all where
-        there are no steps; one `proposal`.
+        round takes: a `step` for each token; a `catch-up` for the first of them; a `block` after
+        it, for all; one `proposal`.
         """
         ...
 

@@ -38,12 +38,13 @@ class CostGrid:
     @property
     def verify_sizes(self) -> tuple[int, ...]:
         """Tokens per row of the target passes to time. The last is k+1 for the largest k; with one
-        row all up to 5 and then every second, with several rows, whose passes grow smoothly, each
-        about twice the one before.
+        row all up to 9, since a matrix product's cost jumps where its kernel changes, and then
+        every second; with several rows, whose passes grow smoothly, each about twice the one
+        before.
         """
         top = self.largest_k + 1
         if self.concurrency == 1:
-            return tuple(sorted({n for n in range(1, top + 1) if n <= 5 or n % 2} | {top}))
+            return tuple(sorted({n for n in range(1, top + 1) if n <= 9 or n % 2} | {top}))
         return tuple(sorted({n for n in (1, 2, 3, 5, 9, 17, 33) if n < top} | {top}))
 
     @property
@@ -69,6 +70,25 @@ class TimedPass:
     seconds: list[float] = field(default_factory=list)
 
 
+def queued_passes(device: str, grid: CostGrid) -> int:
+    """How many of a draft's passes are timed together: on a GPU a draft queues those of a round
+    without waiting, so that waiting for each would be timed with it; on a CPU a pass returns when
+    it is done.
+    """
+    return 1 if device == "cpu" else grid.largest_k
+
+
+def in_a_row(once: Callable[[], Tensor], passes: int) -> Callable[[], None]:
+    """Work of some passes, which waits for the last."""
+
+    def work() -> None:
+        for _ in range(passes - 1):
+            once()
+        once().tolist()
+
+    return work
+
+
 def runner_passes(
     runner: Runner,
     record: Callable[..., CostPoint],
@@ -83,12 +103,11 @@ def runner_passes(
     each row for a draft. Layer inputs that a head `reads` are captured in passes over several
     tokens, as in verification.
 
-    On a GPU a draft queues the k steps of a round without waiting, so k steps are timed together.
-    On a CPU a pass returns when it is done, so one is timed. All contexts are beginnings of one
+    A draft's steps are timed as `queued_passes`. All contexts are beginnings of one
     text in one cache, so that what a pass writes there is what was there before.
     """
     rows, device = grid.concurrency, runner.device
-    passes = 1 if verifies or device == "cpu" else grid.largest_k
+    passes = 1 if verifies else queued_passes(device, grid)
     contexts = [c for c in grid.contexts if c + max(sizes) <= runner.context_length]
     longest = max(contexts, default=0)
     cache = runner.new_cache(longest + max(sizes), rows, sizes, reads)
@@ -113,18 +132,14 @@ def runner_passes(
                 hidden.joined()
             return chosen
 
-        def work() -> None:
-            for _ in range(passes - 1):
-                once()
-            once().tolist()  # waits for the last
-
         read = None  # experts in a layer, on average; unknown where their choice cannot be seen
         if layers := expert_layers(runner.modules()):
             with counted_experts(layers) as counts:
                 once()
             read = sum(counts) / len(layers) if counts else None
         of_step = {"what": "step", "new_tokens": size, "context": context, "concurrency": rows}
-        return TimedPass(work, partial(of_runner, **of_step, experts_read=read), passes)
+        of_point = partial(of_runner, **of_step, experts_read=read)
+        return TimedPass(in_a_row(once, passes), of_point, passes)
 
     def prefill(length: int) -> TimedPass:
         tokens = torch.tensor(grid.tokens(0, length), device=device)

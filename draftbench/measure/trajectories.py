@@ -82,6 +82,7 @@ def task_of(prompt: Prompt, sample: int, text: TargetText) -> DecodeTask:
         sampling=request.sampling,
         uniforms=Uniforms(f"{request.id}/{request.sampling.seed}", sample, prompt.limit + 1),
         ends=lambda output: text.ends(output, request.stop),
+        key=(request.id, sample),
     )
 
 

@@ -88,7 +88,7 @@ def examined(
     obstacles, caveats, stored = [], [], stored_level(source)
     stored_format = format_of(stored) if stored else None
     computes = stored_format is not None and stored_format.computes
-    if other := writing_obstacle(source):
+    if other := writing_obstacle(source) or source.no_quantizer:
         obstacles.append(other)
     elif "weights" in source.lacks:
         caveats.append(f"{source.name} has no weights here: they were not looked into")
@@ -96,7 +96,7 @@ def examined(
         source.check_weights()
     if stateful := rewind_obstacle(skeleton):
         obstacles.append(f"`{source.name}` cannot speculate: {stateful}")
-    if stored is not None:
+    if stored is not None and source.no_quantizer is None:
         how = "measured as it is" if computes else "unpacked here, its cost unknown"
         caveats.append(f"{source.name} is stored as {stored}: {how}")
         if missing := missing_packages(stored):

@@ -238,6 +238,21 @@ class ModelSource:
             ) from error
 
     @cached_property
+    def no_quantizer(self) -> str | None:
+        """Why its stored weights cannot be loaded at all: transformers knows no such format; None
+        if it does, or they are not quantized.
+        """
+        from transformers.quantizers.auto import AUTO_QUANTIZER_MAPPING
+
+        stored = getattr(self.config, "quantization_config", None)
+        facts = stored if isinstance(stored, dict) else stored.to_dict() if stored else {}
+        method = facts.get("quant_method")
+        name = str(getattr(method, "value", method))
+        if not facts or any(known.startswith(name) for known in AUTO_QUANTIZER_MAPPING):
+            return None
+        return f"`{self.name}` is stored as {name[:30]}, a format that transformers does not load"
+
+    @cached_property
     def multimodal(self) -> bool:
         """Whether transformers can build it only together with the part that reads images."""
         from transformers import AutoModelForCausalLM, AutoModelForImageTextToText
@@ -326,6 +341,12 @@ class ModelSource:
                 f"`{self.name}` ({self.config.model_type}) reads images too, and draftbench's own "
                 "decoder does not run such models",
                 hint="measure it on a serving engine, with text: `draftbench sweep --engine vllm`",
+            )
+        if self.no_quantizer is not None:
+            raise ModelError(
+                self.no_quantizer,
+                hint="measure it on an engine that reads this format, or give the unquantized "
+                "checkpoint and name a level with --quant or --target-quant",
             )
         stored = self.stored_tensors()
         if self.trust.remote_code and "auto_map" in self.raw_config:

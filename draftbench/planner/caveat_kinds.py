@@ -63,6 +63,7 @@ CaveatKind = Literal[
     "slow-step",
     "throttled",
     "no-fast-kernel",
+    "earlier-responses",
     "baseline-mismatch",
     "busy-machine",
     "cached-prompts",
@@ -207,6 +208,14 @@ CAVEATS: dict[CaveatKind, AboutCaveat] = {
         "This level makes the draft no faster on this device; it only saves memory.",
         "Its step is slower than the unquantized draft's, beyond both intervals.",
         "Leave the level out, or measure it on the engine that you serve with.",
+        urgent=True,
+    ),
+    "earlier-responses": AboutCaveat(
+        "A draft remembers earlier responses, so what it gains depends on which came before, and "
+        "was found as if the sampled requests were served one after the other, as they are logged.",
+        "The draft remembers responses.",
+        "Sweep as much of the log as you can; beside it, `suffix-alone` shows what memory gains.",
+        "acceptance",
         urgent=True,
     ),
     "baseline-mismatch": AboutCaveat(

@@ -30,10 +30,11 @@ from typing import Annotated, Any
 
 import msgspec
 
+from draftbench.drafts.kinds import kind_of
 from draftbench.errors import UsageError, did_you_mean
 from draftbench.planner.caveat_kinds import FEW_DECODED
 from draftbench.planner.passes import Block, blocks_of, exactly
-from draftbench.records import LOOKUP, Candidate
+from draftbench.records import Candidate
 from draftbench.run_folder.run import Run
 from draftbench.run_folder.served import decode_seconds_of
 from draftbench.safe_files import UnreadableError, read_yaml
@@ -231,7 +232,7 @@ def read_engine_costs(path: Path, candidates: Sequence[Candidate]) -> CostSource
             )
         target = exactly(passes)
         for name in given.drafts.keys() & known.keys():
-            lookup = known[name].draft == LOOKUP
+            lookup = kind_of(known[name].draft).from_text
             own = exactly({1: given.drafts[name].step_s})
             blocks.setdefault(known[name], {})[concurrency] = Block(
                 target=target,

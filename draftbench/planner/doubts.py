@@ -20,6 +20,7 @@ import msgspec
 
 from draftbench.acceptance.candidate_rounds import candidate_rounds
 from draftbench.acceptance.faults import CONTROL_FAILED, near_tie, suspected_faults
+from draftbench.drafts.kinds import kind_of
 from draftbench.planner.caveat_kinds import (
     ANSWER_STALL,
     BUSY_CORES,
@@ -131,6 +132,15 @@ def _of_replay(run: Run, candidate: Candidate) -> Iterator[Caveat]:
         short = f"replayed on only {len(rounds.replays)} of {replayable} responses"
         text = f"{short}, so its figures do not cover the same requests as the others'"
         yield Caveat("partly-replayed", text, decisive=True, short=short)
+    if rounds.replays and kind_of(candidate.draft).remembers:
+        requests = len({trajectory.request for trajectory, _ in rounds.replays})
+        short = f"as if {requests} requests were served one by one, as they are logged"
+        yield Caveat(
+            "earlier-responses",
+            f"it remembers earlier responses: its figures are {short}; of a sample fewer came "
+            "before than of the log, and of several at once fewer were finished",
+            short=short,
+        )
     at_each_k = [rounds.at(k) for k in ks_of(run) if rounds.reaches(k)]
     for fault in suspected_faults(candidate, rounds.replays, at_each_k, near_tie(run)):
         failed = fault.kind == CONTROL_FAILED

@@ -13,6 +13,7 @@ from collections.abc import Iterable, Iterator
 from itertools import chain
 from typing import Any
 
+from draftbench.drafts.kinds import remembers
 from draftbench.records import (
     AnyObservation,
     Candidate,
@@ -140,13 +141,14 @@ class Observations:
         """The servers whose answers count, of those that were asked this.
 
         None that drafted differently from what was asked, not even with answers that do not show
-        it. With requests at their times of arrival, a server that was asked for only some of them
-        had less load, be it that it was cut or that it was asked for the rest: one server alone
-        counts, the last that was asked for every response, whether it answered or not.
+        it. A server that was asked for only some of the requests had less load if they came at
+        their times of arrival, and less to draft from if it remembers its answers, be it that it
+        was cut or that it was asked for the rest: then one server alone counts, the last that was
+        asked for every response, whether it answered or not.
         """
         sessions = self._sessions.get(asked, {})
         servers = [server for server in sessions if server not in self._drafted_otherwise]
-        if asked[-1] is not None:
+        if asked[-1] is not None and not (asked[0] and remembers(asked[0])):
             return servers
         responses = self.trajectories.keys()
         return [server for server in servers if sessions[server].keys() >= responses][-1:]

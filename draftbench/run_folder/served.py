@@ -17,7 +17,8 @@ from itertools import pairwise
 from statistics import median
 from typing import Any
 
-from draftbench.records import LOOKUP, Candidate, Decode, Round, RoundCounts, Served, Trajectory
+from draftbench.drafts.kinds import kind_of
+from draftbench.records import Candidate, Decode, Round, RoundCounts, Served, Trajectory
 
 # Up to this share of prompt tokens, a server's prefix cache is not worth a caveat: prompts often
 # begin with the same few tokens.
@@ -148,7 +149,7 @@ def decodes_of(rows: Iterable[Served]) -> list[Decode]:
         if row.candidate is not None:
             by_candidate[row.candidate].append(row)
             # Prompt lookup may find nothing in any answer, and some servers then report nothing.
-            if row.candidate.draft == LOOKUP or row.counts is not None:
+            if kind_of(row.candidate.draft).from_text or row.counts is not None:
                 reporting.add(row.candidate)
     decodes = []
     for candidate, answers in by_candidate.items():

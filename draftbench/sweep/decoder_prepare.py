@@ -71,14 +71,13 @@ class BuiltInDecoder:
             two_layouts=not options.one_layout,
         )
         self.target = ModelSource(options.target, options.trust)
-        drafting = [spec for spec in specs.values() if spec not in (LOOKUP, SELF)]
+        drafting = [s for s in specs.values() if s != SELF and not kind_of(s).from_text]
         for spec in drafting:
-            (_, model), kind = parsed(spec), kind_of(spec)
+            kind = kind_of(spec)
             if not kind.built_in:
-                folder = "" if model else f"; a folder of this name is ./{spec}"
                 raise UsageError(
                     f"`{spec}`: only a serving engine can draft this way",
-                    hint=f"name it with --engine{folder}",
+                    hint="name it with --engine",
                 )
             if not kind.samples and options.mode is not DraftingMode.GREEDY:
                 raise UsageError(

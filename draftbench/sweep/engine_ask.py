@@ -27,10 +27,9 @@ import msgspec
 import torch
 
 from draftbench.decoder.runner import Runner
-from draftbench.drafts.built_in import SERVED, load
-from draftbench.drafts.kinds import kind_of, parts_of
+from draftbench.drafts.built_in import SERVED, load, load_from_text
+from draftbench.drafts.kinds import kind_of, parts_of, remembers
 from draftbench.drafts.loading import Loading
-from draftbench.drafts.lookup.draft import LookupDraft
 from draftbench.engines.connect import connect
 from draftbench.engines.drive import drive
 from draftbench.engines.every import ENGINES
@@ -45,7 +44,6 @@ from draftbench.models.quantize import build_runner
 from draftbench.models.source import ModelSource
 from draftbench.records import (
     BUILT_IN_LOOKUP,
-    LOOKUP,
     NEAR_TIE_MARGIN,
     Candidate,
     DraftingMode,
@@ -193,9 +191,17 @@ class EngineWorker:
         return failure(configs[-1].candidate, error, "serve")
 
     def _hold_session(self, configs: Sequence[ServerConfig]) -> None:
-        """Send servers their remaining requests; several servers take turns."""
-        if not any(self.state.unserved(config) for config in configs):
-            return
+        """Send servers their remaining requests; several servers take turns. One that remembers
+        what it answered is started again for each load, or it would know every answer.
+        """
+        loads = list(dict.fromkeys(chain.from_iterable(map(self.servers.loads, configs))))
+        drafts = (config.candidate for config in configs if config.candidate)
+        anew = self.servers.given is None and any(map(remembers, drafts))
+        for some in [[each] for each in loads] if anew else [loads]:
+            if any(self.state.unserved(config).keys() & set(some) for config in configs):
+                self._hold(configs, some)
+
+    def _hold(self, configs: Sequence[ServerConfig], loads: Sequence[Load]) -> None:
         process = uuid.uuid4().hex[:8]
         with ExitStack() as stack:
             self.deadline = None
@@ -205,8 +211,7 @@ class EngineWorker:
             sessions = [self._open(stack, config, process) for config in configs]
             wrong = {config: Counter[str]() for config in configs}
             sent = Counter[ServerConfig]()
-            loads = chain.from_iterable(map(self.servers.loads, configs))
-            for load in dict.fromkeys(loads):
+            for load in loads:
                 left = self.state.unserved_by(configs, load)
                 what = f"{configs[-1].drafting}, {load}"
                 self.watcher.stage(what, sum(map(len, left)), configs[-1].candidate)
@@ -217,7 +222,10 @@ class EngineWorker:
                     config, facts = session.config, session.facts
                     answers = self.state.observations.answers((*config, load.concurrency))
                     its_own = [row for row in answers if row.server == facts.server]
-                    counted, replayed = session.server.counters().drafted, self._replayed(config)
+                    counted, replayed = (
+                        session.server.counters().total.drafted,
+                        self._replayed(config),
+                    )
                     if config.candidate and drafted_nothing(its_own, counted, replayed):
                         # One answer that says so is enough: none of this server's counts.
                         self._keep([msgspec.structs.replace(its_own[-1], error=OTHER_DRAFTING)])
@@ -433,14 +441,15 @@ class EngineWorker:
         `known` are those of an earlier start.
         """
         prepared, servers, options = self.prepared, self.servers, self.options
-        if candidate.draft == LOOKUP:
+        kind, target = kind_of(candidate.draft), prepared.target
+        if kind.from_text:
             rule = BUILT_IN_LOOKUP
             if (engine := ENGINES.get(servers.engine)) is not None:
                 starts = self.state.observations.engines.values()
                 settings = [start.settings for start in starts if start.started]
                 rule = engine.lookup_in(settings, on_cpu=not torch.cuda.is_available())
-            return LookupDraft(options.lookup, "cpu", rule), None
-        kind, target = kind_of(candidate.draft), prepared.target
+            log = self.state.log(candidate)
+            return load_from_text(kind.method, "cpu", options.lookup, rule, log), None
         runner: Runner | ServedTarget = servers.target
         if kind.reads_states:  # the target passes over its own answers
             target = ModelSource(options.target, options.trust)

@@ -198,14 +198,14 @@ def find_drafting(
             )
         most = max(most, drafted_at_once(answer.counts))
         told = bool(answer.counts and answer.counts.drafted)
-        drafts = drafts or most > 0 or told or bool(server.counters().drafted)
+        drafts = drafts or most > 0 or told or bool(server.counters().total.drafted)
         if drafts:
-            stated = stated or len(server.counters().by_position or ())
+            stated = stated or len(server.counters().total.by_position or ())
         if stated or (facts.method == "none" and not drafts):
             break
     if not drafts and servers.baseline is None:
         return servers, candidates, {}
-    method, drafted = facts.method or "draft", server.counters().drafted
+    method, drafted = facts.method or "draft", server.counters().total.drafted
     if drafts:
         k, how = stated or max(most, given_k or 0), f"({method})"
         if not (stated or most) and drafted == 0:
@@ -251,7 +251,8 @@ def find_drafting(
     watcher.note(f"the server drafts {k} tokens a round {how}")
     model, spec = facts.settings.get("speculative_model"), None
     meant = methods_called(method)
-    if len(meant) == 1:
+    # A server that remembers responses does not say so, and is rarely kept from it.
+    if len(meant) == 1 or meant == ("suffix", "suffix-alone"):
         spec = DRAFT_KINDS[meant[0]].written
         if not spec or spec.endswith(":"):
             spec = spec + model if model else None

@@ -20,6 +20,7 @@ from draftbench.decoder.device import device_of, device_words, dtype_of, set_thr
 from draftbench.drafts.built_in import SERVED
 from draftbench.drafts.heads.config import WHERE_HEADS_ARE
 from draftbench.drafts.kind import DraftKind
+from draftbench.drafts.kinds import kind_of, remembers
 from draftbench.drafts.loading import LEAVE_OUT, Serving
 from draftbench.drafts.mtp.own_draft import DSPARK_HINT, no_mtp, own_draft_of
 from draftbench.drafts.speculation import Speculation, speculation_of
@@ -58,6 +59,9 @@ PROBE = 'def f(x):\n    return x + 12345  # naïve café, 東京 привет �
 # An output layer has at most this many rows without a token: their number is rounded up.
 _PADDING = 4096
 # What to do about a chat without a template here.
+# The controls, which are replayed where the engine drafts so. A server is started only with a draft
+# that is named.
+_FREE = LOOKUP, "suffix"
 _TEMPLATE_OF_STARTED = (
     "give --tokenizer a folder of the target that has its template, or use plain prompts (built "
     "in: `--traffic suite:completion`)"
@@ -342,8 +346,17 @@ class ServingEngine:
                 why = why or "it does not serve it at this level"
                 self.watcher.note(f"{candidate} is replayed only, not started on {engine}: {why}")
         if options.controls and (self.server is None or options.drafts):
-            speculations.setdefault(LOOKUP, speculation_of(LOOKUP, 1, lookup=options.lookup))
-            candidates.setdefault(Candidate(draft=LOOKUP))
+            known = ENGINES.get(engine)
+            for name in _FREE:
+                if known is None or kind_of(name).method in known.methods:
+                    speculations.setdefault(name, speculation_of(name, 1, lookup=options.lookup))
+                    candidates.setdefault(Candidate(draft=name))
+        named = [str(each) for each in levels if remembers(each)]
+        if named and self.server is None and options.measure_requests < len(prompts):
+            self.watcher.note(
+                f"servers that draft by {', '.join(named)} are asked all {len(prompts)} requests, "
+                f"in the order of the log: they remember what they answered"
+            )
         # Prompts outside the sample, for warming up.
         sampled = {prompt.request.id for prompt in prompts}
         others = load(TrafficQuery("suite:completion", options.traffic.key)).requests

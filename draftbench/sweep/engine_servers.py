@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import NamedTuple
 
+from draftbench.drafts.kinds import kind_of
 from draftbench.drafts.speculation import Speculation
 from draftbench.drafts.stopping import THRESHOLDS
 from draftbench.engines.engine import ServerStart
@@ -19,7 +20,7 @@ from draftbench.engines.start import server_threads
 from draftbench.errors import TrafficError
 from draftbench.measure.replay import ServedTarget
 from draftbench.measure.trajectories import PromptSample
-from draftbench.records import LOOKUP, Candidate, DraftingMode, DraftLength, Key, StopRule
+from draftbench.records import Candidate, DraftingMode, DraftLength, Key, StopRule
 from draftbench.sweep.options import ServingOptions, SweepOptions, in_turn
 
 # How many candidates come between two starts of the server without a draft.
@@ -125,7 +126,7 @@ class Servers:
 
     def mode(self, config: ServerConfig) -> DraftingMode:
         """How the draft proposes; as --mode says if only the user's server has the draft."""
-        if config.candidate is None or config.candidate.draft == LOOKUP:
+        if config.candidate is None or kind_of(config.candidate.draft).from_text:
             return DraftingMode.GREEDY
         speculation = self.speculations.get(config.candidate.draft)
         return speculation.mode if speculation is not None else self.options.mode

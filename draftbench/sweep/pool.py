@@ -257,6 +257,7 @@ class Pool:
                 {model: facts for model, facts in known.items() if facts},
                 self._longest if candidate else None,
                 self._seconds_left(candidate),
+                self.state.log(candidate) if candidate else (),
             )
             worker.place.reply(task)
 

@@ -15,17 +15,17 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from draftbench.drafts.kinds import parts_of
+from draftbench.drafts.kinds import kind_of, parts_of, remembers
 from draftbench.drafts.laws import AnyReplay
 from draftbench.drafts.stack.replay import combined
+from draftbench.drafts.suffix.memory import Remembered
 from draftbench.measure.prompts import Prompt
 from draftbench.measure.step_costs import grid_for
 from draftbench.measure.timed_passes import CostGrid
-from draftbench.measure.trajectories import PromptSample, ScoredResponse, plan
+from draftbench.measure.trajectories import GROUP, PromptSample, ScoredResponse, plan
 from draftbench.models.compatibility import context_length_of
 from draftbench.planner.what_to_measure import lengths_to_decode, next_start, settled, timed_enough
 from draftbench.records import (
-    LOOKUP,
     AnyObservation,
     Candidate,
     CostPoint,
@@ -194,6 +194,36 @@ class SweepState:
         drafted = ([r for r in group if len(r.tokens) > 1] for group in groups)
         return [group for group in drafted if group]
 
+    @cached_property
+    def _places(self) -> dict[Key, tuple[int, int, int]]:
+        """Where a draft that remembers responses meets each: in which wave and sample, and after
+        how many requests of the traffic. Only with --until settled what is due grows, and what was
+        measured must not depend on it.
+        """
+        grows, places = self.prepared.options.until == "settled", list(self.prompts)
+        at = {request: place for place, request in enumerate(places)}
+        return {
+            each.key: (wave if grows else 0, each.sample, at[each.key[0]])
+            for wave, groups in enumerate(self.waves)
+            for each in chain(*groups)
+        }
+
+    def in_order(self, responses: Iterable[ScoredResponse]) -> list[ScoredResponse]:
+        """Responses in the order in which a draft that remembers them meets them."""
+        return sorted(responses, key=lambda response: self._places[response.key])
+
+    def log(self, candidate: Candidate) -> list[Remembered]:
+        """What a candidate remembers: the responses, in the order of their requests in the traffic;
+        nothing if it does not remember.
+        """
+        if not remembers(candidate):
+            return []
+        written = self.responses.keys() & self._places.keys()
+        return [
+            Remembered(key, self._places[key][0], self.responses[key].tokens)
+            for key in sorted(written, key=lambda key: self._places[key][-1])
+        ]
+
     def left(self) -> tuple[Candidate, ...]:
         """The candidates that are not completely measured, or have failed."""
         candidates, servers = self.prepared.candidates, self.prepared.servers
@@ -224,12 +254,15 @@ class SweepState:
         """
         if (
             self.prepared.servers is not None
-            and candidate.draft != LOOKUP
+            and not kind_of(candidate.draft).from_text
             and candidate.draft not in self.prepared.drafts
         ):
             return []
-        along = self.along(candidate)
-        return [group for group in self.drafted() if any(r.key not in along for r in group)]
+        along, groups = self.along(candidate), self.drafted()
+        if remembers(candidate):
+            ordered = self.in_order(chain(*groups))
+            groups = [ordered[at : at + GROUP] for at in range(0, len(ordered), GROUP)]
+        return [group for group in groups if any(r.key not in along for r in group)]
 
     def steps(self, candidate: Candidate) -> Iterator[Replaying | Timing | Decoding]:
         """The steps left for a candidate in one process, in order. Do each before asking for the
@@ -246,6 +279,8 @@ class SweepState:
             return
         chosen = to_decode(self.trajectories(), self.prepared.options.measure_requests)
         responses = [self.responses[t.key] for t in chosen]
+        if remembers(candidate):
+            responses = self.in_order(responses)
         for concurrency in self.prepared.options.concurrency:
             block = str(candidate), concurrency
             points = self.observations.costs.values()
@@ -323,7 +358,7 @@ class SweepState:
         """What a server still has to answer, by load."""
         servers = self.prepared.servers
         assert servers is not None
-        samples = list(chain(*self.groups))
+        samples = self._samples([config])
         known = self.trajectories()
         missing = {}
         for load in servers.loads(config):
@@ -331,7 +366,8 @@ class SweepState:
             done = {row.key for row in answers if row.error is None}
             if config == servers.writer and load == ALONE:  # its answers are the responses
                 due = {sample.key for sample in samples} - (done & self.responses.keys())
-            elif load.concurrency is None:  # all or none: fewer requests would be less load
+            # All or none: fewer requests would be less load, or less to remember.
+            elif load.concurrency is None or (config.candidate and remembers(config.candidate)):
                 due = set(self.responses) if self.responses.keys() - done else set()
             else:
                 due = {t.key for t in to_decode(known, self.prepared.options.measure_requests)}
@@ -348,7 +384,14 @@ class SweepState:
         if load.concurrency is None:
             return left
         due = {sample.key for sample in chain(*left)}
-        return [[each for each in chain(*self.groups) if each.key in due]] * len(session)
+        return [[each for each in self._samples(session) if each.key in due]] * len(session)
+
+    def _samples(self, session: Sequence[ServerConfig]) -> list[PromptSample]:
+        """What servers are asked in order: that of the traffic if one remembers its answers."""
+        samples = list(chain(*self.groups))
+        if any(config.candidate and remembers(config.candidate) for config in session):
+            samples.sort(key=lambda sample: self._places[sample.key])
+        return samples
 
     def _lengths(self, candidate: Candidate, concurrency: int) -> list[DraftLength]:
         """The draft lengths to decode at: those decoded so far; if there are none, the best ones by

@@ -14,10 +14,11 @@ import msgspec
 import torch
 
 from draftbench.decoder.runner import clock_for
-from draftbench.drafts.built_in import load
+from draftbench.drafts.built_in import load, load_from_text
+from draftbench.drafts.kinds import kind_of
 from draftbench.drafts.loading import Loading
-from draftbench.drafts.lookup.draft import LookupDraft
 from draftbench.drafts.model.draft import ModelDraft
+from draftbench.drafts.suffix.memory import Remembered
 from draftbench.errors import DraftbenchError, ModelError
 from draftbench.measure.candidate import LoadedCandidate, MeasurementContext
 from draftbench.measure.decoding import decode_requests
@@ -25,15 +26,7 @@ from draftbench.measure.prompts import TargetText
 from draftbench.measure.step_costs import LEAST_TURNS, time_steps
 from draftbench.measure.trajectories import ScoredResponse, generate, logged, score
 from draftbench.models.quantize import build_runner
-from draftbench.records import (
-    LOOKUP,
-    SAMPLES_PER_VISIT,
-    SELF,
-    Candidate,
-    Failure,
-    ModelFacts,
-    Observation,
-)
+from draftbench.records import SAMPLES_PER_VISIT, SELF, Candidate, Failure, ModelFacts, Observation
 from draftbench.run_folder.folder import PrivateStart, PrivateText
 from draftbench.run_folder.key import keyed_hash
 from draftbench.run_folder.machine import Watch
@@ -59,6 +52,7 @@ class Task:
     loaded_as: Mapping[Candidate | None, ModelFacts]
     longest: ScoredResponse | None = None  # on which the passes of a draft are tried
     seconds: float | None = None  # that are left of the candidate's
+    log: Sequence[Remembered] = ()  # the responses, if the candidate remembers them
 
 
 class Worker:
@@ -72,6 +66,7 @@ class Worker:
         self._machine: Watch | None = None
         self._measurement: MeasurementContext | None = None
         self._loaded: LoadedCandidate | None = None
+        self._remembered = 0  # responses that it remembers
 
     def prepare(self, task: Task) -> None:
         """Load the target, unless it is loaded.
@@ -128,9 +123,11 @@ class Worker:
             return None
         stage = "load"
         try:
-            if self._loaded is None or self._loaded.candidate != task.candidate:
+            grown = len(task.log) != self._remembered
+            if self._loaded is None or self._loaded.candidate != task.candidate or grown:
                 self.forget()
                 self._loaded = self._load(task.candidate, task)
+                self._remembered = len(task.log)
             stage = "measure"
             self._measure(self._loaded, task.step)
         # A model's code and its libraries may raise anything; the sweep continues.
@@ -172,9 +169,10 @@ class Worker:
     def _load(self, candidate: Candidate, task: Task) -> LoadedCandidate:
         """Load the candidate, and keep its facts if it has weights of its own."""
         measurement = self.measurement
-        if candidate.draft == LOOKUP:
-            lookup = LookupDraft(measurement.lookup, measurement.target.device)
-            return LoadedCandidate(candidate, lookup, measurement)
+        if (kind := kind_of(candidate.draft)).from_text:
+            device, lookup = measurement.target.device, measurement.lookup
+            from_text = load_from_text(kind.method, device, lookup, log=task.log)
+            return LoadedCandidate(candidate, from_text, measurement)
         if candidate.draft == SELF:
             own = ModelDraft(measurement.target, measurement.target, measurement.mode)
             return LoadedCandidate(candidate, own, measurement)

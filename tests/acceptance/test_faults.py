@@ -9,7 +9,19 @@ from dataclasses import replace
 import msgspec
 import numpy as np
 import pytest
-from scenes import ALL, NONE, SMALL, decode, facts, lookup, manifest, replay, replayed, trajectory
+from scenes import (
+    ALL,
+    NONE,
+    SMALL,
+    decode,
+    facts,
+    lookup,
+    manifest,
+    replay,
+    replayed,
+    served,
+    trajectory,
+)
 
 from draftbench.acceptance.breakdown import RISING, TEMPLATE
 from draftbench.acceptance.candidate_rounds import candidate_rounds, served_rounds
@@ -206,6 +218,41 @@ def drawn(shift, requests=12, seed=0):
         rows.append(rounds(*kept, request=name, digest="other", **DRAWN))
     fault = contradiction(pairs, rows, 0.5, by_position=True)
     return fault and fault.message
+
+
+@pytest.mark.parametrize(
+    ("proposed", "said"),
+    [
+        # Where all is rejected, shorter blocks give the same tokens a round.
+        ((3, 3, 3, 3, 3, 2, 1, 0), None),
+        # 13 of 18.
+        ((2, 2, 2, 2, 2, 2, 1, 0), "decoding proposed 28% fewer tokens per round than replay"),
+        # Some engines go on proposing at the end, and some do not say what they proposed.
+        ((3,) * 8, None),
+        ((0,) * 8, None),
+    ],
+)
+def test_rounds_that_propose_fewer_tokens_than_replay_contradict_it(proposed, said):
+    names = [f"r{n}" for n in range(8)]
+    pairs = [(trajectory(name, 9), replay(NONE, request=name)) for name in names]
+    rows = [rounds(*[0] * 8, k=3, request=name, proposed=proposed) for name in names]
+    fault = contradiction(pairs, rows, 0.5, by_position=False)
+    assert (fault and fault.message) == (said and f"{said}, which is not chance")
+
+
+@pytest.mark.parametrize(
+    ("counts", "said"),
+    [
+        # Fewer tokens at two places, more at one: on average the same, but not of sums alone.
+        ({"by_round": ((2, 0), (2, 0), (2, 2), (2, 2))}, SAID.format(2, 6)),
+        ({"rounds": 4, "drafted": 8, "accepted": 4}, None),
+    ],
+)
+def test_an_engine_that_tells_every_round_is_compared_by_position(counts, said):
+    answer = served(SMALL, 2, *[0.1 * n for n in range(9)], **counts)
+    records = [trajectory("r", 9), replay(ALL), answer]
+    fault = candidate_rounds(run_of(manifest(engine="vllm"), records), SMALL).contradiction
+    assert (fault and fault.message) == said
 
 
 def test_drawn_drafts_are_compared_in_expectation_beyond_chance():

@@ -127,7 +127,7 @@ def test_a_draft_without_a_model_is_named_beside_those_that_are_checked(command,
     assert outcome.err.splitlines() == [
         "note: `self` is not a model: it works with every target",
         "note: `ngram` is not a model: it works with every target",
-        f"note: `suffix` is not a model: vLLM drafts this way for every target, and {on_it}",
+        "note: `suffix` is not a model: it works with every target; of the engines vLLM has it",
         "note: `spec:a.json` is not a model: only the engine knows whether it can draft this way, "
         f"and {on_it}",
     ]

@@ -16,9 +16,11 @@ def those(*facts):
 
 
 def test_every_kind_is_loaded_where_it_says_that_it_is():
-    assert those("built_in") == {*WITH_WEIGHTS, "ngram", "stack"}
+    from_text = those("from_text")
+    assert from_text == {"ngram", "suffix", "suffix-alone"}
+    assert those("built_in") == {*WITH_WEIGHTS, *from_text, "stack"}
     assert those("built_in", "reads_states") == HEADS.keys()
-    assert those("replayed") == {*SERVED, "ngram"}
+    assert those("replayed") == {*SERVED, *from_text}
     assert those("trainable") == TRAINABLE.keys()
     assert those("is_model") == {method for method, kind in DRAFT_KINDS.items() if not kind.written}
     assert those("trainable") | those("stackable") <= WITH_WEIGHTS.keys()
@@ -29,6 +31,7 @@ def test_every_kind_is_loaded_where_it_says_that_it_is():
     [
         ("ngram", "ngram", "", "ngram"),
         ("mtp", "mtp", "", "mtp"),
+        ("suffix-alone", "suffix-alone", "", "suffix-alone"),
         ("eagle3:a/b@main", "eagle3", "a/b@main", "eagle3:b"),
         ("spec:x.json", "raw", "x.json", "spec:x.json"),
         ("./eagle3:b", "draft-model", "./eagle3:b", "eagle3:b"),

@@ -1,4 +1,4 @@
-"""What an engine must count that drafts with the embedded head, by the head's replay."""
+"""What an engine must count that drafts with a head of the embedded target, by its replay."""
 
 import scenes
 import torch
@@ -7,26 +7,26 @@ from scenes import EMBEDDED
 from draftbench.decoder.runner import DecodeTask, HostClock
 from draftbench.decoder.sampling import Uniforms
 from draftbench.decoder.speculate import decode
-from draftbench.drafts.eagle3.draft import build_head
-from draftbench.drafts.heads.draft import HeadDraft, replay_head
+from draftbench.drafts.built_in import HEADS
+from draftbench.drafts.loading import Loading
 from draftbench.measure.prompts import Prompt
 from draftbench.measure.trajectories import ScoredResponse
 from draftbench.models.quantize import Build, build_runner
 from draftbench.models.source import ModelSource
-from draftbench.records import Candidate, Request, Sampling
-
-HEAD = Candidate(draft="eagle3:head")
+from draftbench.records import Candidate, DraftingMode, Request, Sampling
 
 
 class ReplayedHead:
-    """The embedded target and its head, in float32."""
+    """The embedded target and a head on it, the embedded EAGLE-3 head unless another is named, in
+    float32.
+    """
 
-    def __init__(self):
-        target, head = (ModelSource(str(EMBEDDED / name)) for name in ("target", "head"))
-        build = Build(torch.float32, "none", "cpu")
+    def __init__(self, method="eagle3", head=EMBEDDED / "head"):
+        target, build = ModelSource(str(EMBEDDED / "target")), Build(torch.float32, "none", "cpu")
         self.target, _ = build_runner(target, build, None)
-        layers = target.config.get_text_config().num_hidden_layers
-        self.head, _ = build_head(head, build, HEAD.draft, self.target, layers)
+        self.candidate = Candidate(draft=f"{method}:head")
+        of = self.candidate, ModelSource(str(head)), build, target, self.target
+        self.draft, _ = HEADS[method].load(Loading(*of, DraftingMode.GREEDY))
 
     def matched(self, answer, k):
         """How many of k drafted tokens an answer has, by the position where a round starts."""
@@ -34,15 +34,15 @@ class ReplayedHead:
         trajectory = scenes.trajectory("r", len(tokens), prompt_tokens=len(prompt))
         request = Request(id="r", source="log:1", prompt="", max_tokens=None, sampling=Sampling())
         response = ScoredResponse(Prompt(request, prompt, answer.ask.limit), tokens, trajectory)
-        return replay_head(response, HEAD, self.head, self.target, k).matched
+        (replay,) = self.draft.replay(self.candidate, [response], k)
+        return replay.of_length(k).matched
 
     def decoded(self, answer, k, stop):
         """The tokens that the built-in decoder's rounds propose for an answer, and accept."""
         prompt, limit = answer.ask.prompt, answer.ask.limit
         drawn = Uniforms("r", 0, limit + k)
         task = DecodeTask([*prompt], limit, Sampling(), drawn, lambda output: False)
-        drafter = HeadDraft(self.head, self.target).drafter()
-        found = decode(task, self.target, drafter, k, HostClock(), stop)
+        found = decode(task, self.target, self.draft.drafter(), k, HostClock(), stop)
         assert found.tokens == list(answer.tokens)
         return found.proposed, found.accepted
 

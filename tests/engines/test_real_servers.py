@@ -5,6 +5,7 @@
 """
 
 import os
+from functools import cache
 from pathlib import Path
 
 import psutil
@@ -15,7 +16,7 @@ from engines.stepped_draft import SteppedDraft, before
 
 from draftbench.drafts.speculation import speculation_of
 from draftbench.engines.connect import connect
-from draftbench.engines.drive import drive, since
+from draftbench.engines.drive import drive
 from draftbench.engines.engine import ServerStart
 from draftbench.engines.faults import Fault
 from draftbench.engines.server import Ask
@@ -27,7 +28,8 @@ from draftbench.records import NEAR_TIE_MARGIN, NGramSizes, RoundCounts, Samplin
 
 with pytest.MonkeyPatch.context() as patch:
     patch.syspath_prepend(str(Path(__file__).parents[2] / "scripts"))
-    from embedded_gguf import write_family
+    from block_kin import KIN, make
+    from embedded_gguf import write_block, write_family
 
 VLLM, LLAMA = (os.environ.get(f"DRAFTBENCH_{n}") for n in ("VLLM_PYTHON", "LLAMA_SERVER"))
 TEXTS = (
@@ -37,6 +39,9 @@ TEXTS = (
 )
 # The embedded target ends a few tokens after this.
 ENDING = "    args = parser.parse_args()\n    main(args)\n\n\nif __name__ == '__main__':\n"
+BLOCKS = [kin for kin in KIN if kin != "dflash-alike"]
+# llama-server stops no DSpark drafter that does not say how sure it is, and serves without it.
+STOPPED = [kin for kin in BLOCKS if kin != "dspark-unsure"]
 IN_FLOAT32 = "-ctk f32 -ctv f32 -ctkd f32 -ctvd f32 -fa off"
 
 pytestmark = pytest.mark.slow
@@ -49,21 +54,27 @@ needs_vllm = pytest.mark.skipif(VLLM is None, reason="DRAFTBENCH_VLLM_PYTHON nam
 @pytest.fixture(scope="module")
 def llama(tmp_path_factory):
     """llama(drafts) is how to start it with the embedded models; `drafts` is a draft's name. With a
-    rule it computes in float32 throughout, as the built-in decoder does.
+    rule, or `exactly`, it computes in float32 throughout, as the built-in decoder does.
     """
     folder = tmp_path_factory.mktemp("gguf")
     write_family(folder)
 
-    def start(drafts=None, k=4, stop=None):
+    def start(drafts=None, k=4, stop=None, *, concurrency=2, exactly=False):
         files = {"distilled": "{}/distilled.gguf", "head": "eagle3:{}/head.gguf"}
+        if drafts in KIN:
+            kind = drafts[:6]
+            write_block(
+                folder / f"{drafts}.gguf", make(folder / drafts, drafts), EMBEDDED / "target"
+            )
+            files[drafts] = f"{kind}:{{}}/{drafts}.gguf"
         name = files.get(drafts, "ngram").format(folder)
         return ServerStart(
             *("llama.cpp", f"{folder}/target.gguf"),
             drafts and speculation_of(name, k, lookup=NGramSizes(4, 2), stop=stop),
-            args=IN_FLOAT32 if stop else "",
+            args=IN_FLOAT32 if stop or exactly else "",
             command=LLAMA,
             context_length=512,
-            concurrency=2,
+            concurrency=concurrency,
             threads=1,
         )
 
@@ -74,8 +85,8 @@ def llama(tmp_path_factory):
 def vllm(monkeypatch):
     """vllm(draft) is how to start it with the embedded target."""
     monkeypatch.setenv("VLLM_CPU_KVCACHE_SPACE", "1")
-    return lambda draft: ServerStart(
-        *("vllm", str(EMBEDDED / "target"), speculation_of(draft, 4)),
+    return lambda draft, k=4: ServerStart(
+        *("vllm", str(EMBEDDED / "target"), speculation_of(draft, k)),
         args="--dtype float32 --enforce-eager",
         command=f"{VLLM} -m vllm.entrypoints.openai.api_server",
         context_length=512,
@@ -84,11 +95,18 @@ def vllm(monkeypatch):
 
 
 @pytest.fixture(scope="module")
+def block_of(tmp_path_factory):
+    """block_of(name) is the replay of a relative of the embedded DFlash drafter."""
+    folder = tmp_path_factory.mktemp("blocks")
+    return cache(lambda kin: ReplayedHead(kin[:6], make(folder / kin, kin)))
+
+
+@pytest.fixture(scope="module")
 def stepped():
     return SteppedDraft("distilled", 6)
 
 
-def driven(start, folder, texts=TEXTS, limit=48):
+def driven(start, folder, texts=TEXTS, limit=48, concurrency=1):
     """The answers of one server, its facts and what it counted; all its processes have ended."""
     with started(start, folder) as running:
         server, port = connect(running.url), running.url.rpartition(":")[2]
@@ -96,8 +114,8 @@ def driven(start, folder, texts=TEXTS, limit=48):
         server.echo(prompts)
         before = server.counters()
         asks = [Ask((str(n), 0), ids, limit, Sampling(seed=1)) for n, ids in enumerate(prompts)]
-        answers = list(drive(server, asks, concurrency=1))
-        counted, facts = since(before, server.counters()), server.facts()
+        answers = list(drive(server, asks, concurrency=concurrency))
+        counted, facts = server.counters().since(before), server.facts()
         named = psutil.process_iter(["cmdline"])
         group = [p for p in named if port in (p.info["cmdline"] or [])]
         group += [child for process in group for child in process.children(recursive=True)]
@@ -199,10 +217,63 @@ def test_llama_server_stops_a_head_where_the_built_in_decoder_does(tmp_path, lla
         assert counts.rounds == sum(some > 0 for some in proposed)
 
 
+@needs_llama
+@pytest.mark.parametrize("k", [1, 3, 6])
+@pytest.mark.parametrize("kin", BLOCKS)
+def test_llama_server_accepts_of_a_blocks_drafts_what_its_replay_says(
+    tmp_path, llama, block_of, kin, k
+):
+    """Of each number of drafted tokens, whose blocks differ."""
+    answers, facts, _ = driven(llama(kin, k, exactly=True), tmp_path)
+    assert (facts.method, facts.k) == (f"draft-{kin[:6]}", k)
+    for answer in answers:
+        assert block_of(kin).sums(answer, k) == (answer.counts.drafted, answer.counts.accepted)
+
+
+@needs_llama
+@pytest.mark.parametrize("draft", ["head", "dflash", "dspark"])
+def test_llama_server_accepts_of_drafts_the_same_beside_other_requests(
+    tmp_path, llama, block_of, draft
+):
+    start = llama(draft, 5, concurrency=4, exactly=True)
+    answers, _, _ = driven(start, tmp_path, (*TEXTS, "def read(path):\n    "), concurrency=4)
+    replayed = ReplayedHead() if draft == "head" else block_of(draft)
+    for answer in answers:
+        assert replayed.sums(answer, 5) == (answer.counts.drafted, answer.counts.accepted)
+
+
+@needs_llama
+@pytest.mark.parametrize("threshold", [0.3, 0.6, 0.9])
+@pytest.mark.parametrize("kin", STOPPED)
+def test_llama_server_stops_a_block_where_the_built_in_decoder_does(
+    tmp_path, llama, block_of, kin, threshold
+):
+    """It drafts the whole block, and proposes what comes before the unsure token."""
+    stop = StopRule(kind="before", threshold=threshold)
+    answers, _, _ = driven(llama(kin, 6, stop), tmp_path)
+    for answer in answers:
+        proposed, accepted = block_of(kin).decoded(answer, 6, stop)
+        counts = answer.counts or RoundCounts(rounds=0, drafted=0, accepted=0)
+        assert (counts.drafted, counts.accepted) == (sum(proposed), sum(accepted))
+        assert counts.rounds == sum(some > 0 for some in proposed)
+
+
 @needs_vllm
 def test_vllm_accepts_of_a_heads_drafts_what_its_replay_says(tmp_path, vllm):
     head, (answers, _, _) = ReplayedHead(), driven(vllm(f"eagle3:{EMBEDDED}/head"), tmp_path)
     assert sum(head.check_rounds(answer, 4) for answer in answers) > 10
+
+
+@needs_vllm
+@pytest.mark.parametrize("k", [1, 3, 5])
+def test_vllm_accepts_of_a_blocks_drafts_what_its_replay_says(tmp_path, vllm, k):
+    """Its CPU build norms the text's keys in every layer by the first layer's weights, so these are
+    alike here.
+    """
+    head = ReplayedHead("dflash", folder := make(tmp_path / "block", "dflash-alike"))
+    answers, facts, _ = driven(vllm(f"dflash:{folder}", k), tmp_path)
+    assert (facts.method, facts.k) in ((None, k), ("dflash", k))
+    assert sum(head.check_rounds(answer, k) for answer in answers) > 10
 
 
 @needs_vllm

@@ -2,7 +2,6 @@
 
 import pytest
 
-from draftbench.engines.drive import since
 from draftbench.engines.every import SERVERS
 from draftbench.engines.faults import AnswerError
 from draftbench.records import RoundCounts
@@ -24,7 +23,7 @@ vllm:generation_tokens_total{engine="0",model_name="m"} 61.0
 
 
 def counted(page, engine="vllm"):
-    return SERVERS[engine](None, "m").counted_on(page)
+    return SERVERS[engine](None, "m").counted_on(page).total
 
 
 def test_counters_are_summed_over_replicas():
@@ -51,24 +50,48 @@ def test_a_counter_that_is_no_count_is_an_error(value):
         counted(f"{NAME} {value}\n")
 
 
+def page_of(**replicas):
+    """A page of vLLM with rounds, drafted and accepted tokens, and those of each position."""
+    lines = []
+    for name, (rounds, drafted, accepted, *positions) in replicas.items():
+        said = {"drafts": rounds, "draft_tokens": drafted, "accepted_tokens": accepted}
+        for what, count in said.items():
+            if count is not None:
+                line = f'vllm:spec_decode_num_{what}_total{{engine="{name}"}} {count}'
+                lines.append(line)
+        for at, count in enumerate(positions):
+            labels = f'engine="{name}",position="{at}"'
+            lines.append(f"vllm:spec_decode_num_accepted_tokens_per_pos_total{{{labels}}} {count}")
+    return SERVERS["vllm"](None, "m").counted_on("\n".join(lines) + "\n")
+
+
 def test_counters_are_subtracted_one_by_one():
-    before = RoundCounts(rounds=10, drafted=40, accepted=20, by_position=(9, 7, 4))
-    after = RoundCounts(rounds=13, drafted=52, accepted=26, by_position=(12, 9, 4, 1))
+    before, after = page_of(a=(10, 40, 20, 9, 7, 4)), page_of(a=(13, 52, 26, 12, 9, 4, 1))
     expected = RoundCounts(rounds=3, drafted=12, accepted=6, by_position=(3, 2, 0, 1))
-    assert since(before, after) == expected
+    assert after.since(before) == expected
 
 
 def test_a_counter_that_fell_is_unknown_since_the_server_restarted():
-    before = RoundCounts(rounds=10, drafted=40, by_position=(9, 7))
-    after = RoundCounts(rounds=3, drafted=52, by_position=(3, 8))
-    assert since(before, after) == RoundCounts(rounds=None, drafted=12, by_position=None)
+    before, after = page_of(a=(10, 40, 2, 9, 7)), page_of(a=(3, 52, 2, 3, 8))
+    assert after.since(before) == RoundCounts(drafted=12, accepted=0)
+
+
+def test_a_replica_that_restarts_is_not_hidden_by_the_others_counts():
+    """In sum 18 rounds more; by replica one counted 20, and the other began anew."""
+    before, after = page_of(a=(10, 40, 20), b=(5, 20, 10)), page_of(a=(30, 120, 60), b=(3, 12, 6))
+    assert after.since(before) == RoundCounts()
+
+
+def test_a_replica_that_comes_counts_from_nothing_and_one_that_goes_is_unknown():
+    one, two = page_of(a=(10, 40, 20)), page_of(a=(12, 48, 24), b=(3, 12, 6))
+    assert two.since(one) == RoundCounts(rounds=5, drafted=20, accepted=10)
+    assert one.since(two) == RoundCounts()
 
 
 def test_positions_that_a_server_names_from_its_first_draft_on_began_at_nothing():
-    before = RoundCounts(rounds=0, drafted=0, accepted=0)
-    after = RoundCounts(rounds=2, drafted=8, accepted=5, by_position=(2, 2, 1))
-    assert since(before, after).by_position == (2, 2, 1)
-    assert since(RoundCounts(), after).by_position is None
+    before, after = page_of(a=(0, 0, 0)), page_of(a=(2, 8, 5, 2, 2, 1))
+    assert after.since(before).by_position == (2, 2, 1)
+    assert after.since(page_of()).by_position is None
 
 
 @pytest.mark.parametrize(

@@ -66,6 +66,13 @@ PAIR = {"method": "draft_model", "model": "Qwen/Qwen2.5-0.5B", "draft_sample_met
             | {"rejection_sample_method": "synthetic"}
             | {"synthetic_acceptance_rates": [0.8, 0.5, 0.25, 0.05]},
         ),
+        *(
+            (
+                {"draft": f"{kind}:org/b", "vocabularies": None, "engine": "vllm"},
+                {"method": kind, "model": "org/b"},
+            )
+            for kind in ("dflash", "dspark")
+        ),
         # Known fault: {"method": "draft_model", "model": "suffix"} was exported.
         ({"draft": "suffix", "vocabularies": None, "engine": "vllm"}, {"method": "suffix"}),
     ],
@@ -92,6 +99,34 @@ def test_vllm_is_given_these_fields(plan, changes, fields):
             "tensorrt-llm",
             "speculative_config:\n  decoding_type: Eagle3\n  max_draft_len: 4\n"
             "  speculative_model: org/head",
+        ),
+        # A block of k tokens: SGLang counts the last known one with DFlash, not with DSpark.
+        *(
+            (
+                f"{kind}:b.gguf",
+                "llama.cpp",
+                f"llama-server -m t.gguf -md b.gguf --spec-type "
+                f"draft-{kind} {SURE} -np 1 --metrics",
+            )
+            for kind in ("dflash", "dspark")
+        ),
+        (
+            "dflash:org/b",
+            "sglang",
+            f"{SGLANG} DFLASH --speculative-draft-model-path org/b "
+            "--speculative-dflash-block-size 5",
+        ),
+        (
+            "dspark:org/b",
+            "sglang",
+            f"{SGLANG} DSPARK --speculative-draft-model-path org/b "
+            "--speculative-dspark-block-size 4",
+        ),
+        (
+            "dflash:org/b",
+            "tensorrt-llm",
+            "speculative_config:\n  decoding_type: DFlash\n  max_draft_len: 4\n"
+            "  speculative_model: org/b",
         ),
         # Known fault: `DraftTarget`, which is no tag of its union, was refused.
         (
@@ -177,6 +212,19 @@ def test_a_targets_own_layers_go_to_transformers_where_it_ran_them(plan):
     own = plan("mtp", vocabularies=None)
     assert configure(own, "transformers").text.endswith("**settings, use_mtp=True)")
     assert "one token a round by each of the target's own layers" in notes(own, "transformers")
+
+
+@pytest.mark.parametrize(
+    ("draft", "load", "said"),
+    [("dflash:b", 1, False), ("dflash:b", 2, True), ("eagle3:b", 2, True), ("org/d", 2, False)],
+)
+def test_llama_server_chooses_a_heads_tokens_for_several_requests_on_the_host(
+    plan, draft, load, said
+):
+    """Chosen in the graph, a block's were wrong, and an EAGLE-3 head's broke answers off."""
+    asked = plan(draft, concurrency=load, vocabularies=None, engine="llama.cpp")
+    text = configure(asked, "llama.cpp").text
+    assert ("--no-spec-draft-backend-sampling -np 2" in text) is said
 
 
 @pytest.mark.parametrize("engine", ["sglang", "tensorrt-llm", "transformers"])
@@ -463,7 +511,12 @@ OTHERWISE = "acceptance will differ"
         *(("vllm", version, LOADS, LENGTHS) for version in (None, "0.31")),
         # What else drafts more than its schedule says.
         ("vllm", None, LOADS | OWN, "if the target has several such layers"),
-        ("vllm", None, LOADS | DFLASH, "is as wide at every load, and left out only where"),
+        (
+            "vllm",
+            None,
+            LOADS | DFLASH,
+            "the same width at every load, and is left out only where",
+        ),
         *(
             ("vllm", None, LOADS | draft, "drops the schedule and drafts 6 tokens at every load")
             for draft in ({}, OWN, HEAD, LOOKUP)

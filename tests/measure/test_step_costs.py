@@ -127,16 +127,20 @@ def test_a_head_is_timed_where_it_catches_up_where_it_steps_and_over_prompts(mea
         for n in sizes
     }
     assert all(p.concurrency == 2 and min(p.seconds) > 0 for p in points)
-    head.steps = False  # its first pass drafts all
     alone = time_steps(loaded, GRID, always)
-    assert ("eagle3:head", "step", 1, 10) not in seconds(alone)
     lengths = [p.new_tokens for p in alone if p.candidate == HEAD and p.what == "prefill"]
     assert lengths == [8, 24]
 
 
 @pytest.mark.parametrize(
     ("largest_k", "sizes"),
-    [(1, (1, 2)), (4, (1, 2, 3, 4, 5)), (5, (1, 2, 3, 4, 5, 6)), (8, (1, 2, 3, 4, 5, 7, 9))],
+    [
+        (1, (1, 2)),
+        (4, (1, 2, 3, 4, 5)),
+        (5, (1, 2, 3, 4, 5, 6)),
+        (8, tuple(range(1, 10))),
+        (12, (*range(1, 10), 11, 13)),
+    ],
 )
 def test_passes_of_every_size_that_a_round_may_need_are_timed(largest_k, sizes):
     assert CostGrid((10,), largest_k, (8,), (0,)).verify_sizes == sizes
@@ -237,3 +241,22 @@ def test_passes_of_a_mixture_are_counted_with_the_experts_that_they_read(measure
     assert 2 <= read[2] <= 4
     assert {p.experts_read for p in points if p.what != "step"} == {None}
     assert {p.experts_read for p in time_steps(small, ONE_POINT, always)} == {None}
+
+
+@pytest.mark.parametrize(("device", "passes"), [("cpu", 1), ("cuda", 4)])
+def test_a_heads_passes_are_queued_as_in_a_round_where_waiting_for_each_takes_time(device, passes):
+    """Of each size at each context but whole prompts, with k up to 4."""
+    target = LlamaRunner(random_heads.target(), "none")
+    config = random_heads.config()
+    shape = shape_of(config, random_heads.LAYERS)
+    head = EagleHead(
+        shape, random_heads.tensors(config), target.embedding, rotary_of(shape.layer),
+        unquantized_linear, torch.float32, "cpu", 128,
+    )  # fmt: skip
+    head.device, steps, step = device, [], head.step
+    head.step = lambda *given: steps.append(len(given[0])) or step(*given)
+    grid = replace(GRID, largest_k=4, concurrency=1, contexts=(10,), prompts=(8,))
+    for point in HeadDraft(head, target).passes(lambda **_: None, grid):
+        steps.clear()
+        point.work()
+        assert len(steps) == point.passes == (1 if point.prefill else passes)

@@ -122,7 +122,7 @@ class FakeServer:
         return self.gap
 
     def counters(self):
-        return self.counted
+        return SimpleNamespace(total=self.counted)
 
     def close(self):
         pass

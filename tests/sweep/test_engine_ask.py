@@ -609,11 +609,13 @@ def test_a_request_that_is_refused_is_counted_and_asked_again(served, small):
     assert again.run.unanswered == ()
 
 
-def test_what_only_an_engine_drafts_is_served_and_not_replayed(served):
-    found = served("suffix", **TWO, controls=False)
+def test_what_only_an_engine_drafts_is_served_and_not_replayed(served, tmp_path):
+    file = tmp_path / "spec.json"
+    file.write_text('{"method": "medusa", "num_speculative_tokens": "{k}"}')
+    found = served(f"spec:{file}", **TWO, controls=False)
     assert found.run.replays == ()
     assert found.engine.ks == [0, 2, 4, 0]
-    assert found.engine.starts[1].speculation.method == "suffix"
+    assert found.engine.starts[1].speculation.method == "raw"
 
 
 def test_a_run_can_be_redacted_and_read(served):

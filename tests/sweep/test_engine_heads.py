@@ -115,7 +115,7 @@ def test_a_head_that_the_engine_would_misread_is_replayed_and_not_started(served
     words = "it sorts the layers that a head reads, and this one reads [4, 1, 3]"
     assert f"eagle3:head is replayed only, not started on vllm: {words}" in small.notes
     (facts,) = filter(None, map(found.run.facts_of, found.run.candidates))
-    assert facts.misread == {"vllm": words.removeprefix("it ")}
+    assert facts.misread["vllm"] == words.removeprefix("it ")
 
 
 def test_where_the_target_cannot_run_here_the_engine_counts(served, small, head, monkeypatch):

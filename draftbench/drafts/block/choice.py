@@ -21,12 +21,12 @@ from draftbench.drafts.block.shape import Markov, Selector
 @dataclass(frozen=True)
 class Chosen:
     """A block's tokens as the target numbers them [blocks, k], and the scores among which each was
-    the best [blocks, k, tokens]. `told` is how sure a head for that says it is [blocks, k].
+    the best [blocks, k, tokens]. `stated` is how sure its head for that says it is [blocks, k].
     """
 
     tokens: Tensor
     scores: Tensor
-    told: Tensor | None = None
+    stated: Tensor | None = None
 
     @property
     def margins(self) -> Tensor:
@@ -37,7 +37,7 @@ class Chosen:
         """How sure it is of each token, cut to thousandths [blocks, k]: what its head says, if it
         has one, whatever the tokens among which is asked.
         """
-        return confidence(self.scores, among) if self.told is None else thousandths(self.told)
+        return confidence(self.scores, among) if self.stated is None else thousandths(self.stated)
 
 
 class Choice(Protocol):
@@ -98,7 +98,7 @@ class Biased:
     before: Tensor  # vectors of the target's tokens as the one before [vocab, rank]
     bias: Product  # [n, rank] → [n, tokens that can be drafted]
     mix: Product | None  # of "gated" and "rnn" heads
-    told: Product | None  # [n, hidden (+ rank)] → [n, 1], how sure it is
+    stated: Product | None  # [n, hidden (+ rank)] → [n, 1], how sure it is
     target_ids: Tensor
 
     def __call__(self, logits: Tensor, states: Tensor, lasts: Tensor) -> Chosen:
@@ -107,9 +107,9 @@ class Biased:
         memory = states.new_zeros(len(states), self.of.rank)
         for place in range(logits.shape[1]):
             vector = self.before[previous]
-            if self.told is not None:
+            if self.stated is not None:
                 heard = [states[:, place], vector][: 1 + self.of.confident_of_both]
-                said.append(torch.sigmoid(self.told(torch.cat(heard, dim=1)).float()))
+                said.append(torch.sigmoid(self.stated(torch.cat(heard, dim=1)).float()))
             if self.of.kind == "gated":
                 assert self.mix is not None
                 gate = torch.sigmoid(self.mix(torch.cat([states[:, place], vector], dim=1)))
@@ -125,8 +125,8 @@ class Biased:
             totals.append(total)
             previous = self.target_ids[best(total)]
             tokens.append(previous)
-        told = torch.cat(said, dim=1) if said else None
-        return Chosen(torch.stack(tokens, dim=1), torch.stack(totals, dim=1), told)
+        stated = torch.cat(said, dim=1) if said else None
+        return Chosen(torch.stack(tokens, dim=1), torch.stack(totals, dim=1), stated)
 
 
 def scaled(logits: Tensor, scale: float, softcap: float | None) -> Tensor:

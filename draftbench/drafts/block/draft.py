@@ -34,7 +34,14 @@ from draftbench.measure.replay import (
     least_margins,
     matching,
 )
-from draftbench.measure.timed_passes import CostGrid, Record, Sizes, TimedPass
+from draftbench.measure.timed_passes import (
+    CostGrid,
+    Record,
+    Sizes,
+    TimedPass,
+    in_a_row,
+    queued_passes,
+)
 from draftbench.measure.trajectories import Group, ScoredResponse
 from draftbench.models.quantize import check_build, model_facts
 from draftbench.models.source import ModelSource
@@ -55,7 +62,7 @@ class BlockDraft:
     def replay(
         self, candidate: Candidate, group: Group, window: int, *, stops: bool = True
     ) -> list[LookupReplay]:
-        head, target = self.head, self.target
+        head, target, stops = self.head, self.target, stops and self.head.shape.tells
         return [replay_blocks(each, candidate, head, target, window, stops=stops) for each in group]
 
     def passes(self, record: Record, grid: CostGrid, first: Sizes = None) -> Iterator[TimedPass]:
@@ -78,18 +85,16 @@ class BlockDraft:
             counts = [size] * at_once + [0] * (rows - at_once)
             read, lasts = states[:size].repeat(at_once, 1), tokens[:1].repeat(at_once)
 
-            def work() -> None:
+            def once() -> Tensor:
                 cache.lengths = [context] * rows
                 if what == "block":
-                    head.draft(lasts, size, cache, range(at_once)).tokens.tolist()
-                else:
-                    head.read(read, cache, counts)
-                    if head.device != "cpu":
-                        torch.cuda.synchronize(head.device)
+                    return head.draft(lasts, size, cache, range(at_once)).tokens
+                return head.read(read, cache, counts)
 
             where = {"new_tokens": size, "context": context, "concurrency": at_once}
             of_point = partial(record, what=what, **where, runner=head.name)
-            return TimedPass(work, of_point, prefill=what == "prefill")
+            passes = 1 if what == "prefill" else queued_passes(head.device, grid)
+            return TimedPass(in_a_row(once, passes), of_point, passes, what == "prefill")
 
         for context in contexts:
             yield from (point("catch-up", size, context) for size in sizes)
@@ -209,7 +214,7 @@ def check(source: ModelSource, pairing: Pairing) -> tuple[str, ...] | None:
 
 def refused_by(engine: str, target: ModelSource, source: ModelSource) -> str | None:
     """Where the engine does not take it, or reads it otherwise than it was trained."""
-    why = not_started(engine, source, method_of(source))
+    why = not_started(engine, target, source, method_of(source))
     return why and f"it {why}"
 
 

@@ -114,8 +114,8 @@ class BlockHead:
             at, mixed = "markov_head.", {"gated": "gate_proj", "rnn": "joint_proj"}
             before, bias = given(f"{at}markov_w1.weight"), linear(f"{at}markov_w2")
             mix = linear(at + mixed[markov.kind]) if markov.kind in mixed else None
-            told = linear("confidence_head.proj") if markov.confident else None
-            self.choose = Biased(markov, before, bias, mix, told, target_ids)
+            stated = linear("confidence_head.proj") if markov.confident else None
+            self.choose = Biased(markov, before, bias, mix, stated, target_ids)
         like = self.norm.weight
         self.device, self.group = str(like.device), self.heads // self.kv_heads
         self.rotary = Rotary(*rotary_tables(rotary.to(device), like, self.context_length))
@@ -137,9 +137,9 @@ class BlockHead:
         return SlabCache(self.norm.weight.new_zeros(size), [0] * rows)
 
     @torch.inference_mode()
-    def read(self, states: Tensor, cache: SlabCache, counts: Sequence[int]) -> None:
+    def read(self, states: Tensor, cache: SlabCache, counts: Sequence[int]) -> Tensor:
         """Append the keys and values of the target's states [n, layers read · hidden] at the next
-        tokens, some for each row of the cache.
+        tokens, some for each row of the cache. Returns their places.
         """
         entering = self.hidden_norm(self.fc(states))
         places = [
@@ -152,6 +152,7 @@ class BlockHead:
             slab = cache.slabs[index]
             store(layer.keys_and_values(entering), slab, row, place, self.rotary)
         cache.lengths = [have + new for have, new in zip(cache.lengths, counts, strict=True)]
+        return place
 
     @torch.inference_mode()
     def draft(self, lasts: Tensor, k: int, cache: SlabCache, rows: Sequence[int]) -> Chosen:

@@ -100,6 +100,11 @@ class BlockShape:
         return self.block if self.anchored else self.block - 1
 
     @property
+    def tells(self) -> bool:
+        """Whether it tells how sure it is of a token: of DSpark only its head for that is heard."""
+        return self.markov is None or self.markov.confident
+
+    @property
     def head_dim(self) -> int:
         return getattr(self.layer, "head_dim", None) or (
             self.layer.hidden_size // self.layer.num_attention_heads

@@ -18,7 +18,13 @@ from torch import Tensor
 from draftbench.decoder.quantized_linear import make_linear
 from draftbench.decoder.runner import Runner
 from draftbench.drafts.eagle3.head import EagleHead, EagleShape
-from draftbench.drafts.heads.config import layer_ids, layer_of, read_otherwise, silent_flags
+from draftbench.drafts.heads.config import (
+    layer_ids,
+    layer_of,
+    read_otherwise,
+    silent_flags,
+    usual_layers,
+)
 from draftbench.drafts.heads.draft import HeadDraft
 from draftbench.drafts.heads.served import check_head_for, not_started
 from draftbench.drafts.heads.served import held as held
@@ -62,7 +68,7 @@ def load(loading: Loading) -> tuple[HeadDraft, ModelFacts]:
 
 def refused_by(engine: str, target: ModelSource, source: ModelSource) -> str | None:
     """Where the engine does not take it, or reads it otherwise than it was trained."""
-    why = not_started(engine, source, "eagle3")
+    why = not_started(engine, target, source, "eagle3")
     return why and f"it {why}"
 
 
@@ -86,6 +92,13 @@ def misfits(target: ModelSource, head: ModelSource) -> tuple[list[str], list[str
     """
     raw, text = head.raw_config, target.config.get_text_config()
     own, layers = layer_of(raw), text.num_hidden_layers
+    said = {**raw, **(raw.get("eagle_config") or {})}
+    if said.get("use_aux_hidden_state") is False:
+        return [], ["it reads only the target's last state (use_aux_hidden_state is false)"]
+    if not layer_ids(raw) and (count := said.get("num_aux_hidden_states") or 3) != 3:
+        return [], [
+            f"it reads the states of {count} layers, and its config.json does not say which"
+        ]
     kind = own.get("model_type")
     if kind not in _FAMILIES:
         return [], [
@@ -136,7 +149,7 @@ def shape_of(raw: Mapping[str, Any], layers: int, engine: str | None = None) -> 
     own = layer_of(raw)
     fields = {name: value for name, value in own.items() if name != "model_type"}
     layer = AutoConfig.for_model(own["model_type"], **fields)
-    reads = layer_ids(raw) or [2, layers // 2, layers - 3]
+    reads = layer_ids(raw) or usual_layers(layers)
     said = {**silent_flags(raw, engine), **raw}
     flags = {name: bool(said.get(name)) for name in _FLAGS}
     return EagleShape(layer, tuple(reads), raw.get("draft_vocab_size") or layer.vocab_size, **flags)
@@ -184,7 +197,7 @@ def build_head(
         vocab_size=shape.drafted,
         has_kernel=has_kernel,
     )
-    misread = read_otherwise(source.raw_config, engine)
+    misread = read_otherwise(source.raw_config, engine, layers)
     return head, msgspec.structs.replace(facts, misread=misread)
 
 

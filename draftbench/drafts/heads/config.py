@@ -79,7 +79,7 @@ def check_head(target: ModelSource, head: str) -> HeadSheet:
     caveats = tuple(_caveats(raw, method, target))
     if obstacles := tuple(_obstacles(raw, method, target)):
         return HeadSheet(head, method, obstacles, caveats, ())
-    misread = misread_by(raw, method)
+    misread = misread_by(raw, method, layers_of(target))
     for key, engine in ENGINES.items():
         known = method in engine.methods
         if not known or key in misread:
@@ -127,7 +127,7 @@ def check_fit(target: ModelSource, head: ModelSource, method: Method) -> tuple[s
     sheet = check_head(target, f"{method}:{head.spec}")
     if sheet.obstacles:
         raise unfit(target, head, sheet.obstacles)
-    misread = misread_by(head.raw_config, method)
+    misread = misread_by(head.raw_config, method, layers_of(target))
     return (
         *sheet.caveats,
         *(f"{ENGINES[engine].name} {words}" for engine, words in misread.items()),
@@ -142,10 +142,18 @@ def unfit(target: ModelSource, head: ModelSource, obstacles: Iterable[str]) -> P
     )
 
 
-def misread_by(raw: Mapping[str, Any], method: Method) -> dict[str, str]:
-    """How engines use a head differently from its training, so that they accept little."""
-    layers = layer_ids(raw)
-    found = {key: engine.misreads(method, raw, layers) for key, engine in ENGINES.items()}
+def layers_of(target: ModelSource) -> int:
+    """How many layers a target has."""
+    layers: int = target.config.get_text_config().num_hidden_layers
+    return layers
+
+
+def misread_by(raw: Mapping[str, Any], method: Method, layers: int) -> dict[str, str]:
+    """How engines use a head differently from its training, so that they accept little, with a
+    target of so many layers.
+    """
+    reads, usual = layer_ids(raw), usual_layers(layers)
+    found = {key: engine.misreads(method, raw, reads, usual) for key, engine in ENGINES.items()}
     return {key: words for key, words in found.items() if words}
 
 
@@ -157,11 +165,11 @@ def silent_flags(raw: Mapping[str, Any], engine: str | None) -> dict[str, bool]:
     return dict(known.head_defaults) if known and "speculators_model_type" in raw else {}
 
 
-def read_otherwise(raw: Mapping[str, Any], engine: str | None) -> dict[str, str]:
+def read_otherwise(raw: Mapping[str, Any], engine: str | None, layers: int) -> dict[str, str]:
     """How engines use an EAGLE-3 head differently from its training or, if its config.json does not
     say, from the engine that measured it (None: the built-in decoder).
     """
-    found, measured = misread_by(raw, "eagle3"), silent_flags(raw, engine)
+    found, measured = misread_by(raw, "eagle3", layers), silent_flags(raw, engine)
     for other in ENGINES:
         taken = silent_flags(raw, other)
         for flag in (taken.keys() | measured.keys()) - raw.keys():
@@ -233,15 +241,25 @@ def layer_of(raw: Mapping[str, Any]) -> Mapping[str, Any]:
 
 
 def layer_ids(raw: Mapping[str, Any]) -> list[int]:
-    """The target's layers that a head reads; empty if the engine's default applies."""
+    """The target's layers whose inputs a head reads; empty if the engine's default applies."""
     return next(iter(_lists_of_layers(raw)), [])
 
 
+def usual_layers(layers: int) -> list[int]:
+    """The layers whose inputs engines take where a head's config.json names none."""
+    return [2, layers // 2, layers - 3]
+
+
 def _lists_of_layers(raw: Mapping[str, Any]) -> list[list[int]]:
-    """The different lists of layers in a config.json, which engines read at different places."""
-    parts = [raw, *(raw.get(part) or {} for part in ("eagle_config", "dflash_config"))]
-    found = (part[name] for part in parts for name in _LayerIds.__struct_fields__ if part.get(name))
+    """The different lists of layers in a config.json, which engines read at different places. In
+    `eagle_config` (SpecForge) and as `target_layer_ids` (the authors of block drafters) they count
+    what leaves a layer, which enters the next one.
+    """
+    parts = [(raw, 0), *((raw.get(name) or {}, 1) for name in ("eagle_config", "dflash_config"))]
     different: list[list[int]] = []
-    for each in map(list, found):
-        different += [each] if each not in different else []
+    for part, later in parts:
+        for name in _LayerIds.__struct_fields__:
+            if ids := part.get(name):
+                found = [i + (later or name == "target_layer_ids") for i in ids]
+                different += [found] if found not in different else []
     return different

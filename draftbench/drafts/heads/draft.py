@@ -13,7 +13,14 @@ from draftbench.decoder.runner import HiddenStates, Runner
 from draftbench.drafts.heads.head import Head, HeadDrafter
 from draftbench.errors import ModelError
 from draftbench.measure.replay import confidences_of, from_every_start
-from draftbench.measure.timed_passes import CostGrid, Record, Sizes, TimedPass
+from draftbench.measure.timed_passes import (
+    CostGrid,
+    Record,
+    Sizes,
+    TimedPass,
+    in_a_row,
+    queued_passes,
+)
 from draftbench.measure.trajectories import Group, ScoredResponse
 from draftbench.records import Candidate, LookupReplay
 
@@ -37,10 +44,10 @@ class HeadDraft:
 
     def passes(self, record: Record, grid: CostGrid, first: Sizes = None) -> Iterator[TimedPass]:
         """Its catch-up over each number of tokens that may be left to read at each context, a step
-        after it if it takes steps, and whole prompts. The states of any text serve.
+        after it, and whole prompts. The states of any text serve.
         """
-        sizes = first or grid.verify_sizes
-        rows = grid.concurrency
+        sizes, rows = first or grid.verify_sizes, grid.concurrency
+        queued = queued_passes(self.head.device, grid)
         contexts = [c for c in grid.contexts if c + max(sizes) <= self.head.context_length]
         most = max([*sizes, *grid.prompts])
         hidden, text = HiddenStates(self.head.reads), grid.tokens(0, most)
@@ -54,20 +61,20 @@ class HeadDraft:
             read, hidden_states = tokens[:size].repeat(at_once), states[:size].repeat(at_once, 1)
             left = self.head.entering(hidden_states)
 
-            def work() -> None:
+            def once() -> Tensor:
                 cache.lengths = [context] * rows
                 entered = left if what == "step" else self.head.entering(hidden_states)
                 logits, _ = self.head.step(read, entered, cache, counts)
-                self.head.chosen(logits).tolist()
+                return self.head.chosen(logits)
 
             where = {"new_tokens": size, "context": context, "concurrency": at_once}
             of_point = partial(record, what=what, **where, runner=self.head.name)
-            return TimedPass(work, of_point, prefill=what == "prefill")
+            passes = 1 if what == "prefill" else queued
+            return TimedPass(in_a_row(once, passes), of_point, passes, what == "prefill")
 
         for context in contexts:
             yield from (point("catch-up", size, context) for size in sizes)
-            if self.head.steps:
-                yield point("step", 1, context)
+            yield point("step", 1, context)
         yield from (point("prefill", length, 0, 1) for length in grid.prompts)
 
 

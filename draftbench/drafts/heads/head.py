@@ -50,7 +50,6 @@ class Head(ABC):
     """
 
     reads: tuple[int, ...]  # the target's layers whose inputs it reads
-    steps = True  # whether each further token of a round takes a step, or its first pass drafts all
     context_length: int
     dtype: torch.dtype
     device: str

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 
 import msgspec
 
-from draftbench.drafts.heads.config import WHERE_HEADS_ARE, check_fit, misread_by, unfit
+from draftbench.drafts.heads.config import WHERE_HEADS_ARE, check_fit, layers_of, misread_by, unfit
 from draftbench.drafts.kind import Method
 from draftbench.drafts.loading import LEAVE_OUT, Loading, Pairing
 from draftbench.engines.every import ENGINES
@@ -42,7 +42,7 @@ def check_head_for(
         if not (head.local or head.on_hub):
             raise ModelError("it is not on this machine", hint=WHERE_HEADS_ARE)
         caveats = check_fit(target, head, method)
-        refusal = not_started(serving.engine, head, method)
+        refusal = not_started(serving.engine, target, head, method)
         wrong, not_run = misfits(target, head)
         if wrong:
             raise unfit(target, head, wrong)
@@ -61,14 +61,14 @@ def check_head_for(
     return None
 
 
-def not_started(engine: str, head: ModelSource, method: Method) -> str | None:
+def not_started(engine: str, target: ModelSource, head: ModelSource, method: Method) -> str | None:
     """Why an engine is not started with a head: it reads other files, or reads this one otherwise
     than it was trained.
     """
     known = ENGINES.get(engine)
     if known is not None and known.converter and not head.spec.endswith(".gguf"):
         return f"takes a .gguf file, which {known.head_converter} makes"
-    return misread_by(head.raw_config, method).get(engine)
+    return misread_by(head.raw_config, method, layers_of(target)).get(engine)
 
 
 def held(facts: ModelFacts, loading: Loading, dtype: str) -> ModelFacts:

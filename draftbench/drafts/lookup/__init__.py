@@ -21,5 +21,6 @@ KIND = _Lookup(
     called="ngram",
     replayed=True,
     built_in=True,
+    from_text=True,
     unchecked="it works with every target",
 )

@@ -17,7 +17,7 @@ from draftbench.decoder.llama import LlamaRunner
 from draftbench.decoder.runner import DecodeTask, HiddenStates, HostClock
 from draftbench.decoder.sampling import Uniforms
 from draftbench.decoder.speculate import decode, decode_all
-from draftbench.drafts.block.draft import BlockDrafter, replay_blocks
+from draftbench.drafts.block.draft import BlockDraft, BlockDrafter, replay_blocks
 from draftbench.drafts.block.head import BlockHead
 from draftbench.drafts.block.shape import shape_of
 from draftbench.drafts.heads.tensors import rotary_of
@@ -155,6 +155,18 @@ def test_a_rule_cuts_the_block_that_was_drafted_as_replay_says(variant, target, 
         assert decoded(output) == simulated(record, LIMIT, LIMIT, k, stop)
         cut += sum(output.drafted) - sum(output.proposed)
     assert cut > 0
+
+
+@pytest.mark.parametrize(("has_head", "recorded"), [(True, True), (False, False)])
+def test_dspark_is_as_sure_as_its_head_for_that_says_or_tells_nothing(
+    target, responses, has_head, recorded
+):
+    """llama-server, told to stop a draft without that head, serves without the draft."""
+    fields = random_blocks.VARIANTS["dspark"] | {"enable_confidence_head": has_head}
+    config = random_blocks.config(**fields)
+    head = head_of(config, random_blocks.tensors(config), target)
+    (replay,) = BlockDraft(head, target).replay(HEAD, responses[:1], WINDOW)
+    assert (replay.confidences is not None) is recorded
 
 
 def test_rows_side_by_side_draft_as_each_does_alone(variant, target):

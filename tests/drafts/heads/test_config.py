@@ -8,7 +8,7 @@ import torch
 from transformers import LlamaConfig
 
 from draftbench.drafts.check import check_models
-from draftbench.drafts.heads.config import check_fit, check_head, read_otherwise
+from draftbench.drafts.heads.config import check_fit, check_head, misread_by, read_otherwise
 from draftbench.errors import ModelError
 from draftbench.models.source import ModelSource
 
@@ -23,6 +23,7 @@ SPECULATORS = {
     "eagle_aux_hidden_state_layer_ids": [2, 4, 5],
 }
 AUTHORS = {**LAYER, "architectures": ["LlamaForCausalLMEagle3"], "draft_vocab_size": 300}
+NO_IDS = "it reads no layer ids but those in eagle_config, and takes what enters [2, 4, 5]"
 DFLASH = {
     **LAYER, "architectures": ["DFlashDraftModel"], "num_target_layers": 8,
     "dflash_config": {"target_layer_ids": [1, 3, 6]},
@@ -60,12 +61,8 @@ def test_a_head_for_this_target_can_work_on_the_engines_that_know_it(
     assert (head.method, head.obstacles) == (method, ())
     assert [text.split(",")[0] for text in head.caveats] == caveats
     standings = {answer.engine: answer.standing for answer in head.engines}
-    known = "accepts" if method == "eagle3" else "refuses"
-    assert standings == {
-        **dict.fromkeys(("vLLM", "SGLang", "llama.cpp"), "accepts"),
-        "TensorRT-LLM": known,
-        "transformers": "refuses",
-    }
+    engines = ("vLLM", "SGLang", "llama.cpp", "TensorRT-LLM")
+    assert standings == {**dict.fromkeys(engines, "accepts"), "transformers": "refuses"}
     (option,) = [answer.option for answer in head.engines if answer.engine == "vLLM"]
     assert f'{{"method":"{method}","model":"' in option
 
@@ -81,7 +78,8 @@ def test_a_head_for_this_target_can_work_on_the_engines_that_know_it(
         ),
         (
             {"eagle_config": {"eagle_aux_hidden_state_layer_ids": [0, 1, 2]}},
-            "it names the target's layers twice, differently: [2, 4, 5] and [0, 1, 2]",
+            # There they count what leaves a layer.
+            "it names the target's layers twice, differently: [2, 4, 5] and [1, 2, 3]",
         ),
         ({"speculators_model_type": "dflash", "architectures": ["Other"]}, "not that of a head"),
     ],
@@ -91,6 +89,20 @@ def test_a_head_for_another_width_depth_or_vocabulary_cannot_work(head_of, chang
     (found,) = head.obstacles
     assert obstacle in found
     assert head.engines == ()
+
+
+def test_ids_that_count_what_leaves_a_layer_are_read_by_sglang_and_by_no_default(head_of):
+    """SpecForge's `eagle_config`; the default is what enters the layers 2, 4 and 5 of 8."""
+    in_config = {"eagle_config": {"eagle_aux_hidden_state_layer_ids": [1, 3, 4]}}
+    usual = head_of(AUTHORS | in_config)
+    assert {e.engine for e in usual.engines if e.standing == "accepts"} >= {"vLLM", "SGLang"}
+
+
+def test_ids_in_eagle_config_other_than_the_usual_ones_are_not_read_by_vllm(head_of):
+    in_config = {"eagle_config": {"eagle_aux_hidden_state_layer_ids": [0, 3, 4]}}
+    refused = {e.engine: e.reason for e in head_of(AUTHORS | in_config).engines}
+    assert "does not read the layer ids in eagle_config" in refused["vLLM"]
+    assert "eagle3" in refused["SGLang"]
 
 
 @pytest.mark.parametrize(
@@ -126,13 +138,17 @@ def test_what_a_head_lacks_or_leaves_open_is_said(head_of):
     [
         (
             {"eagle_aux_hidden_state_layer_ids": [5, 2, 4]},
-            {"vLLM": "it sorts the layers that a head reads, and this one reads [5, 2, 4]"},
+            {
+                "vLLM": "it sorts the layers that a head reads, and this one reads [5, 2, 4]",
+                "SGLang": NO_IDS,
+            },
         ),
         (
             {"eagle_aux_hidden_state_layer_ids": [2, 4]},
             dict.fromkeys(
                 ("vLLM", "llama.cpp"), "it takes the states of three layers, and this head reads 2"
-            ),
+            )
+            | {"SGLang": NO_IDS},
         ),
         ({"norm_output": True}, {"llama.cpp": "it knows neither fc_norm nor norm_output"}),
     ],
@@ -150,18 +166,36 @@ def test_an_engine_refuses_what_it_would_read_otherwise_than_it_was_trained(
     assert caveat == f"{engine} {reason.removeprefix('it ')}"
 
 
+@pytest.mark.parametrize(
+    ("config", "refusing"),
+    [
+        (DFLASH, set()),
+        # SGLang, and TensorRT-LLM as far as is known, read the authors' format alone.
+        (
+            {"speculators_model_type": "dflash", "aux_hidden_state_layer_ids": [2, 4, 5]},
+            {"sglang", "tensorrt-llm"},
+        ),
+        # They draft nothing at the place of the last known token.
+        ({**DFLASH, "dflash_config": {"sample_from_anchor": True}}, {"vllm", "sglang"}),
+        ({**DFLASH, "dflash_config": {"target_layer_ids": [3, 1, 6]}}, {"vllm", "tensorrt-llm"}),
+    ],
+)
+def test_engines_refuse_a_block_drafter_that_they_cannot_run_as_it_was_trained(config, refusing):
+    assert misread_by(config, "dflash", 8).keys() == refusing
+
+
 def test_what_engines_read_otherwise_than_the_one_that_measured_is_known():
     silent = {k: v for k, v in SPECULATORS.items() if k != "norm_before_residual"}
     true, false = (
         f"takes norm_before_residual for {value}, which config.json does not say"
         for value in ("true", "false")
     )
-    assert read_otherwise(SPECULATORS, None) == {}
-    assert read_otherwise(silent, None) == {"vllm": true}
-    assert read_otherwise(silent, "vllm") == dict.fromkeys(
+    assert read_otherwise(SPECULATORS, None, 8) == {}
+    assert read_otherwise(silent, None, 8) == {"vllm": true}
+    assert read_otherwise(silent, "vllm", 8) == dict.fromkeys(
         ("sglang", "llama.cpp", "tensorrt-llm", "transformers"), false
     )
-    swapped = read_otherwise(silent | {"eagle_aux_hidden_state_layer_ids": [4, 2, 5]}, "vllm")
+    swapped = read_otherwise(silent | {"eagle_aux_hidden_state_layer_ids": [4, 2, 5]}, "vllm", 8)
     assert swapped["vllm"].startswith("sorts the layers")
     assert "norm_before_residual" in swapped["sglang"]
 
