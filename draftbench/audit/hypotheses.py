@@ -7,7 +7,7 @@ number, it drafts the same.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from copy import copy
 from dataclasses import dataclass, replace
 from functools import partial
@@ -328,6 +328,25 @@ def _emptied(belongs: Callable[[str], bool], name: str, tensor: Tensor) -> Tenso
     if not belongs(name) or not tensor.is_floating_point():
         return tensor
     return torch.ones_like(tensor) if tensor.ndim == 1 else torch.zeros_like(tensor)
+
+
+def _first_layers(replaying: Replaying) -> Variants:
+    known, reading = replaying.tensors, copy(replaying.draft.head)
+    first = reading.layers[0].k_norm
+    if len(reading.layers) > 1:
+        reading.layers = [replace(layer, k_norm=first) for layer in reading.layers]
+        words = "self_attn.k_norm.weight, for keys of the text alone"
+        yield words, partial(replaying.with_head, read=reading.read)
+    if len({_layer_name(name) for name in known} - {None}) > 1:
+        for kind in dict.fromkeys(_without_layer(name) for name in known if _layer_name(name)):
+            yield kind, partial(replaying.changed, partial(_of_first_layer, kind, known))
+
+
+def _of_first_layer(kind: str, known: Mapping[str, Tensor], name: str, tensor: Tensor) -> Tensor:
+    layer = _layer_name(name)
+    if layer is None or not _of_kind(kind, name):
+        return tensor
+    return known.get(name.replace(f"{layer}.", "layers.0."), tensor)
 
 
 def _own_tables(replaying: Replaying) -> Variants:
@@ -678,6 +697,13 @@ HYPOTHESES: dict[str, Hypothesis] = {
         "loaders that skip names which they do not know, without an error",
         "compare the names in the checkpoint with those that the engine loads",
         _missing,
+    ),
+    "first-layers": Hypothesis(
+        "a weight of the first layer is used in every layer",
+        BLOCKS,
+        "vLLM's CPU build 0.32, which norms the keys of all layers by the first one's weights",
+        "report it to the engine; until then replay is of another drafter",
+        _first_layers,
     ),
     "tables": Hypothesis(
         "a table of the head is not its own",

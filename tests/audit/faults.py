@@ -186,6 +186,16 @@ def without_block_norm(draft, loaded):
     )
 
 
+def keys_of_the_first_layer(draft, loaded):
+    """The keys that every layer keeps of the text are normed as those of the first."""
+    head, sound = copy(draft.head), draft.head
+    other = copy(sound)
+    other.layers = [replace(each, k_norm=sound.layers[0].k_norm) for each in sound.layers]
+    head.read = other.read
+    draft.head = head
+    return draft
+
+
 def without_layer_norms(draft, loaded):
     """The norms before the feed-forward parts of a model are not loaded."""
     runner = copy(draft.runner)
@@ -223,6 +233,7 @@ BLOCK = {
     ),
     "block-length": whole_block,
     "tensors-missing": without_block_norm,
+    "first-layers": keys_of_the_first_layer,
     "cache-4-bit": rounding(sixteenths),
     "weights-4-bit": at_level("int4"),
 }
