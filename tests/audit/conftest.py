@@ -26,7 +26,7 @@ DRAFTS = {
     "block": f"dflash:{EMBEDDED / 'block'}",
     "draft": str(EMBEDDED / "draft"),
 }
-K, REQUESTS, TOKENS = 4, 10, 48
+K, REQUESTS, TOKENS = 3, 8, 32
 
 
 class Swept:

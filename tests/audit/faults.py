@@ -222,17 +222,10 @@ HEAD = {
     "draft-ids": on_head(target_ids=lambda head: torch.arange(len(head.target_ids))),
     "flags": on_head(shape=lambda head: replace(head.shape, norm_before_residual=True)),
 }
-# Those that move one round in a hundred.
-SMALL = {"positions": standing_still, "cache-4-bit": rounding(sixteenths)}
 BLOCK = {
     "layers-lower": on_head(reads=lambda head: tuple(at - 1 for at in head.reads)),
-    "block-positions": one_further,
     "mask-token": block_shape(mask=lambda shape: 0),
-    "block-attention": block_shape(
-        sees=lambda shape: tuple(each._replace(causal=True) for each in shape.sees)
-    ),
     "block-length": whole_block,
-    "tensors-missing": without_block_norm,
     "first-layers": keys_of_the_first_layer,
     "cache-4-bit": rounding(sixteenths),
     "weights-4-bit": at_level("int4"),
@@ -243,4 +236,11 @@ MODEL = {
     "weights-4-bit": at_level("int4"),
     "tensors-missing": without_layer_norms,
     "prompt-unseen": reading(lambda tokens: tokens[-1:]),
+}
+# Those that move three rounds in a hundred, or fewer.
+SMALL = {
+    ("head", "positions"): standing_still,
+    ("head", "cache-4-bit"): rounding(sixteenths),
+    ("block", "block-positions"): one_further,
+    ("block", "tensors-missing"): without_block_norm,
 }

@@ -15,9 +15,9 @@ def test_a_fault_of_a_head_is_named(audited, name):
     assert_named(audited("head", faults.HEAD[name]), name)
 
 
-@pytest.mark.parametrize("name", faults.SMALL)
-def test_a_fault_that_moves_few_rounds_takes_more_of_them(audited, name):
-    assert_named(audited("head", faults.SMALL[name], requests=40), name)
+@pytest.mark.parametrize(("which", "name"), faults.SMALL)
+def test_a_fault_that_moves_few_rounds_takes_more_of_them(audited, which, name):
+    assert_named(audited(which, faults.SMALL[which, name], requests=32), name)
 
 
 @pytest.mark.parametrize("name", faults.BLOCK)
