@@ -268,7 +268,9 @@ def _audit_of(
         return with_verdict(verdict="sound" if sound else "not explained", not_tried=(why,))
     note(f"{name}: {tally.differ} of {tally.compared} are not as replayed; trying hypotheses")
     try:
-        named, others, not_tried = _Trials(case, rows, replays, keys[: most or None], note).run()
+        # Where nothing but near ties differs, one must explain more of them.
+        chance = CHANCE if sound else CHANCE_OF_BETTER
+        named, others, not_tried = _Trials(case, rows, replays, keys[:most], chance).run()
     except UsageError as error:  # the texts were deleted, or the models are elsewhere
         named, others, not_tried = (), (), (f"{error.message} ({error.hint})",)
     verdict: Said = "explained" if named else "sound" if sound else "not explained"
@@ -286,9 +288,9 @@ class _Trials:
         rows: Mapping[str, Hypothesis],
         replays: Mapping[Key, AnyReplay],
         keys: Sequence[Key],
-        note: Callable[[str], None],
+        chance: float,
     ) -> None:
-        self.case, self.rows, self.replays, self.note = case, rows, replays, note
+        self.case, self.rows, self.replays, self.chance = case, rows, replays, chance
         kept = recorded_responses(case.run, "to replay")
         self.responses = {each.key: each for each in kept if each.key in set(keys)}
         self.keys = [key for key in keys if key in self.responses]
@@ -360,7 +362,7 @@ class _Trials:
         """Whether it explains what a right one would, and clearly more than the run's replay."""
         share = tally_of(trial.outcomes).share
         right = share is not None and share >= 1 - UNEXPLAINED_BY_ONE
-        return right and better(trial.outcomes, self.base, CHANCE_OF_BETTER)
+        return right and better(trial.outcomes, self.base, self.chance)
 
     def _tried(self, trial: _Trial) -> Tried:
         return Tried(

@@ -47,6 +47,7 @@ class Recorded:
     first_difference: int | None  # the first token that is not the response's
     rounds: Sequence[Round] | None  # those that proposed something
     sums: RoundCounts | None = None
+    starts: Sequence[int] | None = None  # where these rounds began; None: replay says
 
 
 @dataclass(frozen=True)
@@ -80,9 +81,14 @@ def recorded(run: Run, candidate: Candidate, length: DraftLength | None = None) 
         if drawn and (decode.mode is not DraftingMode.GREEDY or decode.digest != response.digest):
             continue
         if decode.candidate == candidate and length in (None, decode.length):
-            both = zip(decode.proposed, decode.accepted, strict=True)
-            rounds = tuple(each for each in both if each[0])
-            found.append(Recorded(decode.key, decode.length, decode.first_difference, rounds))
+            listed, starts, at = list[Round](), list[int](), 1
+            for proposed, accepted in zip(decode.proposed, decode.accepted, strict=True):
+                if proposed:
+                    listed.append((proposed, accepted))
+                    starts.append(at)
+                at += accepted + 1
+            difference = decode.first_difference
+            found.append(Recorded(decode.key, decode.length, difference, listed, starts=starts))
     return found
 
 
@@ -205,7 +211,9 @@ def _compared_rounds(
     name, start = answer.key[0][:8], 1
     until = response.last if answer.first_difference is None else answer.first_difference - 1
     for number, (proposed, accepted) in enumerate(rounds, 1):
-        while start <= until and response.proposed(start) == 0:
+        if answer.starts is not None:
+            start = answer.starts[number - 1]
+        while answer.starts is None and start <= until and response.proposed(start) == 0:
             start += 1  # a step without a proposal is not listed
         if start > until:
             break

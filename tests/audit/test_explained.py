@@ -78,6 +78,12 @@ def test_nothing_is_compared_after_the_text_differs():
     assert found == ["equal", "equal"]  # the second begins before, and reaches, the difference
 
 
+def test_a_round_that_proposed_nothing_is_a_step_whatever_a_replay_says():
+    """A rule may stop a round before its first token."""
+    replay = head((2, 0, 0, 1, 0))
+    assert rounds_of((0, 0), (2, 0), (0, 0), (2, 1), replay=replay, length=6) == ["equal"] * 2
+
+
 def test_blocks_of_k_tokens_are_compared_with_blocks_of_k():
     blocks = tuple(InBlock(matched=(n, 0, 0, 0), margin=(1.0,) * 4) for n in (0, 2, 0))
     replay = head((1, 0, 0, 0), margin=(1.0,) * 4, at_once=True, blocks=blocks)
