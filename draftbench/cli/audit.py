@@ -123,7 +123,7 @@ def _title(found: CandidateAudit, decoder: str) -> str:
     what = f"{found.candidate} on {decoder}"
     return {
         "sound": f"Sound: {what} drafts as replay says.",
-        "explained": f"Explained: {what} does not draft as replay says, and the reason is known.",
+        "explained": f"Explained: {what} does not draft as replay says, and this is why.",
         "not explained": f"Not explained: {what} does not draft as replay says.",
         "too few": f"Too few rounds to judge {what}.",
         "nothing counted": f"{what}: nothing was counted that can be compared.",
