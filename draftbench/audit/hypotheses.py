@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from copy import copy
 from dataclasses import dataclass, replace
 from functools import partial
-from itertools import permutations
+from itertools import permutations, product
 from typing import Any
 
 import msgspec
@@ -39,6 +39,8 @@ BLOCKS = ("dflash", "dspark")
 EVERY = ("draft-model", *HEADS)
 # Elements that share a scale in llama.cpp's types.
 _BLOCK = 32
+# Elements that newer builds of it turn together before they round them.
+_TURNED = 64
 # Rotary bases of published families.
 _BASES = (10_000.0, 500_000.0, 1_000_000.0)
 # Numbers of tokens of a block in published drafters.
@@ -199,6 +201,17 @@ def in_4_bits(values: Tensor) -> Tensor:
     return (codes * scale.half().float()).flatten(-2).to(values.dtype)
 
 
+def turned(rounding: Callable[[Tensor], Tensor], values: Tensor) -> Tensor:
+    """As newer builds of llama.cpp keep a quantized cache: turned by a Hadamard matrix first."""
+    matrix = torch.ones(1, 1)
+    while len(matrix) < _TURNED:
+        matrix = torch.cat([torch.cat([matrix, matrix], 1), torch.cat([matrix, -matrix], 1)])
+    matrix = matrix.to(values.device) / _TURNED**0.5
+    parts = values.float().unflatten(-1, (-1, _TURNED))
+    kept = rounding((parts @ matrix).flatten(-2)).unflatten(-1, (-1, _TURNED))
+    return (kept @ matrix.T).flatten(-2).to(values.dtype)
+
+
 def in_type(dtype: torch.dtype, values: Tensor) -> Tensor:
     """As a type of fewer bits keeps them."""
     return values.to(dtype).to(values.dtype)
@@ -217,9 +230,14 @@ def _cache_in(words: str) -> Callable[[Replaying], Variants]:
         rotary = _rotary(replaying)
         if "bits" in words and rotary.cos.shape[-1] % _BLOCK:
             return
-        for part in ("both", "the keys alone", "the values alone"):
-            kept = _rounds_in_cache(_ROUNDINGS[words], part)
-            yield part, partial(_with_rotary, replaying, kept(*rotary))
+        roundings = {"": _ROUNDINGS[words]}
+        if "bits" in words and rotary.cos.shape[-1] % _TURNED == 0:
+            roundings[", turned"] = partial(turned, _ROUNDINGS[words])
+        for part, (how, rounding) in product(
+            ("both", "the keys alone", "the values alone"), roundings.items()
+        ):
+            kept = _rounds_in_cache(rounding, part)
+            yield f"{part}{how}", partial(_with_rotary, replaying, kept(*rotary))
 
     return variants
 

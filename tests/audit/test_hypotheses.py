@@ -2,7 +2,7 @@
 
 import torch
 
-from draftbench.audit.hypotheses import HYPOTHESES, in_4_bits, in_8_bits
+from draftbench.audit.hypotheses import HYPOTHESES, in_4_bits, in_8_bits, turned
 from draftbench.drafts.built_in import WITH_WEIGHTS
 
 
@@ -34,3 +34,12 @@ def test_every_row_says_what_where_and_what_to_do_in_words():
 def test_every_kind_that_is_replayed_over_an_engine_has_hypotheses():
     for kind in ("draft-model", "eagle3", "dflash", "dspark"):
         assert sum(kind in row.of for row in HYPOTHESES.values()) >= 10
+
+
+def test_turning_before_rounding_changes_nothing_but_the_rounding():
+    values = torch.arange(128.0).view(1, 128)
+    assert torch.allclose(turned(lambda x: x, values), values, atol=1e-4)
+    # One value alone is spread over all 64, each an eighth of it: four bits keep all of them.
+    alone = torch.zeros(1, 64)
+    alone[0, 0] = 8.0
+    assert torch.allclose(turned(in_4_bits, alone), alone, atol=0.6)
