@@ -25,6 +25,12 @@ VARIANTS: Mapping[str, dict[str, Any]] = {
     "dflash, sliding causally": _SLIDING,
     "dflash, sliding both ways": {**_SLIDING, "sliding_window_non_causal": True},
     "dflash, anchored": {"sample_from_anchor": True},
+    "dflash, scaled": {
+        "input_embedding_scale": 2.0,
+        "output_multiplier": 0.5,
+        "final_logit_softcapping": 1.5,
+    },
+    "dflash, causal": {"is_causal": True},
     "dflash 2": {**_TWO, "selector_rank": 6, "selector_top_k": 3},
     "dspark": {**_SPARK, "markov_head_type": "vanilla"},
     "dspark, gated": {**_SPARK, "markov_head_type": "gated"},
@@ -155,8 +161,10 @@ def drafted_from(
     states: Tensor,
     newest: int,
     k: int,
-) -> list[int]:
-    """The k tokens that a block drafts whose newest known token is text[newest], place by place."""
+) -> list[tuple[int, float]]:
+    """The k tokens that a block drafts whose newest known token is text[newest], place by place,
+    each with how sure it is of it.
+    """
     given = {name: tensor.double() for name, tensor in weights.items()}
     layer = config["transformer_layer_config"]
     anchored = config.get("sample_from_anchor", False)
@@ -192,12 +200,14 @@ def drafted_from(
 
     context = normed(states[:newest].double() @ given["fc.weight"].T, "hidden_norm")
     x = given["embed_tokens.weight"][[text[newest]] + [config["mask_token_id"]] * (width - 1)]
+    x = x * config.get("input_embedding_scale", 1.0)
     before, own = torch.arange(newest), newest + torch.arange(width)
     every = torch.cat([before, own])
     for index in range(layer["num_hidden_layers"]):
         at = f"layers.{index}."
         kind = layer.get("layer_types", ["full_attention"] * 2)[index]
         causal = kind == "sliding_attention" and not config.get("sliding_window_non_causal")
+        causal = config.get("is_causal", causal)
         window = layer["sliding_window"] if kind == "sliding_attention" else 10**6
 
         def attention(x: Tensor, at=at, causal=causal, window=window) -> Tensor:
@@ -225,10 +235,13 @@ def drafted_from(
         x = x + around(f"{at}attention_conv", attention, normed(x, f"{at}input_layernorm"))
         x = x + around(f"{at}mlp_conv", mlp, normed(x, f"{at}post_attention_layernorm"))
     drafting = normed(x, "norm")[width - k :]
-    logits, found, previous = drafting @ given["lm_head.weight"].T, list[int](), text[newest]
+    logits = config.get("output_multiplier", 1.0) * (drafting @ given["lm_head.weight"].T)
+    if cap := config.get("final_logit_softcapping"):
+        logits = cap * torch.tanh(logits / cap)
+    found, previous = list[tuple[int, float]](), text[newest]
     memory = torch.zeros(config.get("markov_rank") or 1, dtype=torch.float64)
     for place in range(k):
-        scores = logits[place]
+        scores, sure = logits[place], None
         if "selector_rank" in config:
             side = "candidate_selector."
             follows = given[f"{side}predecessor_codebook"][previous]
@@ -239,6 +252,8 @@ def drafted_from(
             scores[best] = total[best]
         if "markov_rank" in config:
             vector = given["markov_head.markov_w1.weight"][previous]
+            heard = given["confidence_head.proj.weight"] @ torch.cat([drafting[place], vector])
+            sure = torch.sigmoid(heard + given["confidence_head.proj.bias"])
             if config["markov_head_type"] == "gated":
                 read = torch.cat([drafting[place], vector])
                 gate = given["markov_head.gate_proj.weight"] @ read
@@ -253,5 +268,5 @@ def drafted_from(
             scores = scores + given["markov_head.markov_w2.weight"] @ vector
         best = int(scores.argmax())
         previous = best + int(weights["d2t"][best]) if "d2t" in weights else best
-        found.append(previous)
+        found.append((previous, float(scores.softmax(-1).max() if sure is None else sure)))
     return found

@@ -16,6 +16,7 @@ from draftbench.drafts.stack.draft import StackDraft
 from draftbench.drafts.suffix.draft import SuffixDraft
 from draftbench.drafts.suffix.memory import Remembered
 from draftbench.measure.candidate import LoadedDraft
+from draftbench.models.source import ModelSource
 from draftbench.records import BUILT_IN_LOOKUP, LookupRule, ModelFacts, NGramSizes
 
 # What drafts from the text alone has no weights, and a stack those of its draft.
@@ -33,6 +34,11 @@ SERVED: dict[Method, ServedWeights] = {
     "dflash": block,
     "dspark": block,
 }
+
+
+def most_drafted(method: Method, source: ModelSource) -> int | None:
+    """The most tokens that a draft can propose in a round, if it was trained for so many."""
+    return block.most_drafted(source) if HEADS.get(method) is block else None
 
 
 def load_from_text(

@@ -103,8 +103,12 @@ def looks_up(name: str) -> bool:
 
 
 def draft_name(draft: str) -> str:
-    """A run's name for an entry of `--drafts`: its method, then the short name of its model."""
+    """A run's name for an entry of `--drafts`: its method, then the short name of its model.
+
+    Raises:
+        UsageError: as `parsed` does.
+    """
+    method, model = parsed(draft)
     if inner := draft_of_stack(draft):
         return STACK + draft_name(inner)
-    method, model = parsed(draft)
     return DRAFT_KINDS[method].written + short_name(model) if model else draft

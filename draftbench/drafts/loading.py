@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from draftbench.decoder.runner import Runner
+from draftbench.drafts.kind import Method
 from draftbench.measure.candidate import LoadedDraft
 from draftbench.measure.replay import ServedTarget
 from draftbench.measure.timed_passes import CostGrid, Record, Sizes, TimedPass
@@ -66,8 +67,11 @@ class Stackable(LoadedDraft, Protocol):
 class Weights(Protocol):
     """What the module `draft` of a kind does with weights that are loaded here."""
 
-    def check(self, source: ModelSource, pairing: Pairing) -> tuple[str, ...] | None:
-        """The caveats of a draft that can be measured here; None if only the engine can run it.
+    def check(
+        self, source: ModelSource, pairing: Pairing, method: Method
+    ) -> tuple[str, ...] | None:
+        """The caveats of a draft that can be measured here, named as one of a method; None if only
+        the engine can run it.
 
         Raises:
             PairError: it cannot draft for the target.
@@ -99,7 +103,9 @@ class HeadWeights(Weights, Protocol):
 class ServedWeights(Weights, Protocol):
     """Weights that are replayed here over the answers of an engine, which drafts with them too."""
 
-    def refused_by(self, engine: str, target: ModelSource, source: ModelSource) -> str | None:
+    def refused_by(
+        self, engine: str, target: ModelSource, source: ModelSource, method: Method
+    ) -> str | None:
         """Why the engine is not started with it."""
         ...
 

@@ -139,6 +139,21 @@ def _misreads(method: Method, raw: Mapping[str, Any], layers: list[int], usual: 
         return f"knows no {raw['markov_head_type']} Markov head"
     if raw.get("fc_norm") or raw.get("norm_output"):
         return "knows neither fc_norm nor norm_output"
+    if method not in ("dflash", "dspark"):
+        return ""
+    layer = raw.get("transformer_layer_config") or raw
+    drafting = {**layer, **raw, **(raw.get("dflash_config") or {})}
+    if method == "dflash" and "speculators_model_type" in raw:
+        return "converts DFlash drafters in their authors' format alone, not in that of speculators"
+    if method == "dflash" and drafting.get("sample_from_anchor"):
+        return "drafts nothing at the last known token's place, where this head drafts the next"
+    if drafting.get("target_hidden_size", layer.get("hidden_size")) != layer.get("hidden_size"):
+        return "takes the target's states to be as wide as the drafter"
+    # conversion/qwen.py writes no other key that says what a place sees.
+    stated = raw.get("is_causal", (raw.get("dflash_config") or {}).get("causal", raw.get("causal")))
+    slides = "sliding_attention" in (drafting.get("layer_types") or ())
+    if slides and stated is None and not raw.get("sliding_window_non_causal"):
+        return "lets places of sliding layers see the whole block, and this head's see none later"
     return ""
 
 

@@ -125,18 +125,23 @@ def _misreads(method: Method, raw: Mapping[str, Any], layers: list[int], usual: 
         return "does not start with a DFlash drafter that drafts at the last known token's place"
     if "speculators_model_type" in raw and method == "dspark" and "sample_from_anchor" not in raw:
         return "takes sample_from_anchor for false where config.json does not say it"
+    # transformers_utils/configs/speculators/algos.py: of DFlash one flag for layers of both kinds,
+    # true unless it is given; of DSpark none.
     kinds = (raw.get("transformer_layer_config") or {}).get("layer_types") or ["full_attention"]
-    # transformers_utils/configs/speculators/algos.py: one flag for layers of both kinds.
-    if (
-        method == "dflash"
-        and raw.get("sliding_window_non_causal") is False
-        and (set(kinds) != {"sliding_attention"})
-    ):
+    slides, both_ways = "sliding_attention" in kinds, raw.get("sliding_window_non_causal")
+    if method == "dflash" and both_ways is False and set(kinds) != {"sliding_attention"}:
         return (
             "lets no place of a block see what follows, since config.json says that "
             "sliding_window_non_causal is false, which speculators means for sliding layers alone: "
             "write true into it if the head has none"
         )
+    if "speculators_model_type" in raw and method == "dflash" and slides and both_ways is None:
+        return (
+            "takes sliding_window_non_causal for true, which config.json does not say: write false "
+            "into it"
+        )
+    if "speculators_model_type" in raw and method == "dspark" and slides and both_ways:
+        return "lets no place of a sliding layer see what follows, whatever config.json says of it"
     # gpu/spec_decode/eagle/eagle3_utils.py reads ids at the top alone.
     if (
         method == "eagle3"

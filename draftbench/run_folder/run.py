@@ -166,7 +166,7 @@ def check_that_it_fits(
             len(along) + 1 != response.output_tokens
         ):
             wrong = "does not fit the response"
-        case LookupReplay(window=window) if window < max(question.ks):
+        case LookupReplay(window=window, at_once=False) if window < max(question.ks):
             wrong = "looked up fewer tokens than the largest k"
         case Replay(mode=mode) if mode != question.mode:
             wrong = f"is of {mode} drafting, and the run of {question.mode}"

@@ -156,7 +156,7 @@ class EngineWorker:
                 gc.collect()
             servers, fewest = self.servers, self.servers.minimum_k(candidate)
             drafts = self.options.measure not in ("none", "replay") and candidate in servers.levels
-            if servers.given is None and drafts and not servers.ks(candidate):
+            if servers.given is None and drafts and not self.prepared.ks(candidate):
                 reason = f"replayed only: {ENGINES[servers.engine].too_short(fewest)}"
                 hint = f"ask for it with --k {fewest} or more"
                 failed += [Failure(candidate=candidate, stage="start", reason=reason, hint=hint)]

@@ -335,7 +335,7 @@ class ServingEngine:
             how = speculations[name]
             if how.kind.is_model and needs_translation(self.target, source):
                 speculations[name] = replace(how, translated=True)
-            if refusal := SERVED[how.method].refused_by(engine, self.target, source):
+            if refusal := SERVED[how.method].refused_by(engine, self.target, source, how.method):
                 refusals[name] = refusal
         for candidate in candidates:
             level = _level_served(engine, speculations[candidate.draft], candidate.quant)

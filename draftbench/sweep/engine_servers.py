@@ -165,10 +165,6 @@ class Servers:
         engine, shortest = ENGINES.get(self.engine), self.options.lookup.shortest
         return 1 if engine is None else engine.minimum_k(candidate.draft, shortest)
 
-    def ks(self, candidate: Candidate) -> tuple[int, ...]:
-        """The k's of the sweep at which the engine can draft with a candidate."""
-        return tuple(k for k in self.options.ks if k >= self.minimum_k(candidate))
-
     def loads(self, config: ServerConfig) -> list[Load]:
         """The loads at which a server is asked, in order; the writer is first asked one by one."""
         closed = self.serving.arrivals == "closed"

@@ -299,7 +299,7 @@ def sessions_of(
             continue
         plain = 0  # servers without a draft so far
         for candidate in in_turn(servers.levels, repeat):
-            ks = servers.ks(candidate) if speculates else ()
+            ks = prepared.ks(candidate) if speculates else ()
             if options.measure == "best" and not every_k:
                 ks = tuple(sorted({*ks[:1], *ks[-1:]}))
             for k in in_turn(ks, repeat):

@@ -20,7 +20,7 @@ import msgspec
 
 import draftbench
 from draftbench.decoder.device import card_names
-from draftbench.drafts.built_in import SERVED, WITH_WEIGHTS
+from draftbench.drafts.built_in import SERVED, WITH_WEIGHTS, most_drafted
 from draftbench.drafts.kinds import draft_name, kind_drafting, kind_of, parsed
 from draftbench.drafts.loading import Pairing
 from draftbench.engines.secrets import without_values
@@ -124,6 +124,7 @@ def prepare(options: SweepOptions, command: str, watcher: Watcher) -> Prepared:
         options,
         system.target,
         drafts=checked.sources,
+        most_drafted=checked.most_drafted,
         candidates=candidates,
         failures=tuple(checked.failures),
         caveats=checked.caveats,
@@ -232,9 +233,12 @@ def render(
 
 @dataclass
 class CheckedDrafts:
-    """The drafts that can be measured, with sources and caveats by name; and the refused ones."""
+    """The drafts that can be measured, with sources, the most tokens of a round if they were
+    trained for so many, and caveats by name; and the refused ones.
+    """
 
     sources: dict[str, ModelSource] = field(default_factory=dict)
+    most_drafted: dict[str, int] = field(default_factory=dict)
     caveats: dict[str, tuple[str, ...]] = field(default_factory=dict)
     candidates: dict[Candidate, None] = field(default_factory=dict)
     failures: list[Failure] = field(default_factory=list)
@@ -274,10 +278,15 @@ def check_drafts(
         # The checkpoint of layers that the target carries is the target's own.
         source, quants = ModelSource(model or options.target, options.trust), options.quants
         try:
-            caveats = checks[method].check(source, pairing)
+            caveats = checks[method].check(source, pairing, method)
             if caveats is None:
                 checked.candidates[Candidate(draft=name)] = None
                 continue
+            most = most_drafted(method, source)
+            if most is not None and most < min(options.ks):
+                raise PairError(
+                    f"`{name}` drafts at most {most} tokens a round", hint=f"add --k {most} or less"
+                )
             if not kind_of(spec).reads_states and (stored := stored_level(source)):
                 quants = (stored,)
         # A checkpoint's own code may raise anything; the other drafts are still measured.
@@ -288,6 +297,8 @@ def check_drafts(
             checked.failures += [failure(candidate, error, stage) for candidate in refused]
             continue
         checked.sources[name], checked.caveats[name] = source, caveats
+        if most is not None:
+            checked.most_drafted[name] = most
         for level in quants:
             candidate, obstacle = Candidate(draft=name, quant=level), refused_levels.get(level)
             if obstacle is None:

@@ -16,13 +16,14 @@ from draftbench.traffic.summary import TrafficSummary
 
 @dataclass(frozen=True)
 class Prepared:
-    """A sweep that passed every check that needs no weights; `drafts` and `caveats` are by the
-    run's names of drafts.
+    """A sweep that passed every check that needs no weights; `drafts`, `most_drafted` in a round
+    and `caveats` are by the run's names of drafts.
     """
 
     options: SweepOptions
     target: ModelSource
     drafts: dict[str, ModelSource]
+    most_drafted: dict[str, int]  # of those that were trained for so many tokens
     candidates: tuple[Candidate, ...]
     failures: tuple[Failure, ...]  # of drafts that were refused
     caveats: dict[str, tuple[str, ...]]
@@ -37,3 +38,9 @@ class Prepared:
     def prompt_tokens(self) -> list[tuple[int, int]]:
         """(prompt tokens, most output tokens) of every request."""
         return [(len(prompt.tokens), prompt.limit) for prompt in self.prompts]
+
+    def ks(self, candidate: Candidate) -> tuple[int, ...]:
+        """The k's of the sweep at which a candidate can draft."""
+        least = self.servers.minimum_k(candidate) if self.servers else 1
+        most = self.most_drafted.get(candidate.draft, max(self.options.ks))
+        return tuple(k for k in self.options.ks if least <= k <= most)

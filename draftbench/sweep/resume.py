@@ -319,7 +319,7 @@ class SweepState:
         a draft or where the next one has begun, no new one is started in it, except in the last
         repeat.
         """
-        options, ks = self.prepared.options, servers.ks(candidate)
+        options, ks = self.prepared.options, self.prepared.ks(candidate)
         if options.measure == "all":
             yield from in_turn(map(DraftLength, sorted(ks)), repeat)
             return
@@ -403,7 +403,7 @@ class SweepState:
         if not options.most_ks:
             return []
         if options.measure == "all" and not options.stops:
-            return list(map(DraftLength, options.ks))
+            return list(map(DraftLength, self.prepared.ks(candidate)))
         if decoded := {row.length for row in self._decodes(candidate, concurrency) if row.k}:
             return sorted(decoded, key=lambda length: (length.k, str(length)))
         every, loads = self.prepared.candidates, options.concurrency
@@ -427,7 +427,10 @@ class SweepState:
         run = self.run(before)
         if options.measure == "all":
             best = lengths_to_decode(run, candidate, concurrency, 2)
-            return [*map(DraftLength, options.ks), *(each for each in best if each.stop)]
+            return [
+                *map(DraftLength, self.prepared.ks(candidate)),
+                *(each for each in best if each.stop),
+            ]
         return lengths_to_decode(run, candidate, concurrency, options.most_ks)
 
     def _timed_enough(

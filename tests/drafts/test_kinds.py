@@ -50,8 +50,9 @@ def test_an_entry_of_drafts_says_its_kind_and_its_model(entry, method, model, na
      "ngram+dflash:x", "ngram+ngram+x"],
 )  # fmt: skip
 def test_an_entry_that_says_too_little_or_too_much_is_refused(entry):
-    with pytest.raises(UsageError):
-        parsed(entry)
+    for read in (parsed, draft_name):
+        with pytest.raises(UsageError):
+            read(entry)
 
 
 def test_what_a_candidate_is_put_together_from_ends_with_its_weights():

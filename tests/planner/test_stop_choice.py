@@ -151,6 +151,14 @@ def test_rows_of_a_batch_wait_for_the_one_that_drafts_longest_by_hand():
     assert seconds == pytest.approx(10 * (verified + 0.15 + second * 0.15))
 
 
+def test_a_round_with_a_block_makes_one_pass_as_wide_as_the_block_by_hand():
+    """Ten rounds, of which six draft two tokens, of which four are proposed, and four draft one."""
+    block = Block(exactly(TELLING_TARGET), block=exactly({1: 0.2, 2: 0.3}))
+    proposed, drafted = np.array([[0.0, 6.0, 4.0]]), np.array([[0.0, 4.0, 6.0]])
+    (seconds,) = by_passes(block, 100.0, 1, proposed, drafted)
+    assert seconds == pytest.approx(6 * 1.05 + 4 * 1.1 + 4 * 0.2 + 6 * 0.3)
+
+
 def test_the_best_fixed_k_is_decoded_beside_a_rule():
     run = telling_run(40)
     lengths = lengths_to_decode(run, SMALL)

@@ -9,6 +9,7 @@ from safetensors.torch import load_file
 from scenes import EMBEDDED
 from sweep.conftest import rows_as_replayed
 
+from draftbench.acceptance.candidate_rounds import candidate_rounds
 from draftbench.errors import PairError, UsageError
 from draftbench.gate.judge import judge
 from draftbench.gate.make_baseline import make_baseline
@@ -38,14 +39,21 @@ def test_a_head_is_replayed_and_decoded_through_the_same_rounds(small, head):
 
 
 def test_a_block_drafter_is_replayed_and_decoded_through_the_same_rounds(small):
-    """At every length of its blocks, and beyond the longest, seven."""
+    """At every length of its blocks, and at none beyond the longest, seven."""
     drafts = f"dflash:{EMBEDDED / 'block'}", small.models / "draft"
-    run = small.found(*drafts, ks=(1, 2, 8), quants=("none", "int8"), dtype="float32")
+    run = small.found(
+        *drafts, ks=(1, 2, 8), measure="all", quants=("none", "int8"), dtype="float32"
+    )
     assert sorted(map(str, run.candidates)) == [
         "dflash:block", "dflash:block:int8", "draft", "draft:int8"
     ]  # fmt: skip
     own = {row.k for row in rows_as_replayed(run) if row.candidate.draft == "dflash:block"}
-    assert own == {1, 2, 8}
+    assert own == {1, 2}
+    assert max(row.k for row in run.decodes) == 8
+    block = candidate_rounds(run, Candidate(draft="dflash:block"))
+    assert (block.reaches(7), block.reaches(8)) == (True, False)
+    with pytest.raises(PairError, match="`dflash:block` drafts at most 7 tokens a round"):
+        small.prepared(drafts[0], ks=(8, 9))
     replays = [r for r in run.replays if r.candidate == Candidate(draft="dflash:block")]
     assert all(r.at_once and len(r.blocks) == 6 for r in replays)
     assert sum(map(sum, (r.matched for r in replays))) > 5

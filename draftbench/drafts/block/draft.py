@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -25,6 +24,7 @@ from draftbench.drafts.heads.tensors import (
     rotary_of,
     unusable,
 )
+from draftbench.drafts.kind import Method
 from draftbench.drafts.loading import Loading, Pairing
 from draftbench.drafts.stopping import STOP_RULES
 from draftbench.measure.replay import (
@@ -168,16 +168,16 @@ def replay_blocks(
     *,
     stops: bool = True,
 ) -> LookupReplay:
-    """What blocks of each number of tokens up to `window` draft from every position at which a
-    round may start, by one pass of the target over the response; where rounds may stop, with how
-    sure it is.
+    """What blocks of each number of tokens, up to `window` or to as many as it was trained for,
+    draft from every position at which a round may start, by one pass of the target over the
+    response; where rounds may stop, with how sure it is.
 
     Raises:
         ModelError: states of the target or logits of the drafter that are NaN or infinite.
     """
-    states, most = finite_states(response, head.reads, target), min(window, head.shape.most)
+    states, window = finite_states(response, head.reads, target), min(window, head.shape.most)
     text = torch.tensor([*response.prompt.tokens, *response.tokens], device=head.device)
-    lengths = [most] if head.shape.same_at_every_length else range(1, most + 1)
+    lengths = [window] if head.shape.same_at_every_length else range(1, window + 1)
     blocks, proposals, margins = list[InBlock](), list[list[int]](), list[list[float]]()
     confidences: Confidences | None = None
     first = len(response.prompt.tokens)
@@ -201,20 +201,25 @@ def replay_blocks(
     )
 
 
-def check(source: ModelSource, pairing: Pairing) -> tuple[str, ...] | None:
+def check(source: ModelSource, pairing: Pairing, method: Method) -> tuple[str, ...] | None:
     """By its configuration and its tensors. Over an engine's answers it is replayed here, unless
     only the engine can run it.
     """
-    caveats = check_head_for(source, pairing, method_of(source), misfits)
+    caveats = check_head_for(source, pairing, method, misfits)
     if caveats is None:
         return None
-    most = shape_of(source.raw_config).most
+    most = most_drafted(source)
     return (*caveats, f"it drafts at most {most} tokens a round, as many as it was trained for")
 
 
-def refused_by(engine: str, target: ModelSource, source: ModelSource) -> str | None:
+def most_drafted(source: ModelSource) -> int:
+    """The most tokens that it drafts in a round."""
+    return shape_of(source.raw_config).most
+
+
+def refused_by(engine: str, target: ModelSource, source: ModelSource, method: Method) -> str | None:
     """Where the engine does not take it, or reads it otherwise than it was trained."""
-    why = not_started(engine, target, source, method_of(source))
+    why = not_started(engine, target, source, method)
     return why and f"it {why}"
 
 
@@ -293,11 +298,6 @@ def by_name(source: ModelSource) -> dict[str, Tensor]:
     """
     found = {name.removeprefix("model."): tensor for name, tensor in source.tensors().items()}
     return {name: tensor for name, tensor in found.items() if not name.startswith("verifier_")}
-
-
-def method_of(source: ModelSource) -> Any:
-    """The kind of draft that a checkpoint is."""
-    return "dspark" if "markov_rank" in source.raw_config else "dflash"
 
 
 def _sizes(

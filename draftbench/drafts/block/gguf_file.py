@@ -1,4 +1,4 @@
-"""Reads a block drafter from a .gguf file as if it were in the speculators format.
+"""Reads a block drafter from a .gguf file as if it were in its authors' format.
 
 llama.cpp's convert_hf_to_gguf.py writes such files (architecture `dflash`, whatever the variant),
 with the target's ids of drafted tokens instead of a checkpoint's offsets to them, and with the
@@ -72,12 +72,12 @@ def config_of(reader: Any) -> dict[str, Any]:
     sizes = {tensor.name: tensor.shape.tolist() for tensor in reader.tensors}
     hidden, heads = said("embedding_length"), said("attention.head_count")
     layers, words = said("block_count"), len(reader.fields["tokenizer.ggml.tokens"].data)
-    config: dict[str, Any] = {"speculators_model_type": "dflash"}
+    layer_ids, config = said("target_layers"), dict[str, Any](architectures=["DFlashDraftModel"])
     drafted = sizes["d2t"][-1] if "d2t" in sizes else words
     if "markov_w1.weight" in sizes:
         with_confidence = "conf_proj.weight" in sizes
         config = {
-            "speculators_model_type": "dspark",
+            "architectures": ["Qwen3DSparkModel"],
             "markov_rank": sizes["markov_w1.weight"][0],
             "markov_head_type": "vanilla",
             "enable_confidence_head": with_confidence,
@@ -85,7 +85,6 @@ def config_of(reader: Any) -> dict[str, Any]:
             "sample_from_anchor": said("sample_from_anchor", True),
         }
     if "selector_hidden.weight" in sizes:
-        config["speculators_model_type"] = "dflash2"
         names = ("conv_kernel_size", "conv_group_size", "selector_rank", "selector_top_k")
         config |= {name: said(name) for name in names}
     window = said("attention.sliding_window", 0)
@@ -99,33 +98,31 @@ def config_of(reader: Any) -> dict[str, Any]:
             "layer_types": [kinds[bool(slides)] for slides in pattern[:layers]],
         }
     return {
-        "architectures": ["DFlashSpeculator"],
         **config,
+        "model_type": "qwen3",
         # Its places see what follows, whatever the layer, unless the file says otherwise.
         "causal": said("attention.causal", False),
         "draft_vocab_size": drafted,
         "block_size": said("block_size", 16),
         "mask_token_id": said("tokenizer.ggml.mask_token_id"),
-        "aux_hidden_state_layer_ids": said("target_layers"),
+        "target_layer_ids": [number - 1 for number in layer_ids],
+        "target_hidden_size": sizes["fc.weight"][0] // len(layer_ids),
         "output_multiplier": said("logit_scale", 1.0),
         "final_logit_softcapping": said("final_logit_softcapping", None),
-        "transformer_layer_config": {
-            "model_type": "qwen3",
-            "vocab_size": words,
-            "hidden_size": hidden,
-            "intermediate_size": said("feed_forward_length"),
-            "num_hidden_layers": layers,
-            "num_attention_heads": heads,
-            "num_key_value_heads": said("attention.head_count_kv", heads),
-            "head_dim": said("attention.key_length", hidden // heads),
-            "max_position_embeddings": said("context_length"),
-            "rms_norm_eps": said("attention.layer_norm_rms_epsilon"),
-            "rope_parameters": {
-                "rope_type": "default",
-                "rope_theta": said("rope.freq_base", 10_000.0),
-            },
-            **of_layers,
+        "vocab_size": words,
+        "hidden_size": hidden,
+        "intermediate_size": said("feed_forward_length"),
+        "num_hidden_layers": layers,
+        "num_attention_heads": heads,
+        "num_key_value_heads": said("attention.head_count_kv", heads),
+        "head_dim": said("attention.key_length", hidden // heads),
+        "max_position_embeddings": said("context_length"),
+        "rms_norm_eps": said("attention.layer_norm_rms_epsilon"),
+        "rope_parameters": {
+            "rope_type": "default",
+            "rope_theta": said("rope.freq_base", 10_000.0),
         },
+        **of_layers,
     }
 
 

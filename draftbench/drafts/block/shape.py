@@ -199,9 +199,10 @@ def _sees(said: Mapping[str, Any], layer: Any, *, speculators: bool) -> Iterator
     """
     kinds = said.get("layer_types") or ["full_attention"] * layer.num_hidden_layers
     every = said.get("is_causal", said.get("causal"))
+    # Of layers none of which slides by itself, `use_swa` makes all slide, and they see the block.
+    all_slide = bool(said.get("use_swa")) and "sliding_attention" not in kinds
     for kind in kinds:
-        sliding = kind == "sliding_attention" or bool(said.get("use_swa"))
-        causal = sliding and kind == "sliding_attention"
+        sliding, causal = all_slide or kind == "sliding_attention", kind == "sliding_attention"
         if speculators and said.get("sliding_window_non_causal"):
             causal = False
         window = said.get("swa_window_size", layer.sliding_window) if sliding else None

@@ -37,6 +37,7 @@ from draftbench.drafts.heads.tensors import (
     rotary_of,
     unusable,
 )
+from draftbench.drafts.kind import Method
 from draftbench.drafts.loading import Loading, Pairing
 from draftbench.measure.replay import ServedTarget
 from draftbench.models.quantize import Build, check_build, model_facts
@@ -49,11 +50,11 @@ _FAMILIES = ("llama", "qwen3")
 _FLAGS = ("norm_before_residual", "norm_before_fc", "fc_norm", "norm_output")
 
 
-def check(source: ModelSource, pairing: Pairing) -> tuple[str, ...] | None:
+def check(source: ModelSource, pairing: Pairing, method: Method) -> tuple[str, ...] | None:
     """By its configuration and its tensors. Over an engine's answers it is replayed here, unless
     only the engine can run it.
     """
-    return check_head_for(source, pairing, "eagle3", misfits)
+    return check_head_for(source, pairing, method, misfits)
 
 
 def load(loading: Loading) -> tuple[HeadDraft, ModelFacts]:
@@ -66,9 +67,9 @@ def load(loading: Loading) -> tuple[HeadDraft, ModelFacts]:
     return HeadDraft(head, target), facts
 
 
-def refused_by(engine: str, target: ModelSource, source: ModelSource) -> str | None:
+def refused_by(engine: str, target: ModelSource, source: ModelSource, method: Method) -> str | None:
     """Where the engine does not take it, or reads it otherwise than it was trained."""
-    why = not_started(engine, target, source, "eagle3")
+    why = not_started(engine, target, source, method)
     return why and f"it {why}"
 
 

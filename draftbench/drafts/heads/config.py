@@ -90,7 +90,7 @@ def check_head(target: ModelSource, head: str) -> HeadSheet:
         option = engine.option(Speculation(method, model + ".gguf" * converted, 1))
         reason = f"method {method}"
         if engine.converter:
-            reason = f"as a .gguf file of architecture {method}"
+            reason = "as a .gguf file"
             if converted:
                 reason += f", which {engine.head_converter} makes"
         engines.append(EngineAnswer(engine.name, "accepts", reason, option))

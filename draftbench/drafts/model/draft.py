@@ -19,6 +19,7 @@ from draftbench.decoder.sampling import (
     temperature_only,
     top_two_margin,
 )
+from draftbench.drafts.kind import Method
 from draftbench.drafts.loading import Loading, Pairing
 from draftbench.drafts.model.drafter import ModelDrafter
 from draftbench.drafts.model.off_path import Departure, drafted_off_path
@@ -70,7 +71,7 @@ class ModelDraft:
         return runner_passes(self.runner, record, grid, first or (1, 2))
 
 
-def check(source: ModelSource, pairing: Pairing) -> tuple[str, ...]:
+def check(source: ModelSource, pairing: Pairing, _: Method) -> tuple[str, ...]:
     """By tokenizer, configuration and the files' numbers."""
     caveats = check_pair(pairing.target, source, pairing.traffic, chats=pairing.chats)
     source.check_weights()
@@ -90,7 +91,7 @@ def load(loading: Loading) -> tuple[ModelDraft, ModelFacts]:
     return ModelDraft(model, loading.runner, loading.mode), facts
 
 
-def refused_by(engine: str, target: ModelSource, source: ModelSource) -> str | None:
+def refused_by(engine: str, target: ModelSource, source: ModelSource, _: Method) -> str | None:
     """Where replay translates some of its tokens, whatever the engine says of such a pair."""
     if engine not in ENGINES or keeps_ids(target, source):
         return None

@@ -8,6 +8,7 @@ from typing import Any
 from draftbench.decoder.any_transformer import TransformersRunner
 from draftbench.decoder.runner import Runner
 from draftbench.drafts.heads.draft import HeadDraft
+from draftbench.drafts.kind import Method
 from draftbench.drafts.loading import Loading, Pairing
 from draftbench.drafts.mtp.head import MtpHead
 from draftbench.drafts.mtp.own_draft import DSPARK_HINT, no_mtp, own_draft_of
@@ -32,7 +33,7 @@ def load(loading: Loading) -> tuple[HeadDraft, ModelFacts]:
     return HeadDraft(head, target), facts
 
 
-def check(source: ModelSource, pairing: Pairing) -> tuple[str, ...]:
+def check(source: ModelSource, pairing: Pairing, _: Method) -> tuple[str, ...]:
     """By the target's configuration and the names in its files."""
     for why in mtp_obstacles(source):
         own = own_draft_of(source.raw_config)

@@ -9,6 +9,7 @@ import random_heads
 import torch
 from scenes import EMBEDDED
 
+from draftbench.decoder.attention import Sees
 from draftbench.drafts.block.draft import build_block, check, misfits
 from draftbench.drafts.block.shape import shape_of, unknown_keys
 from draftbench.drafts.loading import Loading, Pairing
@@ -60,7 +61,7 @@ def drafts(source, target):
 
 
 def checked(target, source):
-    return check(source, Pairing(target, {}, chats=False))
+    return check(source, Pairing(target, {}, chats=False), "dflash")
 
 
 @pytest.mark.parametrize("variant", ["dflash", "dflash, anchored", "dflash 2"])
@@ -138,6 +139,26 @@ def test_what_does_not_fit_or_is_not_known_is_refused_before_anything_runs(
     change(config, weights)
     with pytest.raises(PairError, match=why):
         checked(target, saved(config, weights))
+
+
+def test_a_head_is_what_its_configuration_says_whatever_it_is_named(saved, target):
+    for variant, named in (("dflash", "dspark"), ("dspark", "dflash")):
+        source = saved(*made(variant, architectures=[]), variant)
+        pairing = Pairing(target, {}, chats=False)
+        with pytest.raises(PairError, match=rf"not that of a head for {named} \(it says {variant}"):
+            check(source, pairing, named)
+
+
+def test_layers_slide_by_themselves_or_all_as_vllm_reads_them():
+    """`use_swa` is for layers of which none slides by itself; they see the block's later places."""
+    layers = {"layer_types": ["sliding_attention", "full_attention"], "sliding_window": 7}
+    config = random_blocks.authors_config(random_blocks.config(**layers, use_sliding_window=True))
+    swa = {"use_swa": True, "swa_window_size": 5}
+    mixed = shape_of(config | {"dflash_config": config["dflash_config"] | swa})
+    assert mixed.sees == (Sees(True, 5), Sees(False, None))
+    config["layer_types"] = ["full_attention"] * 2
+    every = shape_of(config | {"dflash_config": config["dflash_config"] | swa})
+    assert every.sees == (Sees(False, 5), Sees(False, 5))
 
 
 def test_a_mask_outside_the_targets_vocabulary_needs_an_embedding_of_its_own(saved, target):

@@ -59,6 +59,14 @@ def test_a_rule_cuts_what_is_proposed_of_a_block_and_not_what_is_drafted():
         assert matched.tolist() == [min(m, proposed) for m in THREE]
 
 
+@pytest.mark.parametrize(("k", "accepted", "passes"), [(2, 0 + 2 + 0, 3), (3, 2 + 2, 2)])
+def test_a_rule_cuts_the_blocks_of_the_length_that_was_asked_for(k, accepted, passes):
+    """All but the first two tokens are cut. Rounds start at 1, 2, 5, or at 1 and 4."""
+    rounds = CandidateRounds.of(((RESPONSE, REPLAY),), (2, 3))
+    stopped = rounds.at(k, StopRule(kind="after", threshold=0.6))
+    assert (stopped.accepted[0], stopped.target_passes[0]) == (accepted, passes)
+
+
 def test_a_record_whose_blocks_are_of_other_responses_is_refused():
     with pytest.raises(ValueError, match="`blocks` has 4 entries, not 5"):
         msgspec.structs.replace(REPLAY, blocks=(InBlock(ONE[:4], (0.5,) * 4),))

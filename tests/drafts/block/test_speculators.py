@@ -83,7 +83,10 @@ pytestmark = pytest.mark.skipif(
 
 
 @pytest.mark.parametrize("k", [2, 5])
-@pytest.mark.parametrize("variant", random_blocks.VARIANTS)
+# It knows neither scales nor a word for all layers.
+@pytest.mark.parametrize(
+    "variant", sorted(random_blocks.VARIANTS.keys() - {"dflash, scaled", "dflash, causal"})
+)
 def test_every_start_drafts_what_speculators_drafts(tmp_path, variant, k):
     assert PYTHON is not None
     fields = dict(random_blocks.VARIANTS[variant])

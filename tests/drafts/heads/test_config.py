@@ -173,10 +173,17 @@ def test_an_engine_refuses_what_it_would_read_otherwise_than_it_was_trained(
         # SGLang, and TensorRT-LLM as far as is known, read the authors' format alone.
         (
             {"speculators_model_type": "dflash", "aux_hidden_state_layer_ids": [2, 4, 5]},
-            {"sglang", "tensorrt-llm"},
+            {"sglang", "tensorrt-llm", "llama.cpp"},
         ),
         # They draft nothing at the place of the last known token.
-        ({**DFLASH, "dflash_config": {"sample_from_anchor": True}}, {"vllm", "sglang"}),
+        (
+            {**DFLASH, "dflash_config": {"sample_from_anchor": True}},
+            {"vllm", "sglang", "llama.cpp"},
+        ),
+        ({**DFLASH, "hidden_size": 16, "target_hidden_size": 32}, {"llama.cpp"}),
+        # What places of sliding layers see is said for one engine, and not for the other.
+        ({**DFLASH, "layer_types": ["sliding_attention"]}, {"llama.cpp"}),
+        ({**DFLASH, "layer_types": ["sliding_attention"], "is_causal": True}, set()),
         ({**DFLASH, "dflash_config": {"target_layer_ids": [3, 1, 6]}}, {"vllm", "tensorrt-llm"}),
     ],
 )

@@ -136,7 +136,7 @@ def test_a_layer_is_found_by_its_name_and_drafts_as_in_transformers(monkeypatch,
     theirs = written_by_transformers(model, monkeypatch)
     assert sum(map(sum, (accepted for _, accepted in theirs))) > 0
     source, build = ModelSource(folder), Build(torch.float32, "none", "cpu")
-    assert check(source, Pairing(source, {}, chats=False)) == ()
+    assert check(source, Pairing(source, {}, chats=False), "mtp") == ()
     runner, _ = build_runner(source, build, None)
     head, _ = build_mtp(source, build, "mtp", runner)
     assert compared(runner, head, theirs, 1) > 60
