@@ -30,6 +30,7 @@ COMMANDS = {
     "acceptance": "Show acceptance, and where drafts lose it.",
     "report": "Write one HTML page that explains a run, with charts.",
     "train": "Fine-tune a draft on your traffic if it is forecast to pay off.",
+    "audit": "Say why a decoder accepts otherwise than replay.",
     "compare": "Show what differs between two runs.",
     "gate": "Fail a CI job when acceptance regresses.",
     "export": "Print the configuration of a serving engine.",
@@ -153,7 +154,7 @@ class Commands(TyperGroup):
         with formatter.section(bold("Commands")):
             formatter.write_dl(list(COMMANDS.items()))
         names = [max(parameter.opts, key=len) for parameter in self.get_params(ctx)]
-        formatter.write(f"\nOptions: {', '.join(names)}\n")
+        formatter.write(f"Options: {', '.join(names)}\n")
 
 
 class Command(TyperCommand):

@@ -5,6 +5,7 @@ code.
 from __future__ import annotations
 
 import os
+import shlex
 import time
 from collections.abc import Sequence
 from dataclasses import fields, replace
@@ -33,6 +34,7 @@ from draftbench.gate.noninferiority import Verdict
 from draftbench.gate.result import Check, FigureValue
 from draftbench.gate.words import SAME_RUN, difference, number, other_checks
 from draftbench.planner.options import DecisionOptions
+from draftbench.records import Decode
 from draftbench.report.text import Section, counted, filled, render_sections
 from draftbench.run_folder.key import VARIABLE, key_file, key_id, request_key
 from draftbench.run_folder.run import Run
@@ -160,11 +162,18 @@ def gate(
     if isinstance(outcome, IncomparableError):
         raise outcome
     output.write(render(outcome, output.style, width()))
+    if outcome.verdict is Verdict.FAIL and outcome.new in map(_drafted_by, later.decodes):
+        folder = shlex.quote(str(later.path))
+        note(f"`draftbench audit {folder}` says why, if the engine or the draft changed")
     if exit_zero:
         return 0
     if outcome.exit_code == 3 and inconclusive != "report":
         return 0 if inconclusive == "pass" else 1
     return outcome.exit_code
+
+
+def _drafted_by(row: Decode) -> str:
+    return str(row.candidate)
 
 
 def _kept(run: Run, name: str | None, k: int | None, options: DecisionOptions) -> Baseline:

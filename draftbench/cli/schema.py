@@ -32,6 +32,7 @@ ANSWERS: dict[str, tuple[str, ...]] = {
     "explain": ("planner.caveat_kinds:AboutCaveat{}",),
     "acceptance": ("acceptance.summary:AcceptanceReport",),
     "train": ("training.outcome:TrainingAnswer",),
+    "audit": ("audit.audit:Audit", "cli.audit:AboutHypothesis{}"),
     "compare": ("gate.compare:Comparison", "gate.compare:SideBySide"),
     "gate": ("gate.result:GateResult",),
     "estimate": ("planner.formula:FormulaTable",),

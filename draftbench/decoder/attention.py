@@ -28,6 +28,17 @@ class Rotary(NamedTuple):
     cos: Tensor
     sin: Tensor
 
+    def at(self, place: Tensor) -> Rotary:
+        """Those of some places [n]; behind the last position that the model knows, of that one."""
+        position = place.clamp(max=len(self.cos) - 1)
+        return type(self)(self.cos.index_select(0, position), self.sin.index_select(0, position))
+
+    def cached(self, new: Tensor) -> Tensor:
+        """What a cache keeps of rotated keys and of values [n, 2 · key heads, head]: a subclass may
+        round them.
+        """
+        return new
+
 
 class Placement(Protocol):
     """Where one pass's tokens are stored in the slabs, and what they attend to."""
@@ -56,7 +67,7 @@ class OneRow:
         self, slabs: Tensor, start: int, n: int, rotary: Rotary, group: int, future: Tensor
     ) -> None:
         self.n, self.kv_heads = n, slabs.shape[2]
-        self.cos, self.sin = rotary.cos.narrow(0, start, n), rotary.sin.narrow(0, start, n)
+        self.rotary = type(rotary)(*(table.narrow(0, start, n) for table in rotary))
         self.places = slabs.narrow(3, start, n).unbind()
         keys, values = slabs.narrow(3, 0, start + n).unsqueeze(2).unbind(1)
         self.seen = list(zip(keys.unbind(), values.unbind(), strict=True))
@@ -67,7 +78,7 @@ class OneRow:
 
     def attend(self, layer: int, qkv: Tensor) -> Tensor:
         n, kv_heads, head = self.n, self.kv_heads, qkv.shape[2]
-        query, new = _rotated(qkv, kv_heads, self.cos, self.sin)
+        query, new = _rotated(qkv, kv_heads, self.rotary)
         keys, values = self.seen[layer]
         if n == 1:
             self.places[layer].copy_(new.view(2, kv_heads, 1, head))
@@ -104,7 +115,7 @@ class ManyRows:
             for slot in range(count)
         ]
         self.row, self.slot, self.place = on_device(places, str(device)).unbind(1)
-        self.rotary = Rotary(rotary.cos[self.place], rotary.sin[self.place])
+        self.rotary = rotary.at(self.place)
         last = [
             [length + min(slot, max(count - 1, 0)) for slot in range(self.width)]
             for length, count in zip(lengths, counts, strict=True)
@@ -142,8 +153,7 @@ class EvenRows:
         places = starts.unsqueeze(1) + torch.arange(width, device=device)
         self.mask = _mask(torch.arange(reach, device=device), places, group, slabs)
         self.place = places.flatten()
-        position = self.place.clamp(max=len(rotary.cos) - 1)
-        self.rotary = Rotary(*(table.index_select(0, position) for table in rotary))
+        self.rotary = rotary.at(self.place)
         each = torch.arange(self.rows, device=device)
         self.row = each.unsqueeze(1).expand(-1, width).reshape(-1)
 
@@ -201,8 +211,7 @@ class BlockRows:
         stored = places if self.some is None else places[self.some]
         of_row = torch.arange(len(taking), device=device) if self.some is None else self.some
         self.row, self.place = of_row.repeat_interleave(width), stored.flatten()
-        position = self.place.clamp(max=len(rotary.cos) - 1)
-        self.rotary = Rotary(rotary.cos[position], rotary.sin[position])
+        self.rotary = rotary.at(self.place)
         seen = torch.arange(max(starts[row] for row in rows) + width, device=device)
         own = (seen >= places[:, :1]) & (seen < places[:, :1] + width)
         self.masks = {
@@ -243,8 +252,7 @@ class TextBlocks:
     ) -> None:
         self.slabs, self.reach, self.sees, device = slabs, int(starts.max()), sees, slabs.device
         places = (starts[:, None] + torch.arange(width, device=device)).flatten()
-        position = places.clamp(max=len(rotary.cos) - 1)
-        self.rotary = Rotary(rotary.cos[position], rotary.sin[position])
+        self.rotary = rotary.at(places)
         block = torch.arange(len(starts), device=device).repeat_interleave(width)
         seen = torch.arange(self.reach, device=device)
         own, text = block[:, None] == block, starts[block][:, None]
@@ -257,7 +265,7 @@ class TextBlocks:
 
     def attend(self, layer: int, qkv: Tensor) -> Tensor:
         n, head, kv_heads = len(qkv), qkv.shape[2], self.slabs.shape[2]
-        query, new = _rotated(qkv, kv_heads, *self.rotary)
+        query, new = _rotated(qkv, kv_heads, self.rotary)
         of_text = self.slabs[layer].narrow(2, 0, self.reach)
         keys, values = torch.cat([of_text, new.view(n, 2, kv_heads, head).permute(1, 2, 0, 3)], 2)
         grouped = query.transpose(0, 1).reshape(1, kv_heads, -1, head)
@@ -267,8 +275,7 @@ class TextBlocks:
 
 def store(kv: Tensor, slab: Tensor, row: Tensor, place: Tensor, rotary: Rotary) -> None:
     """Rotate keys and store them beside values, both in kv [n, 2 · key heads, head]."""
-    position = place.clamp(max=len(rotary.cos) - 1)
-    _store(kv, slab, row, place, Rotary(rotary.cos[position], rotary.sin[position]))
+    _store(kv, slab, row, place, rotary.at(place))
 
 
 class LaterDepths:
@@ -282,6 +289,8 @@ class LaterDepths:
         group: queries to a key.
     """
 
+    advance = 1
+
     def __init__(self, slabs: Tensor, start: int, n: int, rotary: Rotary, group: int) -> None:
         self.rotary, self.group = rotary, group
         self.keys, self.values = slabs[0].narrow(2, 0, start + n).unbind()
@@ -293,8 +302,8 @@ class LaterDepths:
 
     def attend(self, layer: int, qkv: Tensor) -> Tensor:
         n, head, kv_heads = len(qkv), qkv.shape[2], self.keys.shape[0]
-        self.place = (self.place + 1).clamp(max=len(self.rotary.cos) - 1)
-        query, new = _rotated(qkv, kv_heads, *(table[self.place] for table in self.rotary))
+        self.place = self.place + self.advance
+        query, new = _rotated(qkv, kv_heads, self.rotary.at(self.place))
         keys, values = new.view(n, 2, kv_heads, head).permute(1, 2, 0, 3)
         self.keys = torch.cat([self.keys, keys], dim=1)
         self.values = torch.cat([self.values, values], dim=1)
@@ -305,21 +314,21 @@ class LaterDepths:
         return mixed.reshape(-1, n, head).transpose(0, 1).reshape(n, -1)
 
 
-def _rotated(qkv: Tensor, kv_heads: int, cos: Tensor, sin: Tensor) -> tuple[Tensor, Tensor]:
+def _rotated(qkv: Tensor, kv_heads: int, rotary: Rotary) -> tuple[Tensor, Tensor]:
     """Queries [n, heads, head], and keys and values side by side as in the cache [n, 2 · key heads,
     head]; queries and keys are rotated in place.
     """
     heads = qkv.shape[1] - 2 * kv_heads
     turning = qkv.narrow(1, 0, heads + kv_heads)
     swapped = turning.roll(qkv.shape[2] // 2, -1)
-    turning.mul_(cos).addcmul_(swapped, sin)
+    turning.mul_(rotary.cos).addcmul_(swapped, rotary.sin)
     query, new = qkv.split((heads, 2 * kv_heads), 1)
-    return query, new
+    return query, rotary.cached(new)
 
 
 def _store(qkv: Tensor, slab: Tensor, row: Tensor, place: Tensor, rotary: Rotary) -> Tensor:
     """Rotate, write each token's keys and values to its row and place, and return the queries."""
-    query, new = _rotated(qkv, slab.shape[2], *rotary)
+    query, new = _rotated(qkv, slab.shape[2], rotary)
     values = new.view(-1, 2, *slab.shape[2::2])
     torch.ops.aten.index_put_.default(slab, [None, row, None, place], values)
     return query

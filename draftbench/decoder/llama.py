@@ -11,6 +11,7 @@ draftbench's own kernels if there is Triton.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Sequence
+from copy import copy
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -18,7 +19,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from draftbench.decoder.attention import PIECE, ManyRows, OneRow
+from draftbench.decoder.attention import PIECE, ManyRows, OneRow, Rotary
 from draftbench.decoder.cuda_graphs import (
     Append,
     CudaGraphs,
@@ -29,7 +30,7 @@ from draftbench.decoder.cuda_graphs import (
 )
 from draftbench.decoder.device import has_triton
 from draftbench.decoder.linear import runner_name
-from draftbench.decoder.llama_model import LlamaModel
+from draftbench.decoder.llama_model import LlamaModel, RootMeanSquare
 from draftbench.decoder.quantized_linear import make_linear
 from draftbench.decoder.runner import HiddenStates, last_of_each, on_device, only_row
 from draftbench.errors import ModelError
@@ -126,6 +127,23 @@ class LlamaRunner:
 
     def continued(self, states: Tensor) -> Tensor:
         return self._model.logits(states)
+
+    @property
+    def last_norm(self) -> RootMeanSquare:
+        """The norm behind the last layer."""
+        return self._model.layers[-1].next_norm
+
+    @property
+    def rotary(self) -> Rotary:
+        """By which it rotates."""
+        return self._model.rotary
+
+    def with_rotary(self, rotary: Rotary) -> LlamaRunner:
+        """The same weights with another rotary."""
+        other = copy(self)
+        other._model = copy(self._model)
+        other._model.rotary = rotary
+        return other
 
     def record_short_passes(self) -> str | None:
         """From now on, run passes of the widths that a cache is made for as CUDA graphs. If this

@@ -230,6 +230,8 @@ class LlamaModel:
                 stream.norm_heads(qkv.narrow(1, self.heads, self.kv_heads), layer.k_norm)
             x = stream.add_normed(layer.out(placement.attend(index, qkv)), layer.mlp_norm)
             x = stream.add_normed(layer.down(swiglu(layer.gate_up(x))), layer.next_norm)
+        if hidden is not None:
+            hidden.take(len(self.layers), stream.sum)  # what leaves the last layer
         return x
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from copy import copy
 
 import torch
 from torch import Tensor
@@ -32,6 +33,18 @@ class TranslatedRunner:
         lacking = torch.ones(rows, dtype=torch.bool)
         lacking[list(shared)] = False
         self._ids, self._lacking = ids.to(runner.device), lacking.to(runner.device)
+
+    def around(self, runner: Runner) -> TranslatedRunner:
+        """The same translation of the same weights in another runner."""
+        other = copy(self)
+        other.runner = runner
+        return other
+
+    def reading(self, unknown: int) -> TranslatedRunner:
+        """The same draft, reading tokens that it lacks as another one."""
+        other = copy(self)
+        other._ids = torch.where(self._lacking, unknown, self._ids)
+        return other
 
     @property
     def embedding(self) -> Tensor:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from array import array
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import zip_longest
 from typing import Any, NamedTuple
@@ -19,12 +19,12 @@ import torch
 from draftbench.decoder.runner import Clock, DecodeTask, Runner
 from draftbench.decoder.sampling import Uniforms, best, distribution, top_two_margin
 from draftbench.decoder.speculate import Batch
-from draftbench.errors import TrafficError
+from draftbench.errors import TrafficError, UsageError
 from draftbench.measure.prompts import Prompt, TargetText
 from draftbench.measure.teacher import TOKENS_AT_ONCE, teacher_forced
-from draftbench.records import Key, Trajectory
-from draftbench.run_folder.folder import PrivateText
-from draftbench.run_folder.run import waves
+from draftbench.records import Key, Request, Trajectory
+from draftbench.run_folder.folder import PrivateText, RunFolder
+from draftbench.run_folder.run import Run, waves
 
 # Responses that are scored, replayed and kept together, all or none.
 GROUP = 16
@@ -160,6 +160,30 @@ class ScoredResponse:
 
 # Responses that are replayed together.
 Group = Sequence[ScoredResponse]
+
+
+def recorded_responses(run: Run, use: str) -> Iterator[ScoredResponse]:
+    """The responses of a run whose tokens its folder kept, as they were recorded.
+
+    Args:
+        use: what they are wanted for, as in "to train on".
+
+    Raises:
+        UsageError: they were deleted.
+    """
+    assert run.path is not None
+    folder = RunFolder(run.path)
+    if folder.redacted:
+        raise UsageError(
+            f"`{folder.path}` was redacted: the responses {use} were deleted",
+            hint="sweep again with another --out; a redacted run keeps only its figures",
+        )
+    for text in folder.records(PrivateText):
+        trajectory = run.responses.get(text.key)
+        if trajectory is not None and len(text.tokens) > 1:
+            settings = Request(id=text.request, source="", sampling=trajectory.sampling)
+            prompt = Prompt(settings, text.prompt, trajectory.limit)
+            yield ScoredResponse.recorded(prompt, text, trajectory)
 
 
 def score(

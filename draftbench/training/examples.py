@@ -17,10 +17,7 @@ from numpy.lib.stride_tricks import sliding_window_view
 
 from draftbench.acceptance.intervals import MIN_REQUESTS
 from draftbench.errors import UsageError
-from draftbench.measure.prompts import Prompt
-from draftbench.measure.trajectories import ScoredResponse
-from draftbench.records import Request
-from draftbench.run_folder.folder import PrivateText, RunFolder
+from draftbench.measure.trajectories import ScoredResponse, recorded_responses
 from draftbench.run_folder.key import keyed_hash
 from draftbench.run_folder.run import Run
 
@@ -145,7 +142,10 @@ def other_traffic(other: Run, run: Run, examples: Examples) -> tuple[ScoredRespo
             f"`{other.path}` is a run of another target, `{names[1]}`",
             hint="sweep the other traffic with the target that the draft is trained for",
         )
-    trained, others = (*examples.train, *examples.validation), list(_recorded(other))
+    trained, others = (
+        (*examples.train, *examples.validation),
+        list(_recorded(other)),
+    )
     first = first_of_near(map(prompt_of, (*trained, *others)))
     seen = {first[prompt_of(each)] for each in trained}
     unseen = tuple(each for each in others if first[prompt_of(each)] not in seen)
@@ -158,17 +158,4 @@ def other_traffic(other: Run, run: Run, examples: Examples) -> tuple[ScoredRespo
 
 
 def _recorded(run: Run) -> Iterator[ScoredResponse]:
-    """The recorded responses with something to draft, with their tokens."""
-    assert run.path is not None
-    folder = RunFolder(run.path)
-    if folder.redacted:
-        raise UsageError(
-            f"`{folder.path}` was redacted: the responses to train on were deleted",
-            hint="sweep again with another --out; a redacted run keeps only its figures",
-        )
-    for text in folder.records(PrivateText):
-        trajectory = run.responses.get(text.key)
-        if trajectory is not None and len(text.tokens) > 1:
-            settings = Request(id=text.request, source="", sampling=trajectory.sampling)
-            prompt = Prompt(settings, text.prompt, trajectory.limit)
-            yield ScoredResponse.recorded(prompt, text, trajectory)
+    return recorded_responses(run, "to train on")

@@ -89,6 +89,12 @@ def test_every_verdict_has_its_exit_code(command, swept, pinned, change, flags, 
     assert (outcome.out == "") is refused
 
 
+def test_a_fail_names_the_command_that_says_why(command, swept, pinned):
+    advice = f"`draftbench audit {swept[0]}` says why, if the engine or the draft changed\n"
+    assert command("gate", "--baseline", pinned, swept[0]).err == ""
+    assert command("gate", "--baseline", edited(pinned, once_better), swept[0]).err == advice
+
+
 def test_the_exit_code_leaves_the_process(swept, pinned):
     words = ["gate", "--baseline", edited(pinned, once_shaken), swept[0]]
     done = subprocess.run([sys.executable, "-m", "draftbench", *words], capture_output=True)

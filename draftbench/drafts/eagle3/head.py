@@ -66,6 +66,8 @@ class EagleHead(Head):
         context_length: the target's.
     """
 
+    later_depths = LaterDepths  # where its replay's later depths stand in the text
+
     def __init__(
         self,
         shape: EagleShape,
@@ -198,7 +200,7 @@ class EagleHead(Head):
             slabs, read = cache.slabs[:, :, 0], text[start + 1 : start + 1 + n]
             rotary, group = self.rotary, self.group
             placement: Placement = OneRow(slabs, start, n, rotary, group, self._future)
-            later = LaterDepths(slabs, start, n, rotary, group)
+            later = self.later_depths(slabs, start, n, rotary, group)
             left, parts = entering[start : start + n], list[Drafted]()
             for _ in range(depths):
                 last, left = self._layer(read, left, placement)

@@ -178,13 +178,13 @@ def at_the_position_before(*given):
 
 
 @pytest.mark.parametrize("fault", ["none", "layers", "position", "d2t", "flag", "state"])
-def test_a_fault_drafts_otherwise(one, target, text, by_formulas, fault, monkeypatch):
+def test_a_fault_drafts_otherwise(one, target, text, by_formulas, fault):
     config, weights = one
     head = head_of(config | {"norm_before_residual": fault == "flag"}, weights, target)
     states = states_of(target, text, (3, 1, 4) if fault == "layers" else head.reads)
     states = states[1:] if fault == "state" else states[:-1]
     if fault == "position":
-        monkeypatch.setattr("draftbench.drafts.eagle3.head.LaterDepths", at_the_position_before)
+        head.later_depths = at_the_position_before
     elif fault == "d2t":
         head.target_ids = head.target_ids.roll(1)
     found = torch.cat([part.tokens for part in head.along(text, states, 4, DEPTHS)]).tolist()

@@ -1,0 +1,376 @@
+"""A run → whether what it counted is what replay says, and if not, the hypothesis that explains it.
+
+The hypotheses are replayed on a few requests at a time, always on the same ones, so that any two
+are compared round by round. One leaves as soon as it cannot explain what a right one would, or
+another explains clearly more.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from math import comb
+from typing import Any, Literal
+
+from msgspec.structs import replace
+
+from draftbench.audit.explained import Outcome, Recorded, ReplayedResponse, recorded, tie_margin
+from draftbench.audit.hypotheses import HYPOTHESES, OTHER_WEIGHTS, Hypothesis, other_weights
+from draftbench.audit.replaying import RememberedTarget, Replaying, replaying
+from draftbench.drafts.kinds import kind_of, parsed, parts_of
+from draftbench.drafts.laws import AnyReplay
+from draftbench.errors import DraftbenchError, UsageError
+from draftbench.measure.trajectories import recorded_responses
+from draftbench.records import Candidate, DraftLength, Key, Record
+from draftbench.run_folder.run import Run
+
+# How often a sound decoder's round is not as replayed without a near tie (in the kept runs two of
+# 13,000 were not), or an answer's sums; how often with one; and how often one is not as a right
+# hypothesis says, which imitates the decoder's arithmetic only nearly.
+UNEXPLAINED = {"rounds": 1 / 2000, "sums": 1 / 100}
+TIES = {"rounds": 1 / 100, "sums": 1 / 50}
+UNEXPLAINED_BY_ONE = 1 / 50
+# How unlikely chance must be before it is no explanation; before a hypothesis explains more than
+# the run's own replay, which is five of five that differ; and before it leaves, of which forty are
+# tried.
+CHANCE, CHANCE_OF_BETTER, CHANCE_OF_MANY = 0.01, 0.05, 0.0005
+# Fewer rounds, or answers of which only sums are known, show nothing.
+LEAST = {"rounds": 50, "sums": 5}
+# Requests in the first turn; each later turn has as many again as there were before.
+FIRST_TURN = 4
+
+Counted = Literal["rounds", "sums", "nothing"]
+Said = Literal["sound", "explained", "not explained", "too few", "nothing counted"]
+
+
+class Tally(Record, frozen=True):
+    """Rounds, or the sums of answers, beside a replay."""
+
+    equal: int = 0  # as replayed
+    near_ties: int = 0  # not as replayed, where the draft's two best tokens nearly tie
+    differ: int = 0  # not as replayed
+
+    @property
+    def compared(self) -> int:
+        return self.equal + self.near_ties + self.differ
+
+    @property
+    def share(self) -> float | None:
+        """The share explained, near ties left out; None: nothing is left."""
+        clear = self.equal + self.differ
+        return self.equal / clear if clear else None
+
+    def within(self, share: float, chance: float) -> bool:
+        """Whether chance explains what differs, of a decoder that differs in such a share."""
+        return at_least(self.differ, self.equal + self.differ, share) >= chance
+
+
+class Tried(Record, frozen=True):
+    """A hypothesis, replayed on some of the requests."""
+
+    hypothesis: str  # as `draftbench audit --list` names it
+    detail: str  # which of its variants
+    requests: int  # on how many
+    tally: Tally  # under the hypothesis
+    before: Tally  # the run's own replay, on the same rounds
+    says: str  # what is then so
+    advice: str  # what to do
+
+
+class CandidateAudit(Record, frozen=True):
+    """What was found about one draft."""
+
+    candidate: str
+    verdict: Said
+    counted: Counted  # what of its rounds is known: each, their sums in an answer, or nothing
+    requests: int
+    tally: Tally  # beside the run's own replay
+    named: tuple[Tried, ...] = ()  # those that explain the rounds; several: they draft alike
+    others: tuple[Tried, ...] = ()  # those that do not, the nearest first
+    not_tried: tuple[str, ...] = ()  # why some were not
+    examples: tuple[str, ...] = ()  # some of the differences
+
+
+class Audit(Record, frozen=True):
+    """What was found about a run."""
+
+    run: str  # its path
+    decoder: str  # what drafted
+    near_tie: float  # logits that differ by no more nearly tie
+    candidates: tuple[CandidateAudit, ...]
+
+    @property
+    def exit_code(self) -> int:
+        """1: something is wrong; 3: there is too little to say; else 0."""
+        said = {each.verdict for each in self.candidates}
+        if said & {"explained", "not explained"}:
+            return 1
+        return 0 if "sound" in said else 3
+
+
+def at_least(count: int, of: int, share: float) -> float:
+    """The probability of so many or more, each with a probability of `share`."""
+    return 1 - sum(comb(of, n) * share**n * (1 - share) ** (of - n) for n in range(count))
+
+
+def better(one: Sequence[Outcome], other: Sequence[Outcome], chance: float) -> bool:
+    """Whether the first explains more of the same rounds than the second, beyond chance (McNemar's
+    exact test).
+    """
+    gained = lost = 0
+    for mine, theirs in zip(one, other, strict=True):
+        gained += mine == "equal" != theirs
+        lost += theirs == "equal" != mine
+    return gained > lost and at_least(gained, gained + lost, 0.5) < chance
+
+
+def tally_of(outcomes: Sequence[Outcome]) -> Tally:
+    """How often each occurs."""
+    return Tally(
+        equal=outcomes.count("equal"),
+        near_ties=outcomes.count("near tie"),
+        differ=outcomes.count("differs"),
+    )
+
+
+@dataclass
+class _Trial:
+    """A variant of a hypothesis while it is tried."""
+
+    kind: str
+    hypothesis: Hypothesis
+    detail: str
+    make: Callable[[], Any]
+    outcomes: list[Outcome] = field(default_factory=list)
+    requests: int = 0
+
+
+@dataclass(frozen=True)
+class _Case:
+    """One candidate of a run, with what was counted of it by response."""
+
+    run: Run
+    candidate: Candidate
+    margin: float
+    answers: Mapping[Key, Sequence[Recorded]]
+
+    def outcomes(self, replays: Mapping[Key, AnyReplay], keys: Sequence[Key]) -> list[Outcome]:
+        """What each round, or each answer's sums, is beside some replays."""
+        return [each.outcome for each in self.compared(replays, keys)]
+
+    def compared(self, replays: Mapping[Key, AnyReplay], keys: Sequence[Key]) -> Iterator[Any]:
+        for key in keys:
+            for answer in self.answers[key]:
+                replayed = ReplayedResponse.of(self.run, replays[key], answer.length, self.margin)
+                yield from replayed.compared(answer)
+
+    @property
+    def counted(self) -> Counted:
+        every = [answer for answers in self.answers.values() for answer in answers]
+        if any(answer.rounds is not None for answer in every):
+            return "rounds"
+        return "sums" if any(answer.sums is not None for answer in every) else "nothing"
+
+    @property
+    def lengths(self) -> set[int]:
+        """The k's of its rounds."""
+        return {a.length.k for answers in self.answers.values() for a in answers}
+
+    @property
+    def stops(self) -> bool:
+        """Whether a rule stopped any of its rounds."""
+        every = (answer for answers in self.answers.values() for answer in answers)
+        return any(answer.length.stop is not None for answer in every)
+
+
+def audit(
+    run: Run,
+    candidates: Sequence[Candidate],
+    *,
+    weights: str | None = None,
+    requests: int | None = None,
+    dtype: str | None = None,
+    note: Callable[[str], None] = lambda text: None,
+) -> Audit:
+    """Compare, and find out why where it differs.
+
+    Args:
+        weights: another checkpoint that the decoder may have loaded.
+        requests: the most that are replayed for a candidate.
+        dtype: in which an engine computes, if not the run's.
+    """
+    margin = tie_margin(run, dtype)
+    found = [
+        _audit_of(_case(run, candidate, margin), weights, requests, note)
+        for candidate in candidates
+    ]
+    version = next((facts.version for facts in run.engines if facts.version), None)
+    engine = run.manifest.question.engine
+    decoder = " ".join(filter(None, (engine, version))) if engine else "the built-in decoder"
+    return Audit(
+        run=str(run.path or run.manifest.run),
+        decoder=decoder,
+        near_tie=margin,
+        candidates=tuple(found),
+    )
+
+
+def _case(run: Run, candidate: Candidate, margin: float) -> _Case:
+    answers: dict[Key, dict[DraftLength, Recorded]] = {}
+    replayed = {replay.key for replay in run.replays if replay.candidate == candidate}
+    for answer in recorded(run, candidate):
+        if answer.key in replayed:  # a repeat says nothing new
+            answers.setdefault(answer.key, {}).setdefault(answer.length, answer)
+    return _Case(
+        run, candidate, margin, {key: (*of.values(),) for key, of in sorted(answers.items())}
+    )
+
+
+def _audit_of(
+    case: _Case, weights: str | None, most: int | None, note: Callable[[str], None]
+) -> CandidateAudit:
+    run, name, counted = case.run, str(case.candidate), case.counted
+    keys = list(case.answers)
+    replays = {r.key: r for r in run.replays if r.candidate == case.candidate}
+    compared = list(case.compared(replays, keys))
+    tally = tally_of([each.outcome for each in compared])
+    examples = tuple(each.words for each in compared if each.outcome == "differs")[:5]
+    found = CandidateAudit(
+        candidate=name,
+        verdict="sound",
+        counted=counted,
+        requests=len(keys),
+        tally=tally,
+        examples=examples,
+    )
+    with_verdict = partial(replace, found)
+    if counted == "nothing" or not compared:
+        return with_verdict(verdict="nothing counted")
+    sound = tally.within(UNEXPLAINED[counted], CHANCE)
+    alike = Tally(equal=tally.equal, differ=tally.near_ties + tally.differ)
+    if sound and alike.within(TIES[counted], CHANCE):
+        return with_verdict(verdict="sound" if tally.compared >= LEAST[counted] else "too few")
+    method, _ = parsed(case.candidate.draft)
+    rows = dict(HYPOTHESES)
+    if weights is not None:
+        rows[OTHER_WEIGHTS] = Hypothesis(
+            "the decoder drafts with the other weights",
+            rows["changed-since"].of,
+            "a path that names another checkpoint",
+            "replay the checkpoint that is served, or serve the one that was replayed",
+            other_weights(weights),
+        )
+    # Near ties alone are a matter of number types.
+    rows = {k: row for k, row in rows.items() if method in row.of and (not sound or row.numeric)}
+    if not rows or parts_of(case.candidate) or case.candidate.looks_up:
+        why = f"no hypothesis is known for {kind_of(case.candidate.draft).noun}"
+        return with_verdict(verdict="sound" if sound else "not explained", not_tried=(why,))
+    note(f"{name}: {tally.differ} of {tally.compared} are not as replayed; trying hypotheses")
+    try:
+        # Where nothing but near ties differs, one must explain more of them.
+        chance = CHANCE if sound else CHANCE_OF_BETTER
+        named, others, not_tried = _Trials(case, rows, replays, keys[:most], chance).run()
+    except UsageError as error:  # the texts were deleted, or the models are elsewhere
+        named, others, not_tried = (), (), (f"{error.message} ({error.hint})",)
+    verdict: Said = "explained" if named else "sound" if sound else "not explained"
+    if not named and tally.compared < LEAST[counted]:
+        verdict = "too few"
+    return with_verdict(verdict=verdict, named=named, others=others, not_tried=not_tried)
+
+
+class _Trials:
+    """Hypotheses replayed in turns."""
+
+    def __init__(
+        self,
+        case: _Case,
+        rows: Mapping[str, Hypothesis],
+        replays: Mapping[Key, AnyReplay],
+        keys: Sequence[Key],
+        chance: float,
+    ) -> None:
+        self.case, self.rows, self.replays, self.chance = case, rows, replays, chance
+        kept = recorded_responses(case.run, "to replay")
+        self.responses = {each.key: each for each in kept if each.key in set(keys)}
+        self.keys = [key for key in keys if key in self.responses]
+        self.base = list[Outcome]()
+        self.not_tried = list[str]()
+
+    def run(self) -> tuple[tuple[Tried, ...], tuple[Tried, ...], tuple[str, ...]]:
+        """Those that explain the rounds, the others, and why some were not tried."""
+        loaded = replaying(self.case.run, self.case.candidate)
+        trying, left = self._variants(loaded), list[_Trial]()
+        at, turn = 0, FIRST_TURN
+        while trying and at < len(self.keys):
+            some = self.keys[at : at + turn]
+            at, turn = at + len(some), at + turn
+            self.base += self.case.outcomes(self.replays, some)
+            for trial in list(trying):
+                if not self._replay(loaded, trial, some):
+                    trying.remove(trial)
+            if isinstance(loaded.runner, RememberedTarget):
+                loaded.runner.forget()
+            gone = [trial for trial in trying if not self._may_hold(trial, trying)]
+            left += gone
+            trying = [trial for trial in trying if trial not in gone]
+            alike = len({tuple(trial.outcomes) for trial in trying}) == 1
+            if alike and self._holds(trying[0]) and (len(trying) == 1 or at >= 2 * FIRST_TURN):
+                break
+        named = [trial for trial in trying if self._holds(trial)]
+        usual = UNEXPLAINED[self.case.counted]
+        # Where one explains as much as of a sound decoder, the others must too.
+        exact = [t for t in named if tally_of(t.outcomes).within(usual, CHANCE)]
+        named = exact or named
+        left += [trial for trial in trying if trial not in named]
+        named.sort(key=lambda trial: -trial.outcomes.count("equal"))
+        left.sort(key=lambda trial: -(tally_of(trial.outcomes).share or 0.0))
+        shown = tuple(map(self._tried, named)), tuple(map(self._tried, left))
+        return (*shown, tuple(self.not_tried))
+
+    def _variants(self, loaded: Replaying) -> list[_Trial]:
+        found = list[_Trial]()
+        for kind, row in self.rows.items():
+            try:
+                found += [_Trial(kind, row, detail, make) for detail, make in row.variants(loaded)]
+            except (DraftbenchError, NotImplementedError) as error:
+                self.not_tried.append(f"{kind}: {error}")
+        return found
+
+    def _replay(self, loaded: Replaying, trial: _Trial, keys: Sequence[Key]) -> bool:
+        """Replay a trial on some requests; whether that was possible."""
+        group = [self.responses[key] for key in keys]
+        try:
+            replays = loaded.replay(trial.make(), group, self.case.lengths, stops=self.case.stops)
+        except (DraftbenchError, NotImplementedError, RuntimeError) as error:
+            words = str(error).partition("\n")[0]
+            self.not_tried.append(f"{trial.kind}: {words}")
+            return False
+        trial.outcomes += self.case.outcomes({each.key: each for each in replays}, keys)
+        trial.requests += len(keys)
+        return True
+
+    def _may_hold(self, trial: _Trial, trying: Sequence[_Trial]) -> bool:
+        """Whether it explains nearly all, and no other explains clearly more."""
+        if not tally_of(trial.outcomes).within(UNEXPLAINED_BY_ONE, CHANCE_OF_MANY):
+            return False
+        if better(self.base, trial.outcomes, CHANCE_OF_MANY):
+            return False
+        return not any(better(o.outcomes, trial.outcomes, CHANCE) for o in trying)
+
+    def _holds(self, trial: _Trial) -> bool:
+        """Whether it explains what a right one would, and clearly more than the run's replay."""
+        share = tally_of(trial.outcomes).share
+        right = share is not None and share >= 1 - UNEXPLAINED_BY_ONE
+        return right and better(trial.outcomes, self.base, self.chance)
+
+    def _tried(self, trial: _Trial) -> Tried:
+        return Tried(
+            hypothesis=trial.kind,
+            detail=trial.detail,
+            requests=trial.requests,
+            tally=tally_of(trial.outcomes),
+            before=tally_of(self.base[: len(trial.outcomes)]),
+            says=trial.hypothesis.says,
+            advice=trial.hypothesis.advice,
+        )

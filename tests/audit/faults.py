@@ -1,0 +1,246 @@
+"""Faults of a decoder, planted into a loaded draft: each takes a copy of the draft, and returns
+what drafts. They are made by other means than the hypotheses that should name them, where there are
+any.
+"""
+
+from copy import copy
+from dataclasses import replace
+
+import torch
+
+from draftbench.decoder.attention import Rotary
+from draftbench.drafts.block.layers import Norm
+from draftbench.drafts.model.drafter import ModelDrafter
+from draftbench.models.source import ModelSource
+
+
+def on_head(**fields):
+    """Fields of the head are others, each computed from the head."""
+
+    def fault(draft, loaded):
+        head = copy(draft.head)
+        for name, value in fields.items():
+            setattr(head, name, value(draft.head))
+        draft.head = head
+        draft.reads = head.reads
+        return draft
+
+    return fault
+
+
+def without_a_norm(draft, loaded):
+    """The weight of one norm is not loaded."""
+    head = copy(draft.head)
+    ones = torch.ones_like(head.norms["embedded"].weight)
+    head.norms = {**head.norms, "embedded": replace(head.norms["embedded"], weight=ones)}
+    draft.head = head
+    return draft
+
+
+def standing_still(draft, loaded):
+    """Each step of a round rotates as the first one."""
+    head, sound = copy(draft.head), draft.head
+    depth = [0]
+
+    def entering(states):
+        depth[0] = 0
+        return sound.entering(states)
+
+    def step(*given):
+        tables = (table.roll(depth[0], 0) for table in sound.rotary)
+        depth[0] += 1
+        other = copy(sound)
+        other.rotary = Rotary(*tables)
+        return other.step(*given)
+
+    head.entering, head.step = entering, step
+    draft.head = head
+    return draft
+
+
+def late_states(draft, loaded):
+    """Every token is read beside the state of the token before."""
+    head, sound = copy(draft.head), draft.head
+    last = []
+
+    def entering(states):
+        before = last[-1] if last and len(states) < 8 else states[:1]
+        last[:] = [states[-1:]]
+        return sound.entering(torch.cat([before, states[:-1]]))
+
+    head.entering = entering
+    draft.head = head
+    return draft
+
+
+def rounding(function):
+    """Keys and values are rounded once they are rotated."""
+
+    class Rounded(Rotary):
+        def cached(self, new):
+            return function(new)
+
+    def fault(draft, loaded):
+        if hasattr(draft, "head"):
+            draft.head = copy(draft.head)
+            draft.head.rotary = Rounded(*draft.head.rotary)
+        else:
+            draft.runner = draft.runner.with_rotary(Rounded(*draft.runner.rotary))
+        return draft
+
+    return fault
+
+
+def sixteenths(values):
+    """4 bits by the words of ggml: 32 values, the largest of which is -8."""
+    out = values.clone().view(-1, 32)
+    for block in out:
+        largest = float(block[block.abs().argmax()])
+        if largest:
+            scale = largest / -8
+            kept = float(torch.tensor(scale).half())
+            codes = torch.tensor([min(15, int(float(x) / scale + 8.5)) for x in block])
+            block.copy_((codes - 8) * kept)
+    return out.view_as(values)
+
+
+def at_level(level):
+    """The draft is quantized."""
+    return lambda draft, loaded: loaded.loaded(level=level)
+
+
+def from_checkpoint(folder):
+    """The draft's weights are of another checkpoint."""
+    return lambda draft, loaded: loaded.loaded(ModelSource(str(folder)))
+
+
+def reading(prompt):
+    """The draft reads another prompt."""
+
+    class Reading(ModelDrafter):
+        def begin(self, row, task, states=None):
+            super().begin(row, replace(task, prompt=prompt(task.prompt)))
+            self.shift = len(task.prompt) - len(prompt(task.prompt))
+
+        def propose(self, asks, stop=None):
+            shifted = [ask._replace(context=ask.context[self.shift :]) for ask in asks]
+            return super().propose(shifted, stop)
+
+        def keep(self, row, length, states=None):
+            super().keep(row, length - self.shift)
+
+    def fault(draft, loaded):
+        draft.drafter = lambda: Reading(draft.runner, draft.mode)
+        return draft
+
+    return fault
+
+
+def of_another_base(draft, loaded):
+    """Angles of a base of 1,000,000 where the draft's is 10,000."""
+    old = draft.runner.rotary
+    head_dim = old.cos.shape[-1]
+    angles = 1_000_000.0 ** (-torch.arange(0, head_dim, 2).float() / head_dim)
+    turned = torch.arange(len(old.cos)).float()[:, None] * angles
+    sin = turned.sin()
+    tables = torch.cat([turned.cos()] * 2, 1)[:, None], torch.cat([-sin, sin], 1)[:, None]
+    draft.runner = draft.runner.with_rotary(Rotary(*(t.to(old.cos.dtype) for t in tables)))
+    return draft
+
+
+def block_shape(**fields):
+    return on_head(
+        shape=lambda head: replace(
+            head.shape, **{name: value(head.shape) for name, value in fields.items()}
+        )
+    )
+
+
+def whole_block(draft, loaded):
+    """The whole block is drafted, of which the first tokens are proposed."""
+    head, sound = copy(draft.head), draft.head
+
+    def block(lasts, k, cache, rows):
+        chosen = sound.draft(lasts, sound.shape.most, cache, rows)
+        return replace(chosen, tokens=chosen.tokens[:, :k], scores=chosen.scores[:, :k])
+
+    head.draft = block
+    draft.head = head
+    return draft
+
+
+def one_further(draft, loaded):
+    """The block stands one position further than its first token."""
+    head, sound = copy(draft.head), draft.head
+    head.rotary = Rotary(*(torch.cat([table[1:], table[-1:]]) for table in sound.rotary))
+    head.read = sound.read
+    draft.head = head
+    return draft
+
+
+def without_block_norm(draft, loaded):
+    """The norm of what the target's states give is not loaded."""
+    norm = draft.head.hidden_norm
+    return on_head(hidden_norm=lambda head: Norm(torch.ones_like(norm.weight), norm.eps))(
+        draft, loaded
+    )
+
+
+def keys_of_the_first_layer(draft, loaded):
+    """The keys that every layer keeps of the text are normed as those of the first."""
+    head, sound = copy(draft.head), draft.head
+    other = copy(sound)
+    other.layers = [replace(each, k_norm=sound.layers[0].k_norm) for each in sound.layers]
+    head.read = other.read
+    draft.head = head
+    return draft
+
+
+def without_layer_norms(draft, loaded):
+    """The norms before the feed-forward parts of a model are not loaded."""
+    runner = copy(draft.runner)
+    runner._model = copy(runner._model)
+
+    def plain(norm):
+        norm = copy(norm)
+        norm.weight, norm.twice = torch.ones_like(norm.weight), torch.ones_like(norm.twice)
+        return norm
+
+    layers = runner._model.layers
+    runner._model.layers = [replace(each, mlp_norm=plain(each.mlp_norm)) for each in layers]
+    draft.runner = runner
+    return draft
+
+
+HEAD = {
+    "layers-higher": on_head(reads=lambda head: tuple(at + 1 for at in head.reads)),
+    "layers-lower": on_head(reads=lambda head: tuple(at - 1 for at in head.reads)),
+    "layers-reordered": on_head(reads=lambda head: head.reads[::-1]),
+    "states-late": late_states,
+    "weights-4-bit": at_level("int4"),
+    "tensors-missing": without_a_norm,
+    "draft-ids": on_head(target_ids=lambda head: torch.arange(len(head.target_ids))),
+    "flags": on_head(shape=lambda head: replace(head.shape, norm_before_residual=True)),
+}
+BLOCK = {
+    "layers-lower": on_head(reads=lambda head: tuple(at - 1 for at in head.reads)),
+    "mask-token": block_shape(mask=lambda shape: 0),
+    "block-length": whole_block,
+    "first-layers": keys_of_the_first_layer,
+    "cache-4-bit": rounding(sixteenths),
+    "weights-4-bit": at_level("int4"),
+}
+MODEL = {
+    "rotary-base": of_another_base,
+    "cache-4-bit": rounding(sixteenths),
+    "weights-4-bit": at_level("int4"),
+    "tensors-missing": without_layer_norms,
+    "prompt-unseen": reading(lambda tokens: tokens[-1:]),
+}
+# Those that move three rounds in a hundred, or fewer.
+SMALL = {
+    ("head", "positions"): standing_still,
+    ("head", "cache-4-bit"): rounding(sixteenths),
+    ("block", "block-positions"): one_further,
+    ("block", "tensors-missing"): without_block_norm,
+}

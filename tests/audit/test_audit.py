@@ -1,0 +1,60 @@
+"""Planted faults are named, and sound decoders are not."""
+
+import pytest
+from audit import faults
+from scenes import EMBEDDED
+
+pytestmark = pytest.mark.slow
+CLEAN = [
+    (which, dtype) for which in ("head", "block", "draft") for dtype in ("float32", "bfloat16")
+]
+
+
+@pytest.mark.parametrize("name", faults.HEAD)
+def test_a_fault_of_a_head_is_named(audited, name):
+    assert_named(audited("head", faults.HEAD[name]), name)
+
+
+@pytest.mark.parametrize(("which", "name"), faults.SMALL)
+def test_a_fault_that_moves_few_rounds_takes_more_of_them(audited, which, name):
+    assert_named(audited(which, faults.SMALL[which, name], requests=32), name)
+
+
+@pytest.mark.parametrize("name", faults.BLOCK)
+def test_a_fault_of_a_block_drafter_is_named(audited, name):
+    assert_named(audited("block", faults.BLOCK[name]), name)
+
+
+@pytest.mark.parametrize("name", faults.MODEL)
+def test_a_fault_of_a_draft_model_is_named(audited, name):
+    assert_named(audited("draft", faults.MODEL[name]), name)
+
+
+def assert_named(found, name):
+    assert (found.verdict, found.counted) == ("explained", "rounds")
+    assert found.named[0].hypothesis == name
+    assert found.named[0].tally.share > max(0.98, found.named[0].before.share)
+
+
+@pytest.mark.parametrize(("which", "dtype"), CLEAN)
+def test_a_sound_decoder_is_sound(audited, which, dtype):
+    found = audited(which, dtype=dtype)
+    assert (found.verdict, found.named, found.tally.differ) == ("sound", (), 0)
+
+
+def test_another_checkpoint_is_named_if_it_is_given(audited):
+    other = EMBEDDED / "distilled"
+    found = audited("draft", faults.from_checkpoint(other), weights=str(other))
+    assert_named(found, "other-weights")
+
+
+def test_a_fault_that_no_hypothesis_has_is_not_named(audited):
+    found = audited("draft", faults.from_checkpoint(EMBEDDED / "distilled"))
+    assert (found.verdict, found.named) == ("not explained", ())
+    assert found.others[0].tally.share < 0.9
+
+
+def test_a_fault_that_moves_no_round_is_none(audited):
+    """The prompts are long, and their first token is far away."""
+    found = audited("draft", faults.reading(lambda tokens: tokens[1:]))
+    assert (found.verdict, found.tally.differ) == ("sound", 0)
