@@ -33,6 +33,8 @@ _INSIDE = (
     *("body", "choices", "candidates", "message", "generations", "output", "content"),
     *("parts", "text", "generated_text", "response", "completion"),
 )
+# Fields of a block that is text alone.
+_OF_TEXT = {"type", "text", "annotations", "logprobs", "citations"}
 _COUNTS = (
     "usage.completion_tokens_details.reasoning_tokens",
     "usage.output_tokens_details.reasoning_tokens",
@@ -153,6 +155,14 @@ def _standing(row: Mapping[str, Any], place: str) -> Any:
 
 def message_of(turn: Mapping[str, Any]) -> LoggedAnswer | None:
     """A message as an answer; None if it has neither text nor tool calls."""
+    parts = next((turn[name] for name in ("content", "parts") if name in turn), None)
+    match parts:
+        # A model's blocks follow one another; only those of a prompt are lines.
+        case [{"text": str()}, {"text": str()}, *_] if all(
+            isinstance(at(part, "text"), str) and part.keys() <= _OF_TEXT for part in parts
+        ):
+            turn = {**turn, "content": "".join(part["text"] for part in parts)}
+            turn.pop("parts", None)
     try:
         (message, *_) = messages_of([turn], set()) or [{}]
     except (BadRowError, NotRepresentableError):
@@ -235,7 +245,7 @@ def _with_role(item: Mapping[str, Any]) -> Mapping[str, Any]:
 
 
 def _is_hidden(item: Mapping[str, Any]) -> bool:
-    return not item.get("content") and bool(item.get("summary") or item.get("encrypted_content"))
+    return not item.get("content") and not {"summary", "encrypted_content"}.isdisjoint(item)
 
 
 def _with_reasoning(answer: LoggedAnswer) -> LoggedAnswer:

@@ -78,6 +78,8 @@ _TEXT = str | int | float
 _BESIDE_A_REQUEST = (*ANSWERS, *SEGMENTS, "timestamp", "model")
 # Only a request to a server has these: what stands beside them is a request's too.
 _TELLING = {"temperature", "top_p", "topP", "top_k", "topK", "min_p"}
+# The highest that hosted models take; above it is one of the weather or of a device.
+_HOTTEST = 2
 _OF_SETTINGS = re.compile(r"param|setting|config|option|kwargs|metadata|sampl", re.IGNORECASE)
 _PARAMETERS = SETTINGS | {"do_sample", "details", "return_full_text"}
 # Fields that may accompany a bare text sent to SGLang, TGI or AIPerf.
@@ -664,6 +666,9 @@ def _with_settings(fields: Mapping[str, Any], *, deep: bool = False) -> Iterator
         if isinstance(value, str) and value.startswith("{") and '"t' in value:
             value = unpacked(value)
         if not isinstance(value, Mapping):
+            continue
+        temperature = value.get("temperature")
+        if isinstance(temperature, int | float) and temperature > _HOTTEST:
             continue
         if not _TELLING.isdisjoint(value) and (
             len(SETTINGS & value.keys()) > 1 or _OF_SETTINGS.search(name)

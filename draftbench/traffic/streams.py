@@ -23,6 +23,8 @@ _OF_AN_API = re.compile(
 )
 _MOST_SEARCHED = 2000
 _SOMETHING = re.compile(r"\S")
+# What stands beside the text of a completion; beside other things the model may have written it.
+_BESIDE_A_TEXT = {"finish_reason", "index", "logprobs", "object", "model", "created", "id"}
 _THOUGHTS = ("reasoning_content", "reasoning", "thinking")
 
 
@@ -128,7 +130,9 @@ def _delta(chunk: Any) -> dict[str, Any] | None:
             return {}
         case {"choices": [{"delta": Mapping() | None as delta, **rest}, *_]}:
             return {**(delta or {}), **_end(rest, "finish_reason")}
-        case {"choices": [{"text": str(text), **rest}, *_]}:
+        case {"choices": [{"text": str(text), **rest}, *_], **more} if not (
+            rest or more
+        ) or _BESIDE_A_TEXT & (rest.keys() | more.keys()):
             return {"content": text, **_end(rest, "finish_reason")}
         case {"delta": Mapping() as delta, "index": _, **rest} if "type" not in rest:
             return {**delta, **_end(rest, "finish_reason")}

@@ -129,6 +129,7 @@ def on_an_engine(tmp_path, monkeypatch):
         prepared = SimpleNamespace(
             options=swept,
             servers=Servers("vllm", swept, options, None, {}, {ngram: "none"}, ()),
+            ks=lambda candidate: swept.ks,
             candidates=[ngram],
             prompt_tokens=[(60, 40)] * 10,
             manifest=manifest(engine="vllm", arrivals=arrivals, requests=10),

@@ -229,10 +229,10 @@ def test_a_drafting_layer_trained_with_an_output_or_embedding_of_its_own_is_not_
     weights = load_file(file)
     save_file(weights | {name: weights[like].clone()}, file, metadata={"format": "pt"})
     source = ModelSource(str(folder))
-    assert check(source, Pairing(source, {}, chats=False)) == ()
+    assert check(source, Pairing(source, {}, chats=False), "mtp") == ()
     save_file(weights | {name: weights[like] + 1e-3}, file, metadata={"format": "pt"})
     with pytest.raises(PairError, match=f"its {name} is not the target's"):
-        check(source, Pairing(source, {}, chats=False))
+        check(source, Pairing(source, {}, chats=False), "mtp")
     with pytest.raises(ModelError, match=f"has a {name} that is not the target's"):
         source.load_mtp(None)
 

@@ -268,3 +268,24 @@ def test_a_repeated_prompt_is_known_whichever_object_asks_for_it():
     assert asked(row).response is None  # how the template renders the messages is not known
     chunks = [{"choices": [{"text": text}]} for text in ("Once", " upon", " a")]
     assert asked({"request": ECHO | {"echo": True}, "response": chunks}).response == " a"
+
+
+QUIZ = {"question": "Capital?", "choices": [{"text": "Paris", "correct": True}, {"text": "Rome"}]}
+
+
+@pytest.mark.parametrize(
+    ("response", "said"),
+    [
+        # Without the companions of an API's choices it is what the model wrote.
+        (json.dumps(QUIZ), json.dumps(QUIZ)),
+        ([{"type": "text", "text": "The grass is "}, {"type": "text", "text": "green."}],
+         "The grass is green."),
+        ({"candidates": [{"content": {"parts": [{"text": "Par"}, {"text": "is"}]}}]}, "Paris"),
+        ({"output": [
+            {"type": "reasoning", "summary": []},
+            {"type": "message", "content": [{"type": "output_text", "text": "Paris"}]},
+        ]}, {"reasoning_content": None, "role": "assistant", "content": "Paris"}),
+    ],
+)  # fmt: skip
+def test_an_answer_in_parts_is_all_of_them_and_no_part_of_what_the_model_wrote(response, said):
+    assert asked({"prompt": "a", "response": response}).response == said

@@ -325,6 +325,8 @@ def lm_eval(block):
         {"messages": [USER], "generation_config": {"top_p": 1, **SAMPLED}},
         {"messages": [USER], "run": SAMPLED | {"host": "a1", "took": 3}},
         CHAT | {"weather": {"temperature": -3, "wind": 4}},
+        CHAT | {"metadata": {"temperature": 31, "city": "Rome"}},
+        CHAT | {"device_settings": {"temperature": 21.5, "seed": 4}},
         {"messages": [USER], "run.temperature": 0.7, "run.max_tokens": 9, "run.host": "a1"},
         {"attributes": {"ai.prompt.messages": [USER], "ai.settings.temperature": 0.7,
                         "ai.settings.maxOutputTokens": 9, "ai.settings.maxRetries": 2}},
