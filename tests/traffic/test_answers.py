@@ -270,6 +270,7 @@ def test_a_repeated_prompt_is_known_whichever_object_asks_for_it():
     assert asked({"request": ECHO | {"echo": True}, "response": chunks}).response == " a"
 
 
+PARTS = [{"text": "Par"}, {"text": "is"}]
 QUIZ = {"question": "Capital?", "choices": [{"text": "Paris", "correct": True}, {"text": "Rome"}]}
 
 
@@ -280,7 +281,7 @@ QUIZ = {"question": "Capital?", "choices": [{"text": "Paris", "correct": True}, 
         (json.dumps(QUIZ), json.dumps(QUIZ)),
         ([{"type": "text", "text": "The grass is "}, {"type": "text", "text": "green."}],
          "The grass is green."),
-        ({"candidates": [{"content": {"parts": [{"text": "Par"}, {"text": "is"}]}}]}, "Paris"),
+        ({"candidates": [{"content": {"role": "model", "parts": PARTS}}]}, "Paris"),
         ({"output": [
             {"type": "reasoning", "summary": []},
             {"type": "message", "content": [{"type": "output_text", "text": "Paris"}]},
