@@ -197,7 +197,7 @@ def audit(
 
     Args:
         weights: another checkpoint that the decoder may have loaded.
-        requests: the most that are replayed for a candidate.
+        requests: the most that are replayed for a candidate, those first in which rounds differ.
         dtype: in which an engine computes, if not the run's.
     """
     margin = tie_margin(run, dtype)
@@ -247,7 +247,12 @@ def _audit_of(
     with_verdict = partial(replace, found)
     if counted == "nothing" or not compared:
         return with_verdict(verdict="nothing counted")
-    sound = tally.within(UNEXPLAINED[counted], CHANCE)
+    # One token shows in the rounds of every k that reach it.
+    parted = {each.of for each in compared if each.outcome == "differs"}
+    sound = replace(tally, differ=len(parted)).within(UNEXPLAINED[counted], CHANCE)
+    if most is not None:  # only where something differs can a hypothesis explain more
+        differing = {key for key, _ in parted}
+        keys = sorted(keys, key=lambda key: key not in differing)[:most]
     alike = Tally(equal=tally.equal, differ=tally.near_ties + tally.differ)
     if sound and alike.within(TIES[counted], CHANCE):
         return with_verdict(verdict="sound" if tally.compared >= LEAST[counted] else "too few")
@@ -270,7 +275,7 @@ def _audit_of(
     try:
         # Where nothing but near ties differs, one must explain more of them.
         chance = CHANCE if sound else CHANCE_OF_BETTER
-        named, others, not_tried = _Trials(case, rows, replays, keys[:most], chance).run()
+        named, others, not_tried = _Trials(case, rows, replays, keys, chance).run()
     except UsageError as error:  # the texts were deleted, or the models are elsewhere
         named, others, not_tried = (), (), (f"{error.message} ({error.hint})",)
     verdict: Said = "explained" if named else "sound" if sound else "not explained"

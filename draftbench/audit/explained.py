@@ -56,6 +56,7 @@ class Compared:
 
     outcome: Outcome
     words: str  # what was counted, and what replay says
+    of: tuple[Key, int]  # its answer, and the token at which the two part: at any k the same
     rounds: int = 1
     past: int = 0  # tokens accepted past the end of the response
 
@@ -226,13 +227,13 @@ def _compared_rounds(
             near = response.stop is not None and any(
                 proposed == response.proposed(start, nearly) for nearly in (1, 2)
             )
-            yield Compared("near tie" if near else "differs", said)
+            yield Compared("near tie" if near else "differs", said, (answer.key, start))
         elif accepted == found or (ends and accepted > found):
             past = accepted - found if answer.first_difference is None else 0
-            yield Compared("equal", words, past=past)
+            yield Compared("equal", words, (answer.key, start), past=past)
         else:
-            near = response.near_tie(start, min(found, accepted))
-            yield Compared("near tie" if near else "differs", words)
+            near, at = response.near_tie(start, min(found, accepted)), start + min(found, accepted)
+            yield Compared("near tie" if near else "differs", words, (answer.key, at))
         start += accepted + 1
 
 
@@ -248,10 +249,11 @@ def _compared_sums(answer: Recorded, counts: RoundCounts, response: ReplayedResp
         )
     )
     words, rounds = f"{answer.key[0][:8]}: {shown}", counts.rounds or 0
+    of = answer.key, response.k  # where in it they part is unknown
     if _among(counted, exact):
-        return Compared("equal", words, rounds, (counts.accepted or 0) - drawn[2])
+        return Compared("equal", words, of, rounds, (counts.accepted or 0) - drawn[2])
     near = _among(counted, _sums(response, ties=True))
-    return Compared("near tie" if near else "differs", words, rounds)
+    return Compared("near tie" if near else "differs", words, of, rounds)
 
 
 def _among(

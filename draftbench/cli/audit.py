@@ -9,6 +9,7 @@ from draftbench.cli.flags import RunArgument, candidate_named, read, require_mea
 from draftbench.cli.output import TextOutput, note
 from draftbench.errors import UsageError
 from draftbench.flags import flag, in_measure, in_models
+from draftbench.hub import refuse_missing
 from draftbench.records import Record
 from draftbench.report.text import Section, counted
 
@@ -87,6 +88,8 @@ def audit(
             "the run has replays alone: no rounds were decoded that could be audited",
             hint="sweep without `--measure replay` or `--measure none`",
         )
+    if draft_weights is not None:
+        refuse_missing(draft_weights)
     named = candidate_named(observed, candidate) if candidate else None
     decoded = {row.candidate for row in observed.decodes}
     decoded |= {row.candidate for row in observed.served}
@@ -157,7 +160,7 @@ def _notes(found: CandidateAudit, whole: Audit) -> Iterator[str]:
     if found.verdict in ("not explained", "too few") and found.others:
         nearest = found.others[0]
         yield (
-            f"None of {len(found.others)} hypotheses explains them; the nearest is "
+            f"None of the hypotheses ({len(found.others)} tried) explains them; the nearest is "
             f"{nearest.hypothesis}{_detail(nearest)}: {_shares(nearest, unit)}."
         )
     if found.verdict == "not explained":

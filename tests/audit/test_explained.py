@@ -27,8 +27,12 @@ def head(matched, margin=(), **changes):
     )
 
 
-def rounds_of(*rounds, k=2, replay, **of_response):
+def rounds_of(*rounds, **settings):
     """What a run whose decoder did these rounds, (proposed, accepted), says of each."""
+    return [each.outcome for each in compared(*rounds, **settings)]
+
+
+def compared(*rounds, k=2, replay, **of_response):
     tokens = 2 + sum(accepted + 1 for _, accepted in rounds) - 1
     response = scenes.trajectory("r", of_response.pop("length", tokens), limit=99)
     difference = of_response.pop("first_difference", None)
@@ -49,10 +53,14 @@ def rounds_of(*rounds, k=2, replay, **of_response):
     run = run_of(scenes.manifest(ks=(2, 4)), [response, replay, row])
     (answer,) = recorded(run, SMALL)
     margin = tie_margin(run)
-    return [
-        each.outcome
-        for each in ReplayedResponse.of(run, replay, DraftLength(k), margin).compared(answer)
-    ]
+    return list(ReplayedResponse.of(run, replay, DraftLength(k), margin).compared(answer))
+
+
+def test_one_token_that_differs_is_one_difference_at_every_k():
+    """At each the second drafted token is refused, and replay accepts it."""
+    found = [compared((k, 1), (k, 0), k=k, replay=head((3, 0, 0))) for k in (2, 4)]
+    assert [[each.outcome for each in of_k] for of_k in found] == [["differs", "equal"]] * 2
+    assert {of_k[0].of for of_k in found} == {(("r", 0), 2)}
 
 
 def test_each_round_is_compared_from_where_it_began():
