@@ -21,7 +21,7 @@ def test_the_tour_is_short_and_shows_what_the_gate_makes_of_a_better_and_a_worse
 ):
     outcome = command("demo", "--out", tmp_path / "run")
     assert outcome.code == 0
-    assert len((outcome.out + outcome.err).splitlines()) <= 72  # 62 on a quiet machine
+    assert len((outcome.out + outcome.err).splitlines()) <= 80  # two screens; 66 on a quiet machine
     # A better draft passes if the machine is quiet enough to tell that it pays as much.
     better = re.search(r"(\w+) \(exit code (\d)\): `distilled` replaces `draft`", outcome.out)
     assert better.groups() in (("pass", "0"), ("inconclusive", "3"))

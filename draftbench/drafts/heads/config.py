@@ -15,7 +15,7 @@ import msgspec
 from draftbench.drafts.kind import Method
 from draftbench.drafts.kinds import DRAFT_KINDS, WORDS, parsed
 from draftbench.drafts.speculation import Speculation
-from draftbench.engines.every import ENGINES
+from draftbench.engines.every import ENGINES, listed
 from draftbench.engines.pair_rules import EngineAnswer
 from draftbench.errors import ModelError, PairError, closest
 from draftbench.hub import Trust, or_beside, refuse_missing
@@ -132,11 +132,11 @@ def check_fit(target: ModelSource, head: ModelSource, method: Method) -> tuple[s
     sheet = check_head(target, f"{method}:{head.spec}")
     if sheet.obstacles:
         raise unfit(target, head, sheet.obstacles)
-    misread = misread_by(head.raw_config, method, layers_of(target))
-    return (
-        *sheet.caveats,
-        *(f"{ENGINES[engine].name} {words}" for engine, words in misread.items()),
-    )
+    names = [ENGINES[key].name for key in misread_by(head.raw_config, method, layers_of(target))]
+    if not names:
+        return sheet.caveats
+    cannot = listed(names, "and") + " cannot serve it as it was trained"
+    return (*sheet.caveats, f"{cannot} (`draftbench check` says why)")
 
 
 def unfit(target: ModelSource, head: ModelSource, obstacles: Iterable[str]) -> PairError:

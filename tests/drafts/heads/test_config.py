@@ -169,8 +169,7 @@ def test_an_engine_refuses_what_it_would_read_otherwise_than_it_was_trained(
     assert {name: why for name, why in refused.items() if name not in unable} == refusals
     # A sweep by the built-in decoder says so too, before the head is exported.
     (caveat, *_) = check_fit(target, ModelSource(head.name.removeprefix("eagle3:")), "eagle3")
-    engine, reason = next(iter(refusals.items()))
-    assert caveat == f"{engine} {reason.removeprefix('it ')}"
+    assert caveat.startswith(f"{next(iter(refusals))} cannot serve it as it was trained")
 
 
 @pytest.mark.parametrize(("name", "meant"), [("suffx", "suffix"), ("ngrm", "ngram")])
