@@ -243,7 +243,7 @@ def _of_sample(evaluator: Evaluator, decided: DecisionAt) -> Iterator[Caveat]:
     if longer is not None and longer.share >= MISSED_LONG:
         yield Caveat(
             "longer-prompts",
-            f"{longer.share:.0%} of the traffic has prompts more than {LONGER} times as long as any "
+            f"{longer.share:.0%} of the traffic has prompts over {LONGER} times as long as any "
             f"measured (up to {longer.longest:,} characters against {longer.drawn:,}), for which "
             "the answer may differ",
         )
