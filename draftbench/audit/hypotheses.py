@@ -19,6 +19,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
+from draftbench.audit.along_rounds import AlongRounds, room
 from draftbench.audit.replaying import Replaying, of_lengths
 from draftbench.decoder.attention import LaterDepths, Rotary
 from draftbench.decoder.llama import LlamaRunner
@@ -178,6 +179,26 @@ def _llama(replaying: Replaying) -> LlamaRunner:
     if not isinstance(inner, LlamaRunner):
         raise NotImplementedError("it does not run through draftbench's own forward pass")
     return inner
+
+
+# --- What a round leaves behind
+
+
+def _stale(replaying: Replaying) -> Variants:
+    part = "head" if replaying.method in HEADS else "runner"
+    ks = {answer.length.k for some in replaying.answers.values() for answer in some}
+    most = max(room(each, max(ks)) for each in replaying.run.trajectories)
+    tables = rotary_tables(rotary_of(_layer(replaying)), _rotary(replaying).cos[0], most)
+    front = Rotary(*(torch.cat([table[:1].expand_as(table), table]) for table in tables))
+
+    def behind(stale: int, moves: bool = False) -> Any:
+        first = most - moves * stale
+        rotary = Rotary(*(table.narrow(0, first, most) for table in front))
+        return getattr(_with_rotary(replaying, rotary), part)
+
+    along = partial(AlongRounds, replaying.draft, part, answers=replaying.answers)
+    yield "what follows stands behind them", lambda: along(behind)
+    yield "what follows stands at its own place", lambda: along(partial(behind, moves=True))
 
 
 # --- Number types
@@ -637,6 +658,13 @@ HYPOTHESES: dict[str, Hypothesis] = {
         "engines that begin a block behind the last known token, not at it",
         "place the last known token at its own position",
         _block_moved,
+    ),
+    "stale-keys": Hypothesis(
+        "the keys of rejected tokens stay in the draft's cache, and later drafts attend to them",
+        EVERY,
+        "drafting loops that do not cut the draft's cache after a round",
+        "cut the draft's cache to the accepted tokens before the next round",
+        _stale,
     ),
     "rotary-base": Hypothesis(
         "the draft rotates by another base",

@@ -9,7 +9,10 @@ from dataclasses import replace
 import torch
 
 from draftbench.decoder.attention import Rotary
+from draftbench.decoder.drafters import Draft, going_on
+from draftbench.drafts.block.draft import BlockDrafter
 from draftbench.drafts.block.layers import Norm
+from draftbench.drafts.heads.head import HeadDrafter
 from draftbench.drafts.model.drafter import ModelDrafter
 from draftbench.models.source import ModelSource
 
@@ -136,6 +139,88 @@ def reading(prompt):
     return fault
 
 
+def rejected_tokens_read(draft, loaded):
+    """Every round reads the text anew, with what earlier rounds had read of wrong tokens in it."""
+
+    class Rereading(ModelDrafter):
+        def begin(self, row, task, states=None):
+            self.read, self.known = list(task.prompt), len(task.prompt)
+
+        def propose(self, asks, stop=None):
+            (ask,), self.drafted = asks, []
+            self.read += ask.context[self.known :]
+            self.known, draft = len(ask.context), Draft(ask, ask.k, stop)
+            going = ask.k > 0
+            while going:
+                text = torch.tensor(self.read + self.drafted)
+                logits = self.runner.forward(text, self.runner.new_cache(len(text)), every=False)
+                draft.tokens.append(logits.argmax(dim=-1))
+                self.drafted.append(int(draft.tokens[-1]))
+                going = going_on([draft], logits, stop)
+            return [draft.proposal]
+
+        def keep(self, row, length, states=None):
+            read = self.drafted[:-1]  # the last one is read by the next round, if it is right
+            self.read += read
+            self.known = min(self.known + len(read), length)
+
+    draft.drafter = lambda: Rereading(draft.runner, draft.mode)
+    return draft
+
+
+def drafted_rows_read(draft, loaded):
+    """Every round reads all rows anew, with those of tokens that earlier rounds drafted."""
+
+    class Rereading(HeadDrafter):
+        def begin(self, row, task, states=None):
+            self.tokens, self.known = list(task.prompt[1:]), len(task.prompt)
+            self.left, self.unread = self.head.entering(states[:-1]), states[-1:]
+
+        def propose(self, asks, stop=None):
+            (ask,) = asks
+            self.tokens += ask.context[self.known :]
+            self.left = torch.cat([self.left, self.head.entering(self.unread)])
+            self.known, draft = len(ask.context), Draft(ask, ask.k, stop)
+            going = ask.k > 0
+            while going:
+                read, n = torch.tensor(self.tokens), len(self.tokens)
+                logits, left = self.head.step(read, self.left, self.head.new_cache(n), [n])
+                draft.tokens.append(self.head.chosen(logits))
+                token = int(draft.tokens[-1])
+                if going := going_on([draft], logits, stop):
+                    self.tokens.append(token)
+                    self.left = torch.cat([self.left, left])
+            return [draft.proposal]
+
+        def keep(self, row, length, states=None):
+            self.unread = states[: length - self.known + 1]
+
+    draft.drafter = lambda: Rereading(draft.head)
+    return draft
+
+
+def blocks_kept(draft, loaded):
+    """The text goes on behind every block."""
+
+    class Growing(BlockDrafter):
+        blocks = 0
+
+        def open(self, rows, capacity):
+            super().open(rows, 3 * capacity)
+
+        def propose(self, asks, stop=None):
+            found = super().propose(asks, stop)
+            places = self.head.shape.places(asks[0].length)
+            self.cache.lengths, self.blocks = [self.cache.lengths[0] + places], self.blocks + places
+            return found
+
+        def keep(self, row, length, states=None):
+            super().keep(row, length + self.blocks, states)
+
+    draft.drafter = lambda: Growing(draft.head)
+    return draft
+
+
 def of_another_base(draft, loaded):
     """Angles of a base of 1,000,000 where the draft's is 10,000."""
     old = draft.runner.rotary
@@ -219,6 +304,7 @@ HEAD = {
     "states-late": late_states,
     "weights-4-bit": at_level("int4"),
     "tensors-missing": without_a_norm,
+    "stale-keys": drafted_rows_read,
     "draft-ids": on_head(target_ids=lambda head: torch.arange(len(head.target_ids))),
     "flags": on_head(shape=lambda head: replace(head.shape, norm_before_residual=True)),
 }
@@ -227,10 +313,12 @@ BLOCK = {
     "mask-token": block_shape(mask=lambda shape: 0),
     "block-length": whole_block,
     "first-layers": keys_of_the_first_layer,
+    "stale-keys": blocks_kept,
     "cache-4-bit": rounding(sixteenths),
     "weights-4-bit": at_level("int4"),
 }
 MODEL = {
+    "stale-keys": rejected_tokens_read,
     "rotary-base": of_another_base,
     "cache-4-bit": rounding(sixteenths),
     "weights-4-bit": at_level("int4"),
