@@ -69,7 +69,10 @@ def runs(out: Path) -> Iterator[tuple[str, str, Run]]:
             if not gguf.exists():
                 write_family(gguf, KINDS[kind])
             drafts = [gguf / "draft.gguf", f"eagle3:{gguf}/head.gguf", f"dflash:{gguf}/block.gguf"]
-            how = (f"--engine-args={IN_FLOAT32}",) if dtype == "float32" else ()
+            # The replay's type; the server computes in that of its weights, and keeps keys and
+            # values in float16 unless it is told otherwise.
+            how = ["--dtype", "bfloat16" if dtype == "bfloat16" else "float32"]
+            how += [f"--engine-args={IN_FLOAT32}"] if dtype == "float32" else []
             yield swept(out, "llama.cpp", dtype, server, gguf / "target.gguf", drafts, *how)
 
 

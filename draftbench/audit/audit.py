@@ -382,11 +382,11 @@ class _Trials:
         group = [self.responses[key] for key in keys]
         try:
             replays = loaded.replay(trial.make(), group, self.case.lengths, stops=self.case.stops)
+            found = {each.key: _behind(self.replays[each.key], each) for each in replays}
         except (DraftbenchError, NotImplementedError, RuntimeError) as error:
             words = str(error).partition("\n")[0]
             self.not_tried.append(f"{trial.kind}: {words}")
             return False
-        found = {each.key: _behind(self.replays[each.key], each) for each in replays}
         trial.compared += self.case.compared(found, keys)
         trial.requests += len(keys)
         return True

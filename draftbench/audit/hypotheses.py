@@ -7,9 +7,12 @@ number, it drafts the same.
 
 from __future__ import annotations
 
+import contextlib
+import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from copy import copy
 from dataclasses import dataclass, replace
+from datetime import datetime, timedelta
 from functools import partial
 from itertools import permutations, product
 from typing import Any
@@ -279,16 +282,16 @@ def _rounds_in_cache(rounding: Callable[[Tensor], Tensor], part: str) -> type[Ro
     return Rounded
 
 
-def _rounded(name: str, tensor: Tensor, rounding: Callable[[Tensor], Tensor]) -> Tensor:
-    whole = tensor.ndim == 2 and tensor.is_floating_point() and tensor.shape[1] % _BLOCK == 0
-    return rounding(tensor) if whole else tensor
+def _rounded(words: str, name: str, tensor: Tensor) -> Tensor:
+    """A tensor in another type: a cast is of all tensors, scales are of matrices."""
+    cast = "bits" not in words or (tensor.ndim == 2 and tensor.shape[1] % _BLOCK == 0)
+    return _ROUNDINGS[words](tensor) if cast and tensor.is_floating_point() else tensor
 
 
 def _weights_in(*words: str) -> Callable[[Replaying], Variants]:
     def variants(replaying: Replaying) -> Variants:
         for each in words:
-            change = partial(_rounded, rounding=_ROUNDINGS[each])
-            yield each, partial(replaying.changed, change)
+            yield each, partial(replaying.changed, partial(_rounded, each))
         for level in ("int8", "int4"):
             if level[3:] in "".join(words) and replaying.build.level == "none":
                 yield f"at level {level}", partial(replaying.loaded, level=level)
@@ -564,6 +567,40 @@ def _unended_prompt(replaying: Replaying) -> Variants:
         yield "", _reading(replaying, without)
 
 
+def _other_date(replaying: Replaying) -> Variants:
+    """What a template has instead where it cannot tell the time, and the days before, at and after
+    the run's beginning, one of which stands in its prompts.
+    """
+    tokenizer = replaying.target.tokenizer
+    template = str(getattr(tokenizer, "chat_template", None) or "")
+    begun = datetime.fromisoformat(replaying.run.manifest.created)
+    for form in dict.fromkeys(re.findall(r"strftime_now\(\s*['\"](.+?)['\"]", template)):
+        quoted = re.findall(r"['\"](.+?)['\"]", template)
+        days = (begun + timedelta(days=by) for by in (-1, 0, 1))
+        dates = [each for each in quoted if _is_date(each, form)]
+        dates += [day.strftime(form) for day in days]
+        for date in dict.fromkeys(dates):
+            yield f"it reads {date}", _reading(replaying, partial(_dated, tokenizer, dates, date))
+
+
+def _is_date(text: str, form: str) -> bool:
+    with contextlib.suppress(ValueError):
+        datetime.strptime(text, form)
+        return True
+    return False
+
+
+def _dated(tokenizer: Any, dates: Sequence[str], date: str, tokens: Sequence[int]) -> Sequence[int]:
+    """A prompt with another date, if it has one and its text gives its tokens."""
+    text = tokenizer.decode(tokens)
+    written = next((each for each in dates if each in text), date)
+    as_they_are, other = (
+        tokenizer(each, add_special_tokens=False)["input_ids"]
+        for each in (text, text.replace(written, date, 1))
+    )
+    return other if as_they_are == list(tokens) else tokens
+
+
 def _foreign(replaying: Replaying) -> Variants:
     runner, config = replaying.draft.runner, replaying.source.config.get_text_config()
     if not isinstance(runner, TranslatedRunner):
@@ -813,6 +850,13 @@ HYPOTHESES: dict[str, Hypothesis] = {
         "tokenizers of draft and target that differ in add_bos_token",
         "give both the same start token",
         _start_token,
+    ),
+    "template-date": Hypothesis(
+        "the draft reads the prompt with another date than the target",
+        ("draft-model",),
+        "drafts that render the chat themselves, by a template with strftime_now",
+        "give the draft the target's tokens",
+        _other_date,
     ),
     "foreign-tokens": Hypothesis(
         "tokens that the draft lacks are read as another one",

@@ -5,16 +5,27 @@ any.
 
 from copy import copy
 from dataclasses import replace
+from pathlib import Path
+from tempfile import TemporaryDirectory
 
+import pytest
 import torch
+from audit.made import of_small_queries
+from safetensors.torch import load_file
+from scenes import EMBEDDED
 
 from draftbench.decoder.attention import Rotary
 from draftbench.decoder.drafters import Draft, going_on
+from draftbench.decoder.translated import TranslatedRunner
 from draftbench.drafts.block.draft import BlockDrafter
 from draftbench.drafts.block.layers import Norm
 from draftbench.drafts.heads.head import HeadDrafter
 from draftbench.drafts.model.drafter import ModelDrafter
 from draftbench.models.source import ModelSource
+
+with pytest.MonkeyPatch.context() as patch:
+    patch.syspath_prepend(str(Path(__file__).parents[2] / "scripts"))
+    from block_kin import make
 
 
 def on_head(**fields):
@@ -168,6 +179,65 @@ def rejected_tokens_read(draft, loaded):
     return draft
 
 
+def states_behind_the_norm(draft, loaded):
+    """Of each layer the head reads what the target's last norm makes of its state."""
+    path = loaded.target.spec
+    weight = load_file(f"{path}/model.safetensors")["model.norm.weight"].float()
+    head, sound, hidden = copy(draft.head), draft.head, len(weight)
+
+    def entering(states):
+        parts = states.split(hidden, dim=1)
+        normed = [p / (p.square().mean(1, keepdim=True) + 1e-6).sqrt() * weight for p in parts]
+        return sound.entering(torch.cat(normed, dim=1))
+
+    head.entering = entering
+    draft.head = head
+    return draft
+
+
+def unknown_as_pad(draft, loaded):
+    """The draft reads tokens that it lacks as its token 5, not as its end."""
+    old = draft.runner
+    pairs = enumerate(zip(old._ids.tolist(), old._lacking.tolist(), strict=True))
+    shared = {token: own for token, (own, lacking) in pairs if not lacking}
+    draft.runner = TranslatedRunner(old.runner, old.vocab_size, shared, 5)
+    return draft
+
+
+def rewritten(change):
+    """The draft reads a prompt whose lines are changed."""
+
+    def fault(draft, loaded):
+        tokenizer = loaded.target.tokenizer
+
+        def other(prompt):
+            lines = change(tokenizer.decode(prompt).split("\n"))
+            return tokenizer("\n".join(lines), add_special_tokens=False)["input_ids"]
+
+        return reading(other)(draft, loaded)
+
+    return fault
+
+
+def in_float16(draft, loaded):
+    """Its checkpoint was cast."""
+    with TemporaryDirectory() as folder:
+        cast = of_small_queries(Path(folder) / "cast", torch.float16)
+        return from_checkpoint(cast)(draft, loaded)
+
+
+def sharing(draft, loaded):
+    """The target's embedding serves, which is what the embedded drafter has."""
+    return from_checkpoint(EMBEDDED / "block")(draft, loaded)
+
+
+def biased_otherwise(draft, loaded):
+    """Every bias is the one after another token."""
+    with TemporaryDirectory() as folder:
+        path = make(Path(folder) / "faulty", "dspark", "bias-after-another")
+        return from_checkpoint(path)(draft, loaded)
+
+
 def drafted_rows_read(draft, loaded):
     """Every round reads all rows anew, with those of tokens that earlier rounds drafted."""
 
@@ -302,6 +372,7 @@ HEAD = {
     "layers-lower": on_head(reads=lambda head: tuple(at - 1 for at in head.reads)),
     "layers-reordered": on_head(reads=lambda head: head.reads[::-1]),
     "states-late": late_states,
+    "states-normed": states_behind_the_norm,
     "weights-4-bit": at_level("int4"),
     "tensors-missing": without_a_norm,
     "stale-keys": drafted_rows_read,
@@ -325,10 +396,21 @@ MODEL = {
     "tensors-missing": without_layer_norms,
     "prompt-unseen": reading(lambda tokens: tokens[-1:]),
 }
+# Those that the embedded drafts cannot have.
+OF_OTHERS = {
+    ("own table", "tables"): sharing,
+    ("biased", "choice"): biased_otherwise,
+    ("foreign", "foreign-tokens"): unknown_as_pad,
+    ("chat", "no-generation-prompt"): rewritten(lambda lines: [*lines[:-1], ""]),
+    # The template's own date where it cannot tell the time.
+    ("chat", "template-date"): rewritten(lambda lines: [*lines[:-2], "# 26 Jul 2024", lines[-1]]),
+    ("stack", "rotary-base"): of_another_base,
+}
 # Those that move three rounds in a hundred, or fewer.
 SMALL = {
     ("head", "positions"): standing_still,
     ("head", "cache-4-bit"): rounding(sixteenths),
     ("block", "block-positions"): one_further,
     ("block", "tensors-missing"): without_block_norm,
+    ("small", "weights-16-bit"): in_float16,
 }
