@@ -7,12 +7,12 @@ another explains clearly more.
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from math import comb
-from typing import Any, Literal, get_args
+from typing import Any, Literal, Protocol, get_args
 
 from msgspec.structs import replace
 
@@ -51,7 +51,7 @@ LEAST = {"rounds": 50, "sums": 5}
 FIRST_TURN = 4
 
 Counted = Literal["rounds", "sums", "nothing"]
-Said = Literal["sound", "explained", "not explained", "too few", "nothing counted"]
+Said = Literal["sound", "explained", "not explained", "too few", "nothing counted", "not replayed"]
 
 
 class Tally(Record, frozen=True):
@@ -98,7 +98,7 @@ class CandidateAudit(Record, frozen=True):
     tally: Tally  # beside the run's own replay
     named: tuple[Tried, ...] = ()  # those that explain the rounds; several: they draft alike
     others: tuple[Tried, ...] = ()  # those that do not, the nearest first
-    not_tried: tuple[str, ...] = ()  # why some were not
+    not_tried: tuple[str, ...] = ()  # some that could not be, and why
     examples: tuple[str, ...] = ()  # some of the differences
 
 
@@ -153,6 +153,29 @@ def once(compared: Iterable[Compared]) -> Tally:
 
 def _badness(one: Compared) -> int:
     return get_args(Outcome).index(one.outcome)
+
+
+class Watcher(Protocol):
+    """Follows the trials of hypotheses."""
+
+    def stage(self, what: str, total: int, candidate: Candidate | None = None) -> None:
+        """This many units of work begin."""
+
+    def advance(self) -> None:
+        """One of them is done."""
+
+    def note(self, text: str) -> None:
+        """Something worth a line."""
+
+
+class Unwatched:
+    """Follows nothing."""
+
+    def stage(self, what: str, total: int, candidate: Candidate | None = None) -> None: ...
+
+    def advance(self) -> None: ...
+
+    def note(self, text: str) -> None: ...
 
 
 @dataclass
@@ -215,7 +238,7 @@ def audit(
     weights: str | None = None,
     requests: int | None = None,
     dtype: str | None = None,
-    note: Callable[[str], None] = lambda text: None,
+    watcher: Watcher | None = None,
 ) -> Audit:
     """Compare, and find out why where it differs.
 
@@ -223,10 +246,11 @@ def audit(
         weights: another checkpoint that the decoder may have loaded.
         requests: the most that are replayed for a candidate, those first in which rounds differ.
         dtype: in which an engine computes, if not the run's.
+        watcher: is told what is tried.
     """
     margin = tie_margin(run, dtype)
     found = [
-        _audit_of(_case(run, candidate, margin), weights, requests, note)
+        _audit_of(_case(run, candidate, margin), weights, requests, watcher or Unwatched())
         for candidate in candidates
     ]
     version = next((facts.version for facts in run.engines if facts.version), None)
@@ -252,7 +276,7 @@ def _case(run: Run, candidate: Candidate, margin: float) -> _Case:
 
 
 def _audit_of(
-    case: _Case, weights: str | None, most: int | None, note: Callable[[str], None]
+    case: _Case, weights: str | None, most: int | None, watcher: Watcher
 ) -> CandidateAudit:
     run, name, counted = case.run, str(case.candidate), case.counted
     keys = list(case.answers)
@@ -269,6 +293,8 @@ def _audit_of(
         examples=examples,
     )
     with_verdict = partial(replace, found)
+    if not replays:
+        return with_verdict(verdict="not replayed")
     if counted == "nothing" or not compared:
         return with_verdict(verdict="nothing counted")
     sound = tokens.within(UNEXPLAINED[counted], CHANCE)
@@ -293,11 +319,11 @@ def _audit_of(
     if not rows:
         why = f"no hypothesis is known for {kind_of(case.candidate.draft).noun}"
         return with_verdict(verdict="sound" if sound else "not explained", not_tried=(why,))
-    note(f"{name}: {tally.differ} of {tally.compared} are not as replayed; trying hypotheses")
+    watcher.note(f"{name}: {tally.differ} of {tally.compared} are not as replayed")
     try:
         # Where nothing but near ties differs, one must explain more of them.
         chance = CHANCE if sound else CHANCE_OF_BETTER
-        named, others, not_tried = _Trials(case, rows, replays, keys, chance).run()
+        named, others, not_tried = _Trials(case, rows, replays, keys, chance).run(watcher)
     except UsageError as error:  # the texts were deleted, or the models are elsewhere
         named, others, not_tried = (), (), (f"{error.message} ({error.hint})",)
     verdict: Said = "explained" if named else "sound" if sound else "not explained"
@@ -335,20 +361,25 @@ class _Trials:
         self.responses = {each.key: each for each in kept if each.key in set(keys)}
         self.keys = [key for key in keys if key in self.responses]
         self.base = list[Compared]()
-        self.not_tried = list[str]()
+        self.not_tried = defaultdict[str, list[str]](list)  # by why
 
-    def run(self) -> tuple[tuple[Tried, ...], tuple[Tried, ...], tuple[str, ...]]:
+    def run(self, watcher: Watcher) -> tuple[tuple[Tried, ...], tuple[Tried, ...], tuple[str, ...]]:
         """Those that explain the rounds, the others, and why some were not tried."""
+        watcher.stage("loading", 1, self.case.candidate)
         loaded = replaying(self.case.run, self.case.candidate, self.case.answers)
         trying, left = self._variants(loaded), list[_Trial]()
+        watcher.advance()
         at, turn = 0, FIRST_TURN
         while trying and at < len(self.keys):
             some = self.keys[at : at + turn]
             at, turn = at + len(some), at + turn
             self.base += self.case.compared(self.replays, some)
+            what = f"hypotheses on requests {at - len(some) + 1} to {at} of {len(self.keys)}"
+            watcher.stage(what, len(trying), self.case.candidate)
             for trial in list(trying):
                 if not self._replay(loaded, trial, some):
                     trying.remove(trial)
+                watcher.advance()
             if isinstance(loaded.runner, RememberedTarget):
                 loaded.runner.forget()
             gone = [trial for trial in trying if not self._may_hold(trial, trying)]
@@ -366,7 +397,8 @@ class _Trials:
         named.sort(key=lambda trial: -trial.outcomes.count("equal"))
         left.sort(key=lambda trial: -(tally_of(trial.compared).share or 0.0))
         shown = tuple(map(self._tried, named)), tuple(map(self._tried, left))
-        return (*shown, tuple(self.not_tried))
+        whys = (f"{', '.join(dict.fromkeys(of))} ({why})" for why, of in self.not_tried.items())
+        return (*shown, tuple(whys))
 
     def _variants(self, loaded: Replaying) -> list[_Trial]:
         found = list[_Trial]()
@@ -374,7 +406,7 @@ class _Trials:
             try:
                 found += [_Trial(kind, row, detail, make) for detail, make in row.variants(loaded)]
             except (DraftbenchError, NotImplementedError) as error:
-                self.not_tried.append(f"{kind}: {error}")
+                self.not_tried[str(error)].append(kind)
         return found
 
     def _replay(self, loaded: Replaying, trial: _Trial, keys: Sequence[Key]) -> bool:
@@ -384,8 +416,7 @@ class _Trials:
             replays = loaded.replay(trial.make(), group, self.case.lengths, stops=self.case.stops)
             found = {each.key: _behind(self.replays[each.key], each) for each in replays}
         except (DraftbenchError, NotImplementedError, RuntimeError) as error:
-            words = str(error).partition("\n")[0]
-            self.not_tried.append(f"{trial.kind}: {words}")
+            self.not_tried[str(error).partition("\n")[0]].append(trial.kind)
             return False
         trial.compared += self.case.compared(found, keys)
         trial.requests += len(keys)
