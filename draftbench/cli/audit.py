@@ -119,9 +119,10 @@ def audit(
     quiet_libraries()
     from draftbench.audit.audit import audit as audit_run
 
-    asked = {"weights": draft_weights, "requests": sample, "dtype": dtype}
     with TerminalWatcher() as watcher:
-        found = audit_run(observed, chosen, **asked, watcher=watcher)
+        found = audit_run(
+            observed, chosen, weights=draft_weights, requests=sample, dtype=dtype, watcher=watcher
+        )
     output.show(found, sections(found))
     return found.exit_code
 
