@@ -7,19 +7,29 @@ another explains clearly more.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from math import comb
-from typing import Any, Literal
+from typing import Any, Literal, Protocol, get_args
 
 from msgspec.structs import replace
 
-from draftbench.audit.explained import Outcome, Recorded, ReplayedResponse, recorded, tie_margin
+from draftbench.audit.explained import (
+    ByLength,
+    Compared,
+    Outcome,
+    Recorded,
+    ReplayedResponse,
+    recorded,
+    tie_margin,
+)
 from draftbench.audit.hypotheses import HYPOTHESES, OTHER_WEIGHTS, Hypothesis, other_weights
 from draftbench.audit.replaying import RememberedTarget, Replaying, replaying
-from draftbench.drafts.kinds import kind_of, parsed, parts_of
+from draftbench.drafts.kinds import kind_of, parsed
 from draftbench.drafts.laws import AnyReplay
+from draftbench.drafts.stack.replay import StackReplay
 from draftbench.errors import DraftbenchError, UsageError
 from draftbench.measure.trajectories import recorded_responses
 from draftbench.records import Candidate, DraftLength, Key, Record
@@ -41,7 +51,7 @@ LEAST = {"rounds": 50, "sums": 5}
 FIRST_TURN = 4
 
 Counted = Literal["rounds", "sums", "nothing"]
-Said = Literal["sound", "explained", "not explained", "too few", "nothing counted"]
+Said = Literal["sound", "explained", "not explained", "too few", "nothing counted", "not replayed"]
 
 
 class Tally(Record, frozen=True):
@@ -88,7 +98,7 @@ class CandidateAudit(Record, frozen=True):
     tally: Tally  # beside the run's own replay
     named: tuple[Tried, ...] = ()  # those that explain the rounds; several: they draft alike
     others: tuple[Tried, ...] = ()  # those that do not, the nearest first
-    not_tried: tuple[str, ...] = ()  # why some were not
+    not_tried: tuple[str, ...] = ()  # some that could not be, and why
     examples: tuple[str, ...] = ()  # some of the differences
 
 
@@ -114,24 +124,58 @@ def at_least(count: int, of: int, share: float) -> float:
     return 1 - sum(comb(of, n) * share**n * (1 - share) ** (of - n) for n in range(count))
 
 
-def better(one: Sequence[Outcome], other: Sequence[Outcome], chance: float) -> bool:
+def better(one: Sequence[Compared], other: Sequence[Compared], chance: float) -> bool:
     """Whether the first explains more of the same rounds than the second, beyond chance (McNemar's
-    exact test).
+    exact test). A token that only one of them explains counts once, whichever rounds reach it.
     """
-    gained = lost = 0
+    gained, lost = set(), set()
     for mine, theirs in zip(one, other, strict=True):
-        gained += mine == "equal" != theirs
-        lost += theirs == "equal" != mine
-    return gained > lost and at_least(gained, gained + lost, 0.5) < chance
+        if mine.outcome == "equal" != theirs.outcome:
+            gained.add(theirs.of)
+        elif theirs.outcome == "equal" != mine.outcome:
+            lost.add(mine.of)
+    more, fewer = len(gained), len(lost)
+    return more > fewer and at_least(more, more + fewer, 0.5) < chance
 
 
-def tally_of(outcomes: Sequence[Outcome]) -> Tally:
-    """How often each occurs."""
-    return Tally(
-        equal=outcomes.count("equal"),
-        near_ties=outcomes.count("near tie"),
-        differ=outcomes.count("differs"),
-    )
+def tally_of(compared: Iterable[Compared]) -> Tally:
+    """How often each outcome occurs."""
+    count = Counter(each.outcome for each in compared)
+    return Tally(equal=count["equal"], near_ties=count["near tie"], differ=count["differs"])
+
+
+def once(compared: Iterable[Compared]) -> Tally:
+    """How often each outcome occurs if a token at which rounds part counts once: it shows in the
+    rounds of every k that reach it.
+    """
+    return tally_of({each.of: each for each in sorted(compared, key=_badness)}.values())
+
+
+def _badness(one: Compared) -> int:
+    return get_args(Outcome).index(one.outcome)
+
+
+class Watcher(Protocol):
+    """Follows the trials of hypotheses."""
+
+    def stage(self, what: str, total: int, candidate: Candidate | None = None) -> None:
+        """This many units of work begin."""
+
+    def advance(self) -> None:
+        """One of them is done."""
+
+    def note(self, text: str) -> None:
+        """Something worth a line."""
+
+
+class Unwatched:
+    """Follows nothing."""
+
+    def stage(self, what: str, total: int, candidate: Candidate | None = None) -> None: ...
+
+    def advance(self) -> None: ...
+
+    def note(self, text: str) -> None: ...
 
 
 @dataclass
@@ -142,8 +186,12 @@ class _Trial:
     hypothesis: Hypothesis
     detail: str
     make: Callable[[], Any]
-    outcomes: list[Outcome] = field(default_factory=list)
+    compared: list[Compared] = field(default_factory=list)
     requests: int = 0
+
+    @property
+    def outcomes(self) -> tuple[Outcome, ...]:
+        return tuple(each.outcome for each in self.compared)
 
 
 @dataclass(frozen=True)
@@ -155,11 +203,10 @@ class _Case:
     margin: float
     answers: Mapping[Key, Sequence[Recorded]]
 
-    def outcomes(self, replays: Mapping[Key, AnyReplay], keys: Sequence[Key]) -> list[Outcome]:
-        """What each round, or each answer's sums, is beside some replays."""
-        return [each.outcome for each in self.compared(replays, keys)]
-
-    def compared(self, replays: Mapping[Key, AnyReplay], keys: Sequence[Key]) -> Iterator[Any]:
+    def compared(
+        self, replays: Mapping[Key, AnyReplay | ByLength], keys: Sequence[Key]
+    ) -> Iterator[Compared]:
+        """Each round, or each answer's sums, beside some replays."""
         for key in keys:
             for answer in self.answers[key]:
                 replayed = ReplayedResponse.of(self.run, replays[key], answer.length, self.margin)
@@ -191,7 +238,7 @@ def audit(
     weights: str | None = None,
     requests: int | None = None,
     dtype: str | None = None,
-    note: Callable[[str], None] = lambda text: None,
+    watcher: Watcher | None = None,
 ) -> Audit:
     """Compare, and find out why where it differs.
 
@@ -199,10 +246,11 @@ def audit(
         weights: another checkpoint that the decoder may have loaded.
         requests: the most that are replayed for a candidate, those first in which rounds differ.
         dtype: in which an engine computes, if not the run's.
+        watcher: is told what is tried.
     """
     margin = tie_margin(run, dtype)
     found = [
-        _audit_of(_case(run, candidate, margin), weights, requests, note)
+        _audit_of(_case(run, candidate, margin), weights, requests, watcher or Unwatched())
         for candidate in candidates
     ]
     version = next((facts.version for facts in run.engines if facts.version), None)
@@ -228,13 +276,13 @@ def _case(run: Run, candidate: Candidate, margin: float) -> _Case:
 
 
 def _audit_of(
-    case: _Case, weights: str | None, most: int | None, note: Callable[[str], None]
+    case: _Case, weights: str | None, most: int | None, watcher: Watcher
 ) -> CandidateAudit:
     run, name, counted = case.run, str(case.candidate), case.counted
     keys = list(case.answers)
     replays = {r.key: r for r in run.replays if r.candidate == case.candidate}
     compared = list(case.compared(replays, keys))
-    tally = tally_of([each.outcome for each in compared])
+    tally, tokens = tally_of(compared), once(compared)
     examples = tuple(each.words for each in compared if each.outcome == "differs")[:5]
     found = CandidateAudit(
         candidate=name,
@@ -245,15 +293,15 @@ def _audit_of(
         examples=examples,
     )
     with_verdict = partial(replace, found)
+    if not replays:
+        return with_verdict(verdict="not replayed")
     if counted == "nothing" or not compared:
         return with_verdict(verdict="nothing counted")
-    # One token shows in the rounds of every k that reach it.
-    parted = {each.of for each in compared if each.outcome == "differs"}
-    sound = replace(tally, differ=len(parted)).within(UNEXPLAINED[counted], CHANCE)
+    sound = tokens.within(UNEXPLAINED[counted], CHANCE)
     if most is not None:  # only where something differs can a hypothesis explain more
-        differing = {key for key, _ in parted}
+        differing = {each.of[0] for each in compared if each.outcome == "differs"}
         keys = sorted(keys, key=lambda key: key not in differing)[:most]
-    alike = Tally(equal=tally.equal, differ=tally.near_ties + tally.differ)
+    alike = Tally(equal=tokens.equal, differ=tokens.near_ties + tokens.differ)
     if sound and alike.within(TIES[counted], CHANCE):
         return with_verdict(verdict="sound" if tally.compared >= LEAST[counted] else "too few")
     method, _ = parsed(case.candidate.draft)
@@ -268,20 +316,33 @@ def _audit_of(
         )
     # Near ties alone are a matter of number types.
     rows = {k: row for k, row in rows.items() if method in row.of and (not sound or row.numeric)}
-    if not rows or parts_of(case.candidate) or case.candidate.looks_up:
+    if not rows:
         why = f"no hypothesis is known for {kind_of(case.candidate.draft).noun}"
         return with_verdict(verdict="sound" if sound else "not explained", not_tried=(why,))
-    note(f"{name}: {tally.differ} of {tally.compared} are not as replayed; trying hypotheses")
+    watcher.note(f"{name}: {tally.differ} of {tally.compared} are not as replayed")
     try:
         # Where nothing but near ties differs, one must explain more of them.
         chance = CHANCE if sound else CHANCE_OF_BETTER
-        named, others, not_tried = _Trials(case, rows, replays, keys, chance).run()
+        named, others, not_tried = _Trials(case, rows, replays, keys, chance).run(watcher)
     except UsageError as error:  # the texts were deleted, or the models are elsewhere
         named, others, not_tried = (), (), (f"{error.message} ({error.hint})",)
     verdict: Said = "explained" if named else "sound" if sound else "not explained"
     if not named and tally.compared < LEAST[counted]:
         verdict = "too few"
     return with_verdict(verdict=verdict, named=named, others=others, not_tried=not_tried)
+
+
+def _behind(of_run: AnyReplay, found: AnyReplay | ByLength) -> AnyReplay | ByLength:
+    """A new replay of a draft, behind prompt lookup if the run's is.
+
+    Raises:
+        NotImplementedError: it depends on the rounds before, of which lookup drafted some.
+    """
+    if not isinstance(of_run, StackReplay):
+        return found
+    if isinstance(found, ByLength | StackReplay):
+        raise NotImplementedError("prompt lookup drafts some of the rounds")
+    return replace(of_run, draft=found)
 
 
 class _Trials:
@@ -299,39 +360,45 @@ class _Trials:
         kept = recorded_responses(case.run, "to replay")
         self.responses = {each.key: each for each in kept if each.key in set(keys)}
         self.keys = [key for key in keys if key in self.responses]
-        self.base = list[Outcome]()
-        self.not_tried = list[str]()
+        self.base = list[Compared]()
+        self.not_tried = defaultdict[str, list[str]](list)  # by why
 
-    def run(self) -> tuple[tuple[Tried, ...], tuple[Tried, ...], tuple[str, ...]]:
+    def run(self, watcher: Watcher) -> tuple[tuple[Tried, ...], tuple[Tried, ...], tuple[str, ...]]:
         """Those that explain the rounds, the others, and why some were not tried."""
-        loaded = replaying(self.case.run, self.case.candidate)
+        watcher.stage("loading", 1, self.case.candidate)
+        loaded = replaying(self.case.run, self.case.candidate, self.case.answers)
         trying, left = self._variants(loaded), list[_Trial]()
+        watcher.advance()
         at, turn = 0, FIRST_TURN
         while trying and at < len(self.keys):
             some = self.keys[at : at + turn]
             at, turn = at + len(some), at + turn
-            self.base += self.case.outcomes(self.replays, some)
+            self.base += self.case.compared(self.replays, some)
+            what = f"hypotheses on requests {at - len(some) + 1} to {at} of {len(self.keys)}"
+            watcher.stage(what, len(trying), self.case.candidate)
             for trial in list(trying):
                 if not self._replay(loaded, trial, some):
                     trying.remove(trial)
+                watcher.advance()
             if isinstance(loaded.runner, RememberedTarget):
                 loaded.runner.forget()
             gone = [trial for trial in trying if not self._may_hold(trial, trying)]
             left += gone
             trying = [trial for trial in trying if trial not in gone]
-            alike = len({tuple(trial.outcomes) for trial in trying}) == 1
+            alike = len({trial.outcomes for trial in trying}) == 1
             if alike and self._holds(trying[0]) and (len(trying) == 1 or at >= 2 * FIRST_TURN):
                 break
         named = [trial for trial in trying if self._holds(trial)]
         usual = UNEXPLAINED[self.case.counted]
         # Where one explains as much as of a sound decoder, the others must too.
-        exact = [t for t in named if tally_of(t.outcomes).within(usual, CHANCE)]
+        exact = [trial for trial in named if once(trial.compared).within(usual, CHANCE)]
         named = exact or named
         left += [trial for trial in trying if trial not in named]
         named.sort(key=lambda trial: -trial.outcomes.count("equal"))
-        left.sort(key=lambda trial: -(tally_of(trial.outcomes).share or 0.0))
+        left.sort(key=lambda trial: -(tally_of(trial.compared).share or 0.0))
         shown = tuple(map(self._tried, named)), tuple(map(self._tried, left))
-        return (*shown, tuple(self.not_tried))
+        whys = (f"{', '.join(dict.fromkeys(of))} ({why})" for why, of in self.not_tried.items())
+        return (*shown, tuple(whys))
 
     def _variants(self, loaded: Replaying) -> list[_Trial]:
         found = list[_Trial]()
@@ -339,7 +406,7 @@ class _Trials:
             try:
                 found += [_Trial(kind, row, detail, make) for detail, make in row.variants(loaded)]
             except (DraftbenchError, NotImplementedError) as error:
-                self.not_tried.append(f"{kind}: {error}")
+                self.not_tried[str(error)].append(kind)
         return found
 
     def _replay(self, loaded: Replaying, trial: _Trial, keys: Sequence[Key]) -> bool:
@@ -347,35 +414,35 @@ class _Trials:
         group = [self.responses[key] for key in keys]
         try:
             replays = loaded.replay(trial.make(), group, self.case.lengths, stops=self.case.stops)
+            found = {each.key: _behind(self.replays[each.key], each) for each in replays}
         except (DraftbenchError, NotImplementedError, RuntimeError) as error:
-            words = str(error).partition("\n")[0]
-            self.not_tried.append(f"{trial.kind}: {words}")
+            self.not_tried[str(error).partition("\n")[0]].append(trial.kind)
             return False
-        trial.outcomes += self.case.outcomes({each.key: each for each in replays}, keys)
+        trial.compared += self.case.compared(found, keys)
         trial.requests += len(keys)
         return True
 
     def _may_hold(self, trial: _Trial, trying: Sequence[_Trial]) -> bool:
         """Whether it explains nearly all, and no other explains clearly more."""
-        if not tally_of(trial.outcomes).within(UNEXPLAINED_BY_ONE, CHANCE_OF_MANY):
+        if not once(trial.compared).within(UNEXPLAINED_BY_ONE, CHANCE_OF_MANY):
             return False
-        if better(self.base, trial.outcomes, CHANCE_OF_MANY):
+        if better(self.base, trial.compared, CHANCE_OF_MANY):
             return False
-        return not any(better(o.outcomes, trial.outcomes, CHANCE) for o in trying)
+        return not any(better(other.compared, trial.compared, CHANCE) for other in trying)
 
     def _holds(self, trial: _Trial) -> bool:
         """Whether it explains what a right one would, and clearly more than the run's replay."""
-        share = tally_of(trial.outcomes).share
+        share = tally_of(trial.compared).share
         right = share is not None and share >= 1 - UNEXPLAINED_BY_ONE
-        return right and better(trial.outcomes, self.base, self.chance)
+        return right and better(trial.compared, self.base, self.chance)
 
     def _tried(self, trial: _Trial) -> Tried:
         return Tried(
             hypothesis=trial.kind,
             detail=trial.detail,
             requests=trial.requests,
-            tally=tally_of(trial.outcomes),
-            before=tally_of(self.base[: len(trial.outcomes)]),
+            tally=tally_of(trial.compared),
+            before=tally_of(self.base[: len(trial.compared)]),
             says=trial.hypothesis.says,
             advice=trial.hypothesis.advice,
         )

@@ -8,10 +8,10 @@ SGLang), the rounds of an answer are simulated, and their sums compared with wha
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from itertools import product
+from itertools import accumulate, product
 from typing import Literal
 
 from msgspec.structs import replace
@@ -25,6 +25,7 @@ from draftbench.records import (
     DraftLength,
     Key,
     LookupReplay,
+    OfResponse,
     Replay,
     Round,
     RoundCounts,
@@ -48,6 +49,15 @@ class Recorded:
     rounds: Sequence[Round] | None  # those that proposed something
     sums: RoundCounts | None = None
     starts: Sequence[int] | None = None  # where these rounds began; None: replay says
+
+    @property
+    def accepted_at(self) -> dict[int, int]:
+        """How many tokens were accepted in the round that began at a place, as far as it is known;
+        a round that proposed nothing is not listed.
+        """
+        accepted = [tokens for _, tokens in self.rounds or ()]
+        starts = self.starts or accumulate((tokens + 1 for tokens in accepted), initial=1)
+        return dict(zip(starts, accepted, strict=False))
 
 
 @dataclass(frozen=True)
@@ -109,6 +119,12 @@ def tie_margin(run: Run, dtype: str | None = None) -> float:
     return NEAR_TIE_MARGIN.get(known, NEAR_TIE_MARGIN["bfloat16"])
 
 
+class ByLength(OfResponse, frozen=True):
+    """The replay of a draft that drafts otherwise after other rounds, for each draft length."""
+
+    of: Mapping[DraftLength, LookupReplay]
+
+
 @dataclass(frozen=True)
 class ReplayedResponse:
     """A response with one candidate's replay of it, for a decoder that drafts k tokens, or fewer
@@ -126,11 +142,13 @@ class ReplayedResponse:
     def of(
         cls,
         run: Run,
-        replay: AnyReplay,
+        replay: AnyReplay | ByLength,
         length: DraftLength,
         margin: float,
     ) -> ReplayedResponse:
         """As a run's decoder drafts it."""
+        if isinstance(replay, ByLength):
+            replay = replay.of[length]
         keeps = run.manifest.question.engine in (None, "llama.cpp")
         return cls(run.responses[replay.key], replay, *length, keeps, margin)
 
@@ -249,7 +267,7 @@ def _compared_sums(answer: Recorded, counts: RoundCounts, response: ReplayedResp
         )
     )
     words, rounds = f"{answer.key[0][:8]}: {shown}", counts.rounds or 0
-    of = answer.key, response.k  # where in it they part is unknown
+    of = answer.key, 0  # where in it they part is unknown
     if _among(counted, exact):
         return Compared("equal", words, of, rounds, (counts.accepted or 0) - drawn[2])
     near = _among(counted, _sums(response, ties=True))

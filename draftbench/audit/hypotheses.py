@@ -7,9 +7,12 @@ number, it drafts the same.
 
 from __future__ import annotations
 
+import contextlib
+import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from copy import copy
 from dataclasses import dataclass, replace
+from datetime import datetime, timedelta
 from functools import partial
 from itertools import permutations, product
 from typing import Any
@@ -19,6 +22,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
+from draftbench.audit.along_rounds import AlongRounds, room
 from draftbench.audit.replaying import Replaying, of_lengths
 from draftbench.decoder.attention import LaterDepths, Rotary
 from draftbench.decoder.llama import LlamaRunner
@@ -180,6 +184,26 @@ def _llama(replaying: Replaying) -> LlamaRunner:
     return inner
 
 
+# --- What a round leaves behind
+
+
+def _stale(replaying: Replaying) -> Variants:
+    part = "head" if replaying.method in HEADS else "runner"
+    ks = {answer.length.k for some in replaying.answers.values() for answer in some}
+    most = max(room(each, max(ks)) for each in replaying.run.trajectories)
+    tables = rotary_tables(rotary_of(_layer(replaying)), _rotary(replaying).cos[0], most)
+    front = Rotary(*(torch.cat([table[:1].expand_as(table), table]) for table in tables))
+
+    def behind(stale: int, moves: bool = False) -> Any:
+        first = most - moves * stale
+        rotary = Rotary(*(table.narrow(0, first, most) for table in front))
+        return getattr(_with_rotary(replaying, rotary), part)
+
+    along = partial(AlongRounds, replaying.draft, part, answers=replaying.answers)
+    yield "what follows stands behind them", lambda: along(behind)
+    yield "what follows stands at its own place", lambda: along(partial(behind, moves=True))
+
+
 # --- Number types
 
 
@@ -258,16 +282,16 @@ def _rounds_in_cache(rounding: Callable[[Tensor], Tensor], part: str) -> type[Ro
     return Rounded
 
 
-def _rounded(name: str, tensor: Tensor, rounding: Callable[[Tensor], Tensor]) -> Tensor:
-    whole = tensor.ndim == 2 and tensor.is_floating_point() and tensor.shape[1] % _BLOCK == 0
-    return rounding(tensor) if whole else tensor
+def _rounded(words: str, name: str, tensor: Tensor) -> Tensor:
+    """A tensor in another type: a cast is of all tensors, scales are of matrices."""
+    cast = "bits" not in words or (tensor.ndim == 2 and tensor.shape[1] % _BLOCK == 0)
+    return _ROUNDINGS[words](tensor) if cast and tensor.is_floating_point() else tensor
 
 
 def _weights_in(*words: str) -> Callable[[Replaying], Variants]:
     def variants(replaying: Replaying) -> Variants:
         for each in words:
-            change = partial(_rounded, rounding=_ROUNDINGS[each])
-            yield each, partial(replaying.changed, change)
+            yield each, partial(replaying.changed, partial(_rounded, each))
         for level in ("int8", "int4"):
             if level[3:] in "".join(words) and replaying.build.level == "none":
                 yield f"at level {level}", partial(replaying.loaded, level=level)
@@ -543,6 +567,40 @@ def _unended_prompt(replaying: Replaying) -> Variants:
         yield "", _reading(replaying, without)
 
 
+def _other_date(replaying: Replaying) -> Variants:
+    """What a template has instead where it cannot tell the time, and the days before, at and after
+    the run's beginning, one of which stands in its prompts.
+    """
+    tokenizer = replaying.target.tokenizer
+    template = str(getattr(tokenizer, "chat_template", None) or "")
+    begun = datetime.fromisoformat(replaying.run.manifest.created)
+    for form in dict.fromkeys(re.findall(r"strftime_now\(\s*['\"](.+?)['\"]", template)):
+        quoted = re.findall(r"['\"](.+?)['\"]", template)
+        days = (begun + timedelta(days=by) for by in (-1, 0, 1))
+        dates = [each for each in quoted if _is_date(each, form)]
+        dates += [day.strftime(form) for day in days]
+        for date in dict.fromkeys(dates):
+            yield f"it reads {date}", _reading(replaying, partial(_dated, tokenizer, dates, date))
+
+
+def _is_date(text: str, form: str) -> bool:
+    with contextlib.suppress(ValueError):
+        datetime.strptime(text, form)
+        return True
+    return False
+
+
+def _dated(tokenizer: Any, dates: Sequence[str], date: str, tokens: Sequence[int]) -> Sequence[int]:
+    """A prompt with another date, if it has one and its text gives its tokens."""
+    text = tokenizer.decode(tokens)
+    written = next((each for each in dates if each in text), date)
+    as_they_are, other = (
+        tokenizer(each, add_special_tokens=False)["input_ids"]
+        for each in (text, text.replace(written, date, 1))
+    )
+    return other if as_they_are == list(tokens) else tokens
+
+
 def _foreign(replaying: Replaying) -> Variants:
     runner, config = replaying.draft.runner, replaying.source.config.get_text_config()
     if not isinstance(runner, TranslatedRunner):
@@ -585,64 +643,71 @@ HYPOTHESES: dict[str, Hypothesis] = {
     "changed-since": Hypothesis(
         "the run's replay is of other files: replayed today, the draft explains its rounds",
         EVERY,
-        "a checkpoint that was overwritten between two sweeps into one folder",
-        "sweep again into another folder; nothing is wrong with the decoder",
+        "a checkpoint overwritten between two sweeps into one folder",
+        "sweep again into another folder; the decoder is sound",
         _as_they_are,
     ),
     "layers-lower": Hypothesis(
         "the head reads the target's layers one lower than it was trained for",
         HEADS,
-        "engines that count what leaves a layer, where the checkpoint counts what enters it",
-        "correct the layer ids in config.json, or the engine's reading of them",
+        "engines that count a layer's output where the checkpoint counts inputs",
+        "correct the layer ids in config.json, or how the engine reads them",
         _other_layers(-1),
     ),
     "layers-higher": Hypothesis(
         "the head reads the target's layers one higher than it was trained for",
         HEADS,
-        "engines that count what enters a layer, where the checkpoint counts what leaves it",
-        "correct the layer ids in config.json, or the engine's reading of them",
+        "engines that count a layer's input where the checkpoint counts outputs",
+        "correct the layer ids in config.json, or how the engine reads them",
         _other_layers(1),
     ),
     "layers-reordered": Hypothesis(
         "the head reads the right layers in another order",
         HEADS,
         "engines that sort the layer ids",
-        "train the head with sorted ids, or keep their order in the engine",
+        "train the head with sorted ids, or keep their order",
         _reordered,
     ),
     "states-normed": Hypothesis(
         "the head reads states behind the target's last norm, not before it",
         HEADS,
-        "engines that hand on what they give their output head",
+        "engines that hand on what their output head reads",
         "hand on the states before the norm",
         _normed,
     ),
     "states-late": Hypothesis(
         "the head reads each token beside the state of the token before the right one",
         HEADS,
-        "drafting loops that shift tokens and states against each other",
-        "look at how tokens and states are paired after a round",
+        "drafting loops that shift tokens against states",
+        "look at how both are paired after a round",
         _late,
     ),
     "positions": Hypothesis(
         "positions within a round are wrong",
         ("eagle3",),
         "drafting loops that reuse a step's positions, or add to them twice",
-        "let the positions advance by one with each drafted token",
+        "advance positions by one with each drafted token",
         _still,
     ),
     "block-positions": Hypothesis(
         "the block's positions are off by one against the text",
         BLOCKS,
-        "engines that begin a block behind the last known token, not at it",
+        "engines that begin a block behind the last known token",
         "place the last known token at its own position",
         _block_moved,
+    ),
+    "stale-keys": Hypothesis(
+        "keys of rejected tokens stay in the draft's cache, and later drafts attend to them",
+        EVERY,
+        "drafting loops that do not cut the cache after a round",
+        "cut the cache to the accepted tokens",
+        _stale,
     ),
     "rotary-base": Hypothesis(
         "the draft rotates by another base",
         EVERY,
         "config.json without rope_theta, which programs fill in differently",
-        "write rope_theta into the draft's config.json",
+        "write rope_theta into it",
         _other_base,
     ),
     "cache-8-bit": Hypothesis(
@@ -665,15 +730,15 @@ HYPOTHESES: dict[str, Hypothesis] = {
         "the draft's keys and values are kept in float16",
         EVERY,
         "llama-server's default",
-        "nothing: these are near ties; sweep with such a cache to compare alike",
+        "nothing: these are near ties",
         _cache_in("in float16"),
         numeric=True,
     ),
     "cache-bfloat16": Hypothesis(
         "the draft's keys and values are kept in bfloat16",
         EVERY,
-        "servers started with a type for the cache alone",
-        "nothing, unless acceptance matters more than the cache's memory",
+        "a type set for the cache alone",
+        "nothing, unless acceptance matters more than memory",
         _cache_in("in bfloat16"),
         numeric=True,
     ),
@@ -681,7 +746,7 @@ HYPOTHESES: dict[str, Hypothesis] = {
         "the decoder drafts with weights in 8 bits",
         EVERY,
         "a quantized copy under the draft's name",
-        "name the copy as the draft, or serve the draft that was replayed",
+        "serve the draft that was replayed, or replay the copy",
         _weights_in("in 8 bits"),
         numeric=True,
     ),
@@ -689,7 +754,7 @@ HYPOTHESES: dict[str, Hypothesis] = {
         "the decoder drafts with weights in 4 bits",
         EVERY,
         "a quantized copy under the draft's name",
-        "name the copy as the draft, or serve the draft that was replayed",
+        "serve the draft that was replayed, or replay the copy",
         _weights_in("in 4 bits"),
         numeric=True,
     ),
@@ -712,15 +777,15 @@ HYPOTHESES: dict[str, Hypothesis] = {
     "tensors-missing": Hypothesis(
         "some of the draft's tensors were not loaded",
         EVERY,
-        "loaders that skip names which they do not know, without an error",
-        "compare the names in the checkpoint with those that the engine loads",
+        "loaders that skip unknown names without an error",
+        "compare the checkpoint's names with those that the engine loads",
         _missing,
     ),
     "first-layers": Hypothesis(
         "a weight of the first layer is used in every layer",
         BLOCKS,
-        "vLLM's CPU build 0.32, which norms the keys of all layers by the first one's weights",
-        "report it to the engine; until then replay is of another drafter",
+        "vLLM's CPU build 0.32, for the norms of keys",
+        "report it to the engine",
         _first_layers,
     ),
     "tables": Hypothesis(
@@ -733,64 +798,71 @@ HYPOTHESES: dict[str, Hypothesis] = {
     "draft-ids": Hypothesis(
         "drafted ids are not turned into the target's as d2t says",
         HEADS,
-        "engines that ignore d2t, or read it as ids where it holds differences",
+        "engines that ignore d2t, or take its differences for ids",
         "apply d2t",
         _own_ids,
     ),
     "flags": Hypothesis(
         "a flag of the head's layer is read otherwise",
         ("eagle3",),
-        "config.json that does not say norm_before_residual, which programs fill in differently",
-        "write the flag into config.json as the head was trained",
+        "config.json without norm_before_residual, which programs fill in differently",
+        "write the flag into it",
         _flags,
     ),
     "block-attention": Hypothesis(
         "the block is laid out otherwise",
         BLOCKS,
-        "engines that draft with a causal mask, or from another place of the block",
+        "engines that draft with a causal mask, or from another place",
         "compare is_causal, windows and sample_from_anchor with the training",
         _block_flags,
     ),
     "mask-token": Hypothesis(
         "another token stands for what is to be drafted",
         BLOCKS,
-        "mask_token_id that an engine does not read",
-        "let the engine read mask_token_id",
+        "engines that do not read mask_token_id",
+        "let the engine read it",
         _mask,
     ),
     "block-length": Hypothesis(
         "blocks have another number of tokens",
         BLOCKS,
-        "another block_size, or engines whose pass is always as wide as the drafter was trained",
-        "correct block_size; if the pass is always as wide, nothing is wrong",
+        "another block_size, or passes that are always as wide as in training",
+        "correct block_size; a pass that is always as wide is no fault",
         _block_length,
     ),
     "choice": Hypothesis(
         "the selector, or the bias by the token before, is applied otherwise",
         BLOCKS,
-        "engines that run a second-generation drafter as a first-generation one",
-        "use a version of the engine that knows the drafter's kind",
+        "engines that run a second-generation drafter as a first",
+        "use a version that knows the drafter's kind",
         _choice,
     ),
     "prompt-unseen": Hypothesis(
         "the draft does not see the prompt",
         ("draft-model",),
-        "drafts whose cache is empty after a prefix was cached or a prompt was read elsewhere",
+        "prefix caches, and prompts that another process read",
         "let the draft read the prompt; try without a prefix cache",
         _unseen_prompt,
     ),
     "start-token": Hypothesis(
         "the draft reads another start of the prompt",
         ("draft-model",),
-        "tokenizers of draft and target that differ in add_bos_token",
+        "tokenizers that differ in add_bos_token",
         "give both the same start token",
         _start_token,
+    ),
+    "template-date": Hypothesis(
+        "the draft reads another date in the prompt",
+        ("draft-model",),
+        "drafts that render the chat themselves, by a template with strftime_now",
+        "give the draft the target's tokens",
+        _other_date,
     ),
     "foreign-tokens": Hypothesis(
         "tokens that the draft lacks are read as another one",
         ("draft-model",),
-        "drafts with another vocabulary, for which each program has its own unknown token",
-        "nothing: the programs differ; replay cannot follow each",
+        "drafts with another vocabulary: programs differ in the unknown token",
+        "nothing; replay cannot follow each program",
         _foreign,
     ),
     "no-generation-prompt": Hypothesis(

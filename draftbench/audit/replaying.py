@@ -11,12 +11,13 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from draftbench.audit.explained import Recorded
 from draftbench.decoder.device import dtype_of, set_threads
 from draftbench.decoder.runner import HiddenStates, Runner
 from draftbench.drafts.block.draft import BlockDraft
 from draftbench.drafts.built_in import HEADS, WITH_WEIGHTS
 from draftbench.drafts.heads.head import Drafted
-from draftbench.drafts.kinds import DRAFT_KINDS, kind_of, parsed
+from draftbench.drafts.kinds import DRAFT_KINDS, kind_of, parsed, parts_of
 from draftbench.drafts.loading import Loading
 from draftbench.errors import UsageError
 from draftbench.measure.candidate import Replays
@@ -25,7 +26,7 @@ from draftbench.measure.trajectories import Group
 from draftbench.models.compatibility import context_length_of
 from draftbench.models.quantize import Build, build_runner
 from draftbench.models.source import ModelSource
-from draftbench.records import Candidate
+from draftbench.records import Candidate, Key
 from draftbench.run_folder.run import Run
 
 # A tensor of a checkpoint under its name → what is loaded in its place.
@@ -115,7 +116,7 @@ class SeenOtherwise:
 
 @dataclass(frozen=True)
 class Replaying:
-    """A draft as a run loaded it."""
+    """A draft as a run loaded it: a candidate, or the part of a stack that has weights."""
 
     run: Run
     candidate: Candidate
@@ -123,6 +124,7 @@ class Replaying:
     target: ModelSource
     build: Build
     runner: RememberedTarget | ServedTarget
+    answers: Mapping[Key, Sequence[Recorded]]  # what was counted, by response
 
     @property
     def method(self) -> str:
@@ -207,13 +209,19 @@ def of_lengths(draft: BlockDraft, wanted: Collection[int]) -> BlockDraft:
     return BlockDraft(head, draft.target)
 
 
-def replaying(run: Run, candidate: Candidate) -> Replaying:
+def replaying(
+    run: Run, candidate: Candidate, answers: Mapping[Key, Sequence[Recorded]] | None = None
+) -> Replaying:
     """Load a run's target, as far as a draft of this kind needs it.
+
+    Args:
+        answers: what was counted of its rounds, for what depends on them.
 
     Raises:
         UsageError: the models are not here, or the kind cannot be replayed again.
         ModelError: they cannot be loaded.
     """
+    candidate = (candidate, *parts_of(candidate))[-1]
     question, kind = run.manifest.question, kind_of(candidate.draft)
     spec = run.manifest.specs.get(candidate.draft, candidate.draft)
     _, model = parsed(spec)
@@ -241,4 +249,4 @@ def replaying(run: Run, candidate: Candidate) -> Replaying:
         context = context_length_of(target)
         assert context is not None  # or it could not have been swept
         runner = ServedTarget(context)
-    return Replaying(run, candidate, source, target, build, runner)
+    return Replaying(run, candidate, source, target, build, runner, answers or {})

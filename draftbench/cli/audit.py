@@ -6,7 +6,8 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from draftbench.cli.flags import RunArgument, candidate_named, read, require_measured
-from draftbench.cli.output import TextOutput, note
+from draftbench.cli.output import TextOutput
+from draftbench.cli.progress import TerminalWatcher
 from draftbench.errors import UsageError
 from draftbench.flags import flag, in_measure, in_models
 from draftbench.hub import refuse_missing
@@ -24,6 +25,12 @@ _TELLS = {
     "alike, and five answers must differ before one is named.",
     "nothing": "",
 }
+# What rounds cannot show, so that no hypothesis is about it.
+UNTOLD = (
+    "Rounds do not tell the temperature and filters that an engine used: a draft that proposes its "
+    "best token proposes the same at any, and what a draft draws is chance, and not compared.",
+    "Nor do they show positions that are all off by the same number: a draft drafts the same then.",
+)
 
 
 class AboutHypothesis(Record, frozen=True):
@@ -78,7 +85,8 @@ def audit(
         ]
         notes = [
             "All that a replay says of a fault is which rounds it changes: of two that change "
-            "the same ones, both are named."
+            "the same ones, both are named.",
+            *UNTOLD,
         ]
         output.show(known, [Section("Hypotheses", ["hypothesis", "what is then so"], rows, notes)])
         return 0
@@ -90,13 +98,17 @@ def audit(
         )
     if draft_weights is not None:
         refuse_missing(draft_weights)
+    if dtype is not None and observed.manifest.question.engine is None:
+        raise UsageError(
+            "--dtype makes no sense for a run of the built-in decoder",
+            hint="leave it out: its rounds and its replays are of the type that it was run in",
+        )
     named = candidate_named(observed, candidate) if candidate else None
     decoded = {row.candidate for row in observed.decodes}
     decoded |= {row.candidate for row in observed.served}
     chosen = [each for each in observed.candidates if each in decoded and named in (None, each)]
     replayed = {replay.candidate for replay in observed.replays}
-    audited = [each for each in chosen if each in replayed]
-    if not audited:
+    if not replayed.intersection(chosen):
         lacking = "decoded" if not chosen else "replayed"
         raise UsageError(
             f"`{named or ', '.join(map(str, chosen or observed.candidates))}` was not {lacking}",
@@ -107,9 +119,10 @@ def audit(
     quiet_libraries()
     from draftbench.audit.audit import audit as audit_run
 
-    found = audit_run(
-        observed, audited, weights=draft_weights, requests=sample, dtype=dtype, note=note
-    )
+    with TerminalWatcher() as watcher:
+        found = audit_run(
+            observed, chosen, weights=draft_weights, requests=sample, dtype=dtype, watcher=watcher
+        )
     output.show(found, sections(found))
     return found.exit_code
 
@@ -130,11 +143,15 @@ def _title(found: CandidateAudit, decoder: str) -> str:
         "not explained": f"Not explained: {what} does not draft as replay says.",
         "too few": f"Too few rounds to judge {what}.",
         "nothing counted": f"{what}: nothing was counted that can be compared.",
+        "not replayed": f"Not judged: {what} was not replayed.",
     }[found.verdict]
 
 
 def _notes(found: CandidateAudit, whole: Audit) -> Iterator[str]:
     tally, unit = found.tally, _UNITS[found.counted]
+    if found.verdict == "not replayed":
+        yield "Only what was both replayed and decoded can be audited."
+        return
     if found.verdict == "nothing counted":
         yield (
             "The engine reports no rounds, or the texts were drawn anew. vLLM reports every round, "
@@ -168,7 +185,7 @@ def _notes(found: CandidateAudit, whole: Audit) -> Iterator[str]:
     if found.verdict != "sound" and _TELLS[found.counted]:
         yield _TELLS[found.counted]
     if found.not_tried:
-        yield f"Not tried: {'; '.join(found.not_tried[:3])}."
+        yield f"Not tried: {'; '.join(found.not_tried)}."
 
 
 def _words(tried: Tried) -> str:

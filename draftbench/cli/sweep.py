@@ -179,8 +179,8 @@ def run_sweep(
             output.write(render(answer, output.style, width()))
             if options.serving is None and (sentence := _settled(observed, answer, options)):
                 watcher.note(f"\n{sentence}")
-            if options.audit:
-                watcher.note(_audited(answer.audit))
+            if options.lossless:
+                watcher.note(_same_texts(answer.audit))
         finally:
             unfinished = [
                 str(failure.candidate or "the server without a draft")
@@ -218,14 +218,14 @@ def _settled(observed: Run, answer: Recommendation, options: SweepOptions) -> st
     return f"{settled}; {rest}"
 
 
-def _audited(checked: Audit | None) -> str:
+def _same_texts(checked: Audit | None) -> str:
     """A sentence on whether the outputs at temperature 0 are the target's.
 
     Raises:
         AuditError: some differ without a near tie.
     """
     if checked is None:
-        return "audit: nothing was decoded at temperature 0; add `--temperature 0`"
+        return "texts: nothing was decoded at temperature 0; add `--temperature 0`"
     sentence = (
         f"of {checked.requests} outputs at temperature 0, {checked.identical} are identical to the "
         f"target's, {checked.near_ties} differ only at near ties, {checked.faults} unexplained"
@@ -235,7 +235,7 @@ def _audited(checked: Audit | None) -> str:
             f"speculation changes the output: {sentence}",
             hint="suspect the decoder or a kernel; --dtype float32 shows which",
         )
-    return f"audit: {sentence}"
+    return f"texts: {sentence}"
 
 
 def describe(prepared: Prepared, watcher: TerminalWatcher) -> None:

@@ -33,11 +33,11 @@ def measure_sweep(prepared: Prepared, out: Path, watcher: Watcher) -> RunFolder:
             since it was measured.
         ModelError: the target cannot be loaded or run.
         TrafficError: nothing can be measured on these responses.
-        AuditError: an audit was asked for, and the decoder changes the target's distribution.
+        AuditError: texts are to stay the same, and the decoder changes the target's distribution.
     """
-    if prepared.options.audit:
+    if prepared.options.lossless:
         mode = prepared.options.mode
-        watcher.stage(f"audit of {mode} drafting on a small vocabulary", 1)
+        watcher.stage(f"check of {mode} drafting on a small vocabulary", 1)
         if fault := distribution_fault(mode):
             raise AuditError(
                 f"the decoder changes the distribution of the output: {fault}",

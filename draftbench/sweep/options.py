@@ -385,7 +385,7 @@ class SweepOptions:
     one_layout: bool = in_built_in(
         False, "Keep one copy of the weights on a CPU: less memory, slower multi-token passes."
     )
-    audit: bool = in_built_in(
+    lossless: bool = in_built_in(
         False,
         "Exit 1 if speculation changes what the target writes.",
         hint="whether texts stay the same is measured anyway",

@@ -5,13 +5,27 @@ any.
 
 from copy import copy
 from dataclasses import replace
+from pathlib import Path
+from tempfile import TemporaryDirectory
 
+import pytest
 import torch
+from audit.made import of_small_queries
+from safetensors.torch import load_file
+from scenes import EMBEDDED
 
 from draftbench.decoder.attention import Rotary
+from draftbench.decoder.drafters import Draft, going_on
+from draftbench.decoder.translated import TranslatedRunner
+from draftbench.drafts.block.draft import BlockDrafter
 from draftbench.drafts.block.layers import Norm
+from draftbench.drafts.heads.head import HeadDrafter
 from draftbench.drafts.model.drafter import ModelDrafter
 from draftbench.models.source import ModelSource
+
+with pytest.MonkeyPatch.context() as patch:
+    patch.syspath_prepend(str(Path(__file__).parents[2] / "scripts"))
+    from block_kin import make
 
 
 def on_head(**fields):
@@ -136,6 +150,147 @@ def reading(prompt):
     return fault
 
 
+def rejected_tokens_read(draft, loaded):
+    """Every round reads the text anew, with what earlier rounds had read of wrong tokens in it."""
+
+    class Rereading(ModelDrafter):
+        def begin(self, row, task, states=None):
+            self.read, self.known = list(task.prompt), len(task.prompt)
+
+        def propose(self, asks, stop=None):
+            (ask,), self.drafted = asks, []
+            self.read += ask.context[self.known :]
+            self.known, draft = len(ask.context), Draft(ask, ask.k, stop)
+            going = ask.k > 0
+            while going:
+                text = torch.tensor(self.read + self.drafted)
+                logits = self.runner.forward(text, self.runner.new_cache(len(text)), every=False)
+                draft.tokens.append(logits.argmax(dim=-1))
+                self.drafted.append(int(draft.tokens[-1]))
+                going = going_on([draft], logits, stop)
+            return [draft.proposal]
+
+        def keep(self, row, length, states=None):
+            read = self.drafted[:-1]  # the last one is read by the next round, if it is right
+            self.read += read
+            self.known = min(self.known + len(read), length)
+
+    draft.drafter = lambda: Rereading(draft.runner, draft.mode)
+    return draft
+
+
+def states_behind_the_norm(draft, loaded):
+    """Of each layer the head reads what the target's last norm makes of its state."""
+    path = loaded.target.spec
+    weight = load_file(f"{path}/model.safetensors")["model.norm.weight"].float()
+    head, sound, hidden = copy(draft.head), draft.head, len(weight)
+
+    def entering(states):
+        parts = states.split(hidden, dim=1)
+        normed = [p / (p.square().mean(1, keepdim=True) + 1e-6).sqrt() * weight for p in parts]
+        return sound.entering(torch.cat(normed, dim=1))
+
+    head.entering = entering
+    draft.head = head
+    return draft
+
+
+def unknown_as_pad(draft, loaded):
+    """The draft reads tokens that it lacks as its token 5, not as its end."""
+    old = draft.runner
+    pairs = enumerate(zip(old._ids.tolist(), old._lacking.tolist(), strict=True))
+    shared = {token: own for token, (own, lacking) in pairs if not lacking}
+    draft.runner = TranslatedRunner(old.runner, old.vocab_size, shared, 5)
+    return draft
+
+
+def rewritten(change):
+    """The draft reads a prompt whose lines are changed."""
+
+    def fault(draft, loaded):
+        tokenizer = loaded.target.tokenizer
+
+        def other(prompt):
+            lines = change(tokenizer.decode(prompt).split("\n"))
+            return tokenizer("\n".join(lines), add_special_tokens=False)["input_ids"]
+
+        return reading(other)(draft, loaded)
+
+    return fault
+
+
+def in_float16(draft, loaded):
+    """Its checkpoint was cast."""
+    with TemporaryDirectory() as folder:
+        cast = of_small_queries(Path(folder) / "cast", torch.float16)
+        return from_checkpoint(cast)(draft, loaded)
+
+
+def sharing(draft, loaded):
+    """The target's embedding serves, which is what the embedded drafter has."""
+    return from_checkpoint(EMBEDDED / "block")(draft, loaded)
+
+
+def biased_otherwise(draft, loaded):
+    """Every bias is the one after another token."""
+    with TemporaryDirectory() as folder:
+        path = make(Path(folder) / "faulty", "dspark", "bias-after-another")
+        return from_checkpoint(path)(draft, loaded)
+
+
+def drafted_rows_read(draft, loaded):
+    """Every round reads all rows anew, with those of tokens that earlier rounds drafted."""
+
+    class Rereading(HeadDrafter):
+        def begin(self, row, task, states=None):
+            self.tokens, self.known = list(task.prompt[1:]), len(task.prompt)
+            self.left, self.unread = self.head.entering(states[:-1]), states[-1:]
+
+        def propose(self, asks, stop=None):
+            (ask,) = asks
+            self.tokens += ask.context[self.known :]
+            self.left = torch.cat([self.left, self.head.entering(self.unread)])
+            self.known, draft = len(ask.context), Draft(ask, ask.k, stop)
+            going = ask.k > 0
+            while going:
+                read, n = torch.tensor(self.tokens), len(self.tokens)
+                logits, left = self.head.step(read, self.left, self.head.new_cache(n), [n])
+                draft.tokens.append(self.head.chosen(logits))
+                token = int(draft.tokens[-1])
+                if going := going_on([draft], logits, stop):
+                    self.tokens.append(token)
+                    self.left = torch.cat([self.left, left])
+            return [draft.proposal]
+
+        def keep(self, row, length, states=None):
+            self.unread = states[: length - self.known + 1]
+
+    draft.drafter = lambda: Rereading(draft.head)
+    return draft
+
+
+def blocks_kept(draft, loaded):
+    """The text goes on behind every block."""
+
+    class Growing(BlockDrafter):
+        blocks = 0
+
+        def open(self, rows, capacity):
+            super().open(rows, 3 * capacity)
+
+        def propose(self, asks, stop=None):
+            found = super().propose(asks, stop)
+            places = self.head.shape.places(asks[0].length)
+            self.cache.lengths, self.blocks = [self.cache.lengths[0] + places], self.blocks + places
+            return found
+
+        def keep(self, row, length, states=None):
+            super().keep(row, length + self.blocks, states)
+
+    draft.drafter = lambda: Growing(draft.head)
+    return draft
+
+
 def of_another_base(draft, loaded):
     """Angles of a base of 1,000,000 where the draft's is 10,000."""
     old = draft.runner.rotary
@@ -217,8 +372,10 @@ HEAD = {
     "layers-lower": on_head(reads=lambda head: tuple(at - 1 for at in head.reads)),
     "layers-reordered": on_head(reads=lambda head: head.reads[::-1]),
     "states-late": late_states,
+    "states-normed": states_behind_the_norm,
     "weights-4-bit": at_level("int4"),
     "tensors-missing": without_a_norm,
+    "stale-keys": drafted_rows_read,
     "draft-ids": on_head(target_ids=lambda head: torch.arange(len(head.target_ids))),
     "flags": on_head(shape=lambda head: replace(head.shape, norm_before_residual=True)),
 }
@@ -227,15 +384,27 @@ BLOCK = {
     "mask-token": block_shape(mask=lambda shape: 0),
     "block-length": whole_block,
     "first-layers": keys_of_the_first_layer,
+    "stale-keys": blocks_kept,
     "cache-4-bit": rounding(sixteenths),
     "weights-4-bit": at_level("int4"),
 }
 MODEL = {
+    "stale-keys": rejected_tokens_read,
     "rotary-base": of_another_base,
     "cache-4-bit": rounding(sixteenths),
     "weights-4-bit": at_level("int4"),
     "tensors-missing": without_layer_norms,
     "prompt-unseen": reading(lambda tokens: tokens[-1:]),
+}
+# Those that the embedded drafts cannot have.
+OF_OTHERS = {
+    ("own table", "tables"): sharing,
+    ("biased", "choice"): biased_otherwise,
+    ("foreign", "foreign-tokens"): unknown_as_pad,
+    ("chat", "no-generation-prompt"): rewritten(lambda lines: [*lines[:-1], ""]),
+    # The template's own date where it cannot tell the time.
+    ("chat", "template-date"): rewritten(lambda lines: [*lines[:-2], "# 26 Jul 2024", lines[-1]]),
+    ("stack", "rotary-base"): of_another_base,
 }
 # Those that move three rounds in a hundred, or fewer.
 SMALL = {
@@ -243,4 +412,5 @@ SMALL = {
     ("head", "cache-4-bit"): rounding(sixteenths),
     ("block", "block-positions"): one_further,
     ("block", "tensors-missing"): without_block_norm,
+    ("small", "weights-16-bit"): in_float16,
 }

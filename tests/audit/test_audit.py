@@ -30,6 +30,11 @@ def test_a_fault_of_a_draft_model_is_named(audited, name):
     assert_named(audited("draft", faults.MODEL[name]), name)
 
 
+@pytest.mark.parametrize(("which", "name"), faults.OF_OTHERS)
+def test_a_fault_that_needs_another_draft_is_named(audited, which, name):
+    assert_named(audited(which, faults.OF_OTHERS[which, name]), name)
+
+
 def assert_named(found, name):
     assert (found.verdict, found.counted) == ("explained", "rounds")
     assert found.named[0].hypothesis == name

@@ -61,6 +61,20 @@ def test_a_draft_that_only_an_engine_ran_cannot_be_audited(failing, tmp_path):
     assert "`small` was not replayed" in failing(2, "audit", tmp_path / "run")
 
 
+def test_a_draft_that_was_not_replayed_is_named_beside_one_that_was(command, tmp_path):
+    response = scenes.trajectory("r", 3, origin="engine", margins=(), argmax=())
+    lookup = scenes.lookup((1, 0), (1, 0))
+    answers = [scenes.served(draft, 2, 1.0, 2.0, 3.0) for draft in (lookup.candidate, SMALL)]
+    folder_of(tmp_path / "run", response, lookup, *answers, engine="vllm")
+    shown = command("audit", tmp_path / "run").out
+    assert "Not judged: small on vllm was not replayed." in shown
+
+
+def test_a_type_is_refused_where_no_engine_computed(failing):
+    told = failing(2, "audit", RUN, "--dtype", "float32")
+    assert "--dtype makes no sense for a run of the built-in decoder" in told
+
+
 @pytest.fixture
 def contradicted(tmp_path):
     """A run of 60 rounds in which nothing was accepted, though replay says that every second token

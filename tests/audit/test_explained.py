@@ -7,8 +7,8 @@ import pytest
 import scenes
 from scenes import SMALL
 
-from draftbench.audit.audit import Tally, at_least, better, tally_of
-from draftbench.audit.explained import ReplayedResponse, recorded, tie_margin
+from draftbench.audit.audit import Tally, at_least, better, once, tally_of
+from draftbench.audit.explained import Compared, ReplayedResponse, recorded, tie_margin
 from draftbench.records import DraftLength, InBlock, LookupReplay, RoundCounts
 from draftbench.run_folder.run import run_of
 
@@ -144,16 +144,37 @@ def test_chance_is_computed_exactly():
     assert math.isclose(at_least(5, 5, 0.5), 1 / 32)
 
 
+def rounds_that(*outcomes, at=None):
+    """Rounds that part, or begin, each at another token of a response, or at these."""
+    places = at or range(len(outcomes))
+    return [Compared(each, "", (("r", 0), n)) for each, n in zip(outcomes, places, strict=True)]
+
+
 def test_a_hypothesis_is_better_only_beyond_chance():
-    base, other = ["differs"] * 8, ["equal"] * 8
+    base, other = rounds_that(*["differs"] * 8), rounds_that(*["equal"] * 8)
     assert better(other, base, 0.01)  # 1/256
     assert not better(other[:6], base[:6], 0.01)  # 1/64
     assert not better(base, other, 0.01)
     assert not better(other, other, 0.01)
 
 
+def test_a_token_that_several_ks_reach_is_explained_once():
+    # At k = 1, 3 and 5 the same four tokens: not 12 that differ, but 4, of which all have 1/16.
+    tokens = [1, 5, 9, 13] * 3
+    base, other = rounds_that(*["differs"] * 12, at=tokens), rounds_that(*["equal"] * 12)
+    assert better(other, base, 0.1)
+    assert not better(other, base, 0.05)
+    assert once(base) == Tally(differ=4)
+
+
+def test_of_a_tokens_rounds_the_worst_counts():
+    found = rounds_that("equal", "differs", "near tie", "equal", at=[1, 1, 2, 2])
+    assert once(found) == Tally(near_ties=1, differ=1)
+    assert tally_of(found) == Tally(equal=2, near_ties=1, differ=1)
+
+
 def test_near_ties_are_left_out_of_the_share():
-    tally = tally_of(["equal", "equal", "equal", "near tie", "differs"])
+    tally = tally_of(rounds_that("equal", "equal", "equal", "near tie", "differs"))
     assert tally == Tally(equal=3, near_ties=1, differ=1)
     assert (tally.compared, tally.share) == (5, 0.75)
     assert Tally(near_ties=4).share is None

@@ -1,6 +1,7 @@
 """The table of hypotheses, and the roundings that some of them are."""
 
 import torch
+from scenes import ROOT
 
 from draftbench.audit.hypotheses import HYPOTHESES, in_4_bits, in_8_bits, turned
 from draftbench.drafts.built_in import WITH_WEIGHTS
@@ -29,6 +30,13 @@ def test_every_row_says_what_where_and_what_to_do_in_words():
         for words in (row.says, row.seen, row.advice):
             assert words
             assert words[-1] not in ".;"
+
+
+def test_the_page_has_a_row_for_each():
+    page = (ROOT / "docs/audit.md").read_text()
+    rows = [line for line in page.splitlines() if line.startswith("| `")]
+    wanted = [f"| `{k}` | {r.says} | {r.seen} | {r.advice} |" for k, r in HYPOTHESES.items()]
+    assert rows == wanted
 
 
 def test_every_kind_that_is_replayed_over_an_engine_has_hypotheses():

@@ -11,7 +11,7 @@ import sys
 
 import pytest
 
-from draftbench.cli.sweep import _audited
+from draftbench.cli.sweep import _same_texts
 from draftbench.planner.recommendation import Audit
 
 CONTRACT = ("decision", "choice", "evaluations", "requests", "output_tokens", "prediction_error")
@@ -151,14 +151,14 @@ SEEN = (
 
 
 @pytest.mark.parametrize(
-    ("audited", "said"),
+    ("checked", "said"),
     [
-        (Audit(6, 5, 1, 0), f"audit: {SEEN.format(5, 1)}, 0 unexplained"),
-        (None, "audit: nothing was decoded at temperature 0; add `--temperature 0`"),
+        (Audit(6, 5, 1, 0), f"texts: {SEEN.format(5, 1)}, 0 unexplained"),
+        (None, "texts: nothing was decoded at temperature 0; add `--temperature 0`"),
     ],
 )
-def test_an_audit_without_a_fault_is_a_sentence(audited, said):
-    assert _audited(audited) == said
+def test_texts_that_stay_the_same_are_a_sentence(checked, said):
+    assert _same_texts(checked) == said
 
 
 @pytest.mark.parametrize(
@@ -172,13 +172,13 @@ def test_an_audit_without_a_fault_is_a_sentence(audited, said):
         ("too often", "the decoder changes the distribution of the output: too"),
     ],
 )
-def test_an_audit_that_finds_a_change_of_what_is_written_is_an_error(
+def test_a_change_of_what_is_written_is_an_error_if_it_must_not_be(
     command, swept, sweep_words, tmp_path, monkeypatch, fault, said
 ):
     """Of an ended sweep, which is not measured again; it answers unless the decoder is at fault."""
     run = shutil.copytree(swept[0], tmp_path / "run")
     monkeypatch.setattr("draftbench.sweep.measure.distribution_fault", lambda mode: fault)
     monkeypatch.setattr("draftbench.planner.recommend.audit", lambda run: Audit(6, 3, 2, 1))
-    outcome = command(*sweep_words, "--out", run, "--audit")
+    outcome = command(*sweep_words, "--out", run, "--lossless")
     assert f"error: {said}" in " ".join(outcome.err.split())
     assert (outcome.code, bool(outcome.out)) == (1, fault is None)

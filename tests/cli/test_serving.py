@@ -55,7 +55,7 @@ START = "needs an engine that draftbench starts"
         ),
         ([*ENGINE, "--one-layout"], "--one-layout needs the built-in", "leave it out"),
         ([*ENGINE, "--until", "settled"], "--until settled needs the built-in", "all the requests"),
-        ([*ENGINE, "--audit"], "--audit needs the built-in decoder", "measured anyway"),
+        ([*ENGINE, "--lossless"], "--lossless needs the built-in decoder", "measured anyway"),
         ([*ENGINE, "--simulate-quant"], "--simulate-quant needs the built-in", "replayed anyway"),
     ],
 )

@@ -169,7 +169,7 @@ def test_a_training_that_is_interrupted_while_it_is_proven_is_only_proven_again(
 def test_the_trained_draft_is_replayed_as_it_decodes_and_writes_what_the_target_writes(
     mine, command, tmp_path, embedded
 ):
-    words = ["sweep", "--target", embedded / "target", "--drafts", mine[0], "--audit", "--k", 2]
+    words = ["sweep", "--target", embedded / "target", "--drafts", mine[0], "--lossless", "--k", 2]
     words += ["--traffic", "suite:completion", "--sample", 8, "--max-new-tokens", 24]
     words += ["--measure", "all", "--no-controls", "--dtype", "float32", "--format", "json"]
     outcome = command(*words, "--out", tmp_path / "run")
