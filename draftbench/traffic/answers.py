@@ -13,8 +13,8 @@ from http import HTTPStatus
 from typing import Any
 
 from draftbench.traffic.errors import BadRowError, NotRepresentableError
-from draftbench.traffic.json_paths import at, unpacked
-from draftbench.traffic.messages import messages_of
+from draftbench.traffic.json_paths import at, at_each, by_head, unpacked
+from draftbench.traffic.messages import READ, messages_of
 from draftbench.traffic.setting_names import PADDING
 from draftbench.traffic.streams import chunks_in, is_chunk, is_stream, joined
 
@@ -33,8 +33,15 @@ _INSIDE = (
     *("body", "choices", "candidates", "message", "generations", "output", "content"),
     *("parts", "text", "generated_text", "response", "completion"),
 )
+# The Responses API's items that are the model's.
+_ITEMS = ("message", "function_call", "reasoning")
 # Fields of a block that is text alone.
 _OF_TEXT = {"type", "text", "annotations", "logprobs", "citations"}
+# Fields in which an API speaks of the call.
+_OF_A_CALL = {
+    *("model", "created", "created_at", "id", "object", "usage", "usageMetadata", "choices"),
+    *("candidates", "meta_info", "token", "tokens_predicted", "generation_settings"),
+}
 _COUNTS = (
     "usage.completion_tokens_details.reasoning_tokens",
     "usage.output_tokens_details.reasoning_tokens",
@@ -52,7 +59,7 @@ _PRINTED = re.compile(
     rf"""<[^\n]{{1,300}}\ at\ 0x[0-9a-fA-F]+> | <{_CLASS}[\ (][^<>\n]{{0,300}}>
     | \[?{_CLASS}\(\w+=.*\)\]?
     | (id|content|text|choices|role|model)=['"\[].*\ \w+=.*
-    | ({_CLASS}|Promise)\ ?\{{.*\}} | \[object\ \w+\]
+    | b'.*' | b".*" | ({_CLASS}|Promise)\ ?\{{.*\}} | \[object\ \w+\]
     | (?i:\W{{0,9}}(object\ of\ type\ \S{{1,99}}\ is\ )?
         (not\ (json.)?|un)serializable[^\n]{{0,200}})""",
     re.VERBOSE | re.DOTALL,
@@ -68,6 +75,7 @@ _WORDS = (
 )
 _FAILED_CODE = re.compile(r"[45]\d\d")
 _FAILED = re.compile(r"(status_code_)?(error|errored|failed|failure|expired|canceled)|false", re.I)
+_AT_ANSWERS, _AT_MARKS, _AT_COUNTS = by_head(ANSWERS), by_head(_CODES + _WORDS), by_head(_COUNTS)
 # What servers and gateways write instead of an answer; other short answers come from a model.
 _PAGES = {HTTPStatus(code).phrase.lower() for code in (500, 502, 503, 504)}
 
@@ -77,12 +85,13 @@ def failed(row: Mapping[str, Any]) -> bool:
     told = (row.get(name) for name in ("error", "exception", "error_message"))
     if any(word and word not in PADDING for word in told):
         return True
-    codes = (at(row, place) for place in _CODES)
-    words = (at(row, place) for place in _WORDS)
+    marks = at_each(row, _AT_MARKS)
+    codes = (marks[place] for place in _CODES if place in marks)
+    words = (marks[place] for place in _WORDS if place in marks)
     return (
         any(_FAILED_CODE.fullmatch(str(code)) for code in codes)
         or any(isinstance(word, str | bool) and _FAILED.fullmatch(str(word)) for word in words)
-        or any(_is_error(at(row, place)) for place in ANSWERS)
+        or any(map(_is_error, at_each(row, _AT_ANSWERS).values()))
     )
 
 
@@ -113,44 +122,34 @@ def _is_error(answer: Any) -> bool:
     return False
 
 
-def answer_of(
-    row: Mapping[str, Any], path: str | None, last: LoggedAnswer | None
-) -> LoggedAnswer | None:
-    """The logged answer: at a path, else in the usual places, else the `last` message.
+def find_answer(
+    row: Mapping[str, Any], path: str | None
+) -> tuple[LoggedAnswer | None, list[str]]:
+    """The logged answer, at a path or else in the usual places, and the places that hold one.
 
     Raises:
         BadRowError: the value at the path is not an answer.
     """
-    if path is not None:
-        given = at(row, path)
-        found = _read(given)
-        if found is None and given is not None and not _is_api_answer(unpacked(given)):
+    standing = _standing(row) if path is None else {path: at(row, path)}
+    read = {place: _read(standing[place]) for place in standing}
+    said = [place for place in read if read[place] is not None]
+    if path is not None and not said and standing[path] is not None:
+        if not _is_api_answer(unpacked(standing[path])):
             raise BadRowError("the logged response is not a text")
-    else:
-        places = (_standing(row, place) for place in ANSWERS)
-        values = sorted(places, key=lambda value: not isinstance(value, str))
-        found = next((each for each in map(_read, values) if each is not None), None)
-    if found is None:
-        return last
-    hidden = any(_positive(at(row, place)) for place in _COUNTS)
-    return _with_reasoning(found) if hidden else found
+    first = min(said, key=lambda place: not isinstance(standing[place], str), default="")
+    found = read.get(first)
+    if found is not None and any(map(_positive, at_each(row, _AT_COUNTS).values())):
+        found = _with_reasoning(found)
+    return found, [*said, *({"choices"} & read.keys())]
 
 
-def has_answer(row: Mapping[str, Any], place: str) -> bool:
-    """Whether there is an answer, possibly without text, at one of `ANSWERS`."""
-    value = _standing(row, place)
-    return _read(value) is not None or (place == "choices" and value is not None)
-
-
-def _standing(row: Mapping[str, Any], place: str) -> Any:
-    """The value at one of `ANSWERS`; None for `choices` that are texts, as a quiz's options are."""
-    value = at(row, place)
-    if place != "choices":
-        return value
-    match unpacked(value):
+def _standing(row: Mapping[str, Any]) -> dict[str, Any]:
+    """What stands at `ANSWERS`; no `choices` that are texts, as a quiz's options are."""
+    found = at_each(row, _AT_ANSWERS)
+    match unpacked(found.pop("choices", None)):
         case [Mapping(), *_] as choices:
-            return choices if is_stream(choices[:1]) else choices[:1]
-    return None
+            found["choices"] = choices if is_stream(choices[:1]) else choices[:1]
+    return {place: found[place] for place in ANSWERS if place in found}
 
 
 def message_of(turn: Mapping[str, Any]) -> LoggedAnswer | None:
@@ -228,7 +227,9 @@ def _joined(items: list[Any]) -> LoggedAnswer | None:
     """The answer as the Responses API's items, as blocks, or as messages."""
     if not all(isinstance(item, Mapping) for item in items):
         return None
-    if "role" in items[0] or items[0]["type"] in ("message", "function_call", "reasoning"):
+    if any("role" in item or item.get("type") in _ITEMS for item in items):
+        # What a server's own tools did in between is no part of what the model says.
+        items = [item for item in items if "role" in item or item.get("type") in _ITEMS]
         hidden = [item for item in items if item.get("type") == "reasoning" and _is_hidden(item)]
         try:
             shown = [_with_role(item) for item in items if item not in hidden]
@@ -260,7 +261,14 @@ def _positive(value: Any) -> bool:
 
 
 def _is_api_answer(value: Any) -> bool:
+    """Whether JSON was written by an API: what its shape leaves open has only the API's fields, or
+    speaks of the call. Any other was written by the model.
+    """
     match value:
+        case {"role": "assistant", **rest} | [{"role": "assistant", **rest}, *_]:  # a message alone
+            return rest.keys() <= READ
+        case {"generated_text": _, **rest} | [{"generated_text": _, **rest}]:  # TGI
+            return rest.keys() <= {"details"}
         case (
             {"choices": [{"message": _}, *_]}  # OpenAI
             | {"output": [{"type": _}, *_]}  # its Responses, and their output alone
@@ -270,13 +278,14 @@ def _is_api_answer(value: Any) -> bool:
             | {"outputBodyJson": _}  # Bedrock's log, in which it is looked for
             | {"output": {"message": _}}  # Bedrock
             | {"content": [{"type": _}, *_]}  # Anthropic
-            | {"role": "assistant"}  # a message alone
-            | [{"role": "assistant"} | {"message": {"role": "assistant"}}, *_]
+            | [{"message": {"role": "assistant"}}, *_]
             | {"message": {"role": "assistant"}}  # Ollama
-            | {"generated_text": _}  # TGI
-            | [{"generated_text": _}, *_]
             | {"generations": [[_, *_], *_]}  # LangSmith
             | {"status_code": _, "body": _}  # OpenAI's batches
         ):
             return True
-    return is_stream(value[:1] if isinstance(value, list) else [value])
+        case list():
+            return is_stream(value[:1])
+        case Mapping():
+            return is_stream([value]) and not _OF_A_CALL.isdisjoint(value)
+    return False

@@ -6,12 +6,10 @@ from __future__ import annotations
 
 import ast
 import contextlib
-import io
-import itertools
 import json
 import math
 import re
-import tokenize
+from collections.abc import Iterable, Mapping, Sequence
 from functools import lru_cache
 from typing import Any
 
@@ -21,7 +19,7 @@ import msgspec
 _MOST_LITERAL = 1 << 20
 _TRUNCATED = "Input data was truncated"  # msgspec's words
 _HALF = re.compile(r"\\u[dD][89a-fA-F][0-9a-fA-F]{2}")  # of a character, as JSON writes it
-_SIDE_BY_SIDE = re.compile(r"""["']\s*[rbu]?["']""", re.IGNORECASE)
+_SIDE_BY_SIDE = re.compile(r"""["']\s+["']""")
 
 
 def at(row: Any, path: str) -> Any:
@@ -47,6 +45,22 @@ def at(row: Any, path: str) -> Any:
     if columns and all(head.isdecimal() and head.isascii() for head in heads):
         return [at(columns, head) for head in sorted(heads, key=lambda head: (len(head), head))]
     return columns or None
+
+
+def by_head(paths: Iterable[str]) -> dict[str, list[str]]:
+    """Paths by the name with which they begin, for `at_each`."""
+    heads: dict[str, list[str]] = {}
+    for path in paths:
+        heads.setdefault(path.partition(".")[0], []).append(path)
+    return heads
+
+
+def at_each(row: Any, paths: Mapping[str, Sequence[str]]) -> dict[str, Any]:
+    """What stands in an object at those of the paths, sorted by `by_head`, where anything does."""
+    names = [name for name in row if isinstance(name, str)] if isinstance(row, dict) else ()
+    heads = dict.fromkeys(name.partition(".")[0] for name in names)
+    places = (path for head in heads if head in paths for path in paths[head])
+    return {path: value for path in places if (value := at(row, path)) is not None}
 
 
 @lru_cache(1024)
@@ -116,23 +130,16 @@ def unpacked(value: Any) -> Any:
 
 
 def _literal(text: str) -> Any:
-    """The object or list in a Python literal, as tables store them; None for other texts.
-
-    Adjacent strings are separate items, as numpy writes them; Python would join them.
-    """
+    """The object or list in a Python literal, as tables store them; None for other texts."""
     if "'" not in text or len(text) > _MOST_LITERAL:
         return None
     try:
-        if _SIDE_BY_SIDE.search(text):
-            tokens = tokenize.generate_tokens(io.StringIO(text.strip()).readline)
-            words = [token for token in tokens if token.type != tokenize.NL]
-            text = " ".join(
-                word.string + "," * (word.type == after.type == tokenize.STRING)
-                for word, after in itertools.pairwise(words)
-            )
-        return ast.literal_eval(text.strip())
-    except (ValueError, SyntaxError, tokenize.TokenError, MemoryError, RecursionError):
+        found = ast.literal_eval(text.strip())
+    except (ValueError, SyntaxError, MemoryError, RecursionError):
         return None
+    # Between texts numpy writes no commas, and Python would join them.
+    plain = isinstance(found, list) and all(isinstance(each, str) for each in found)
+    return None if plain and _SIDE_BY_SIDE.search(text) else found
 
 
 def _is_attribute(value: Any) -> bool:

@@ -25,7 +25,7 @@ _REASONING = (
     *("reasoning_content", "reasoning", "thinking", "thinking_blocks", "reasoning_details"),
     "tool_plan",
 )
-_READ = {
+READ = {
     *("role", "type", "content", "contents", "parts", "id", "status", "finish_reason", "index"),
     *("tool_calls", "function_call", *_KEPT, *_REASONING, *MARKS),
 }
@@ -114,6 +114,8 @@ def _unwrapped(turn: Mapping[str, Any]) -> Mapping[str, Any]:
             return {"role": role_of(name), "content": content, **beside}
         case {"role": _}:
             return turn
+        case {"parts": _} if "type" not in turn:  # Gemini's
+            return {"role": "user", **turn}
         case {"type": "function_call" | "reasoning"}:
             return {"role": "assistant", "content": [turn]}
         case {"type": "function_call_output"}:
@@ -175,7 +177,7 @@ def _messages_in(turn: Mapping[str, Any], where: str, unread: set[str]) -> list[
             raise NotRepresentableError(f"messages.{name}")
     if turn.get("channel") in _CHANNELS:
         raise NotRepresentableError("messages.channel")
-    known = {name for name in turn if name.partition(".")[0] in _READ}
+    known = {name for name in turn if name.partition(".")[0] in READ}
     unread |= {f"messages.{name}" for name in turn.keys() - known if turn[name] not in _EMPTY}
     contents = [at(turn, name) for name in ("parts", "contents", "content")]
     given = [each for each in contents if each is not None]

@@ -85,8 +85,7 @@ def request_fields(settings: Mapping[str, Any], *, server: bool) -> dict[str, An
             if name in settings
         }
     )
-    for alias, text in settings.items():
-        name = ALIASES.get(alias, alias)
+    for name, text in settings.items():
         value = setting_value(name, text)
         if name == "think":  # Ollama's
             name = "enable_thinking" if isinstance(value, bool) else "reasoning_effort"
@@ -97,7 +96,7 @@ def request_fields(settings: Mapping[str, Any], *, server: bool) -> dict[str, An
         # Tables turn a column of whole numbers with gaps into floats.
         whole = isinstance(value, float) and value.is_integer()
         value = int(value) if whole and name in (*_Applied.__struct_fields__, "seed") else value
-        if (other := given.setdefault(name, value)) is not value and other != value:
+        if given.setdefault(name, value) != value:
             raise NotRepresentableError(f"several values of {name}")
         if name in NEUTRAL and value not in NEUTRAL[name]:
             raise NotRepresentableError(name)

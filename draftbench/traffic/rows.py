@@ -18,7 +18,7 @@ import msgspec
 
 from draftbench.records import Request
 from draftbench.safe_files import without_controls
-from draftbench.traffic.answers import LoggedAnswer, answer_of, failed
+from draftbench.traffic.answers import LoggedAnswer, failed, find_answer
 from draftbench.traffic.errors import BadRowError, NoTrafficError, NotRepresentableError
 from draftbench.traffic.files import MAX_ROW
 from draftbench.traffic.json_paths import at, parsed, unpacked
@@ -105,12 +105,14 @@ def read_request(
     unread: set[str] = set()
     try:
         row = _parse(data)
-        asked = find_request(row, query.prompt_field)
+        answer, places = find_answer(row, query.response_field)
+        asked = find_request(row, query.prompt_field, (*places, *SEGMENTS, "timestamp"))
         if asked.server and failed(row):
             raise NoTrafficError("the call failed")
         content = _content(asked.content, unread, chat=query.as_chat)
-        settings = request_fields(asked.settings, server=bool(asked.server))
-        answer = _response(row, query.response_field, asked)
+        given = asked.likely | asked.settings
+        settings = request_fields(given, server=bool(asked.server))
+        answer = _response(answer, asked)
         left = dict(asked.unread) | _new_parts(asked, content, answer)
         request = Request(
             id=_identity(content | settings, query.key),
@@ -129,7 +131,7 @@ def read_request(
         # Whatever a stranger wrote into a row, --skip-bad can skip it.
         raise BadRowError(MISSHAPEN) from error
     form = asked.form + " as chat" * (query.as_chat and isinstance(asked.content, str))
-    assumed = setting_value("temperature", asked.settings.get("temperature")) is None
+    assumed = setting_value("temperature", given.get("temperature")) is None
     named = (query.response_field, query.segment_by)
     left = {path: left[path] for path in left if path not in named}
     return ReadRow(form, request, assumed, {**left, **dict.fromkeys(unread)}, row, asked.model)
@@ -305,11 +307,10 @@ def _timestamp(value: Any) -> str | None:
     return text if len(text) <= _MAX_LABEL else None
 
 
-def _response(
-    row: Mapping[str, Any], path: str | None, asked: LoggedRequest
-) -> LoggedAnswer | None:
-    answer = answer_of(row, path, asked.answer)
-    if asked.repeated and answer is not asked.answer:
+def _response(answer: LoggedAnswer | None, asked: LoggedRequest) -> LoggedAnswer | None:
+    if answer is None:
+        answer = asked.answer
+    elif asked.repeated:
         prompt = asked.content  # of messages the log does not have the text that is repeated
         plain = isinstance(answer, str) and isinstance(prompt, str) and answer.startswith(prompt)
         answer = str(answer)[len(prompt) :] if plain else None

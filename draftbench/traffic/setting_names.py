@@ -76,6 +76,7 @@ NEUTRAL: dict[str, tuple[Any, ...]] = {
     "stop_regex": ([],), "best_of": (1,), "use_beam_search": (False,), "num_beams": (1,),
     "no_repeat_ngram_size": (0,), "logits_processors": ([],), "custom_logit_processor": (),
     "vllm_xargs": ({},), "lora_path": (), "modalities": (["text"],), "history": ([],),
+    "previous_response_id": (),
     **dict.fromkeys(MEDIA, ([], {}, 0)), "tool_choice": ("auto", {"type": "auto"}, {"auto": {}}),
     "parallel_tool_calls": (True,), "functions": ([],), "thinking": ({"type": "disabled"},),
     "guardrailConfig": (), "responseMimeType": ("text/plain",),
