@@ -306,13 +306,9 @@ SHAPES = {
     "TGI, sampled": (
         {"inputs": "Once", "parameters": {"temperature": 0.7, "max_new_tokens": 9}},
         "Once", None, SAMPLED),
-    "TGI, greedy by default": (
-        {"inputs": "Once", "parameters": {"max_new_tokens": 9},
-         "response": [{"generated_text": "upon"}]},
-        "Once", "upon", GREEDY | {"max_tokens": 9}),
     "TGI, shortest": (
         {"request": {"inputs": "Once"}, "response": '[{"generated_text": "upon"}]'},
-        "Once", "upon", GREEDY),
+        "Once", "upon", DEFAULT),
     "Ollama /api/chat": (
         {"model": "m", "messages": [USER], "options": {"temperature": 0.7, "num_predict": 9}},
         [USER], None, SAMPLED),
@@ -353,10 +349,8 @@ SHAPES = {
     "Alpaca": (
         {"instruction": "Greet", "input": "Bob", "output": "Hi Bob"},
         [{"role": "user", "content": "Greet\nBob"}], "Hi Bob", GREEDY),
-    "Alpaca with system and history": (
-        {"instruction": "Hello", "system": "Be brief", "history": [["Hello", "Hi"]],
-         "output": "Hi"},
-        [SYSTEM, USER, ANSWER, USER], "Hi", GREEDY),
+    "Alpaca with system": (
+        {"instruction": "Hello", "system": "Be brief", "output": "Hi"}, TOLD, "Hi", GREEDY),
     "ShareGPT with a system column": (
         {"system": "Be brief", "conversations": SHAREGPT}, TOLD, "Hi", GREEDY),
     "messages with a system column": (
@@ -420,7 +414,6 @@ SHAPES = {
         {"Timestamp": "5", "Model": "m", "Request tokens": "5", "Response tokens": "2"},
         LengthsOnlyError, "a trace of lengths only, without any text", {}),
 }
-# fmt: on
 
 
 PAGE = """\
@@ -436,17 +429,39 @@ the default of servers, 0 is greedy.
 """
 
 
-RECIPES = """
+# What `jq` makes of a row: its program, a row, what is then asked, and with what.
+RECIPES: dict[str, tuple[str, Any, str | list[Any], dict[str, Any]]] = {
+    "Requests in a list (GenAI-Perf)": (
+        ".data[].payload[]", {"data": [{"payload": [CHAT]}]}, [USER], SAMPLED),
+    "Requests in base64 (SageMaker)": (
+        ".captureData.endpointInput.data|@base64d|fromjson",
+        {"captureData": {"endpointInput": {"data": "eyJwcm9tcHQiOiAiT25jZSJ9"}}}, "Once", {}),
+    "A prompt of several fields": (
+        '{prompt: "\\(.context)\\n\\(.question)"}',
+        {"context": "Bob did it.", "question": "Who?"}, "Bob did it.\nWho?", {}),
+    "The turns before an instruction (Alpaca's `history`)": (
+        '{messages: [(.history[]|{role: "user", content: .[0]}, {role: "assistant", '
+        'content: .[1]}), {role: "user", content: .instruction}]}',
+        {"instruction": "Hello", "history": [["Hello", "Hi"]], "output": "Hi"},
+        [USER, ANSWER, USER], {}),
+    "Greedy unless it is told to sample (TGI)": (
+        ".parameters |= if .do_sample or .top_p or .top_k or .typical_p then . "
+        "else .temperature //= 0 end",
+        {"inputs": "Once", "parameters": {"max_new_tokens": 9}}, "Once", {}),
+    "Answers that begin with the prompt, without `echo` beside them": (
+        ".prompt as $asked | .response |= ltrimstr($asked)", {"prompt": "Once", "response": "Once upon"},
+        "Once", {"answer": " upon"}),
+    "One of several models": (
+        'select(.request.model == "m")', {"request": CHAT}, [USER], SAMPLED),
+}
+# fmt: on
+_RECIPES = """
 ## Recipes
 
-With `jq`, before draftbench reads the log:
+With `jq -c '…' FILE`, before draftbench reads the log:
 
-- **Requests in a list or in base64** (GenAI-Perf's inputs, SageMaker's captures): the error's hint
-  has the command.
-- **A prompt of several fields:** `jq -c '{prompt: "\\(.context)\\n\\(.question)"}' FILE`.
-- **Answers that begin with the prompt**, without `echo` or `return_full_text` beside them:
-  `jq -c '.response |= ltrimstr(.prompt)' FILE`.
-- **One of several models:** `jq -c 'select(.request.model == "m")' FILE`.
+| what | `jq` |
+|---|---|
 """
 
 
@@ -460,7 +475,11 @@ def page() -> str:
     read = [name for name, shape in SHAPES.items() if not isinstance(shape[1], type)]
     others = "; ".join(name for name in read if name not in shown)
     lines = "".join(map(_line, first.values()))
-    return f"{PAGE}{lines}\nAlso read, with a test each: {others}.\n{RECIPES}"
+    recipes = "".join(
+        "| {} | `{}` |\n".format(name, query.replace("|", "\\|"))
+        for name, (query, *_) in RECIPES.items()
+    )
+    return f"{PAGE}{lines}\nAlso read, with a test each: {others}.\n{_RECIPES}{recipes}"
 
 
 def _line(shape: tuple[str, tuple[Any, ...]]) -> str:

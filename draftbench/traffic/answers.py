@@ -36,11 +36,11 @@ _INSIDE = (
 # The Responses API's items that are the model's.
 _ITEMS = ("message", "function_call", "reasoning")
 # Fields of a block that is text alone.
-_OF_TEXT = {"type", "text", "annotations", "logprobs", "citations"}
+_OF_TEXT = {"type", "text", "annotations", "logprobs", "citations", "citation", "index"}
 # Fields in which an API speaks of the call.
 _OF_A_CALL = {
     *("model", "created", "created_at", "id", "object", "usage", "usageMetadata", "choices"),
-    *("candidates", "meta_info", "token", "tokens_predicted", "generation_settings"),
+    *("candidates", "meta_info", "token", "tokens_predicted", "finish_reason"),
 }
 _COUNTS = (
     "usage.completion_tokens_details.reasoning_tokens",
@@ -186,7 +186,7 @@ def _read(answer: Any) -> LoggedAnswer | None:
                 return answer
             return _read(chunks) if is_stream(chunks[:1]) else None
         case [first, *_] if is_stream([first]):
-            said = whole if isinstance(whole := joined(answer), str) else _read(whole)
+            said = _read(joined(answer))
             answer = answer[-1]  # which counts the tokens
         case Mapping() if is_chunk(answer):
             return _read([answer])
@@ -265,10 +265,14 @@ def _is_api_answer(value: Any) -> bool:
     speaks of the call. Any other was written by the model.
     """
     match value:
-        case {"role": "assistant", **rest} | [{"role": "assistant", **rest}, *_]:  # a message alone
-            return rest.keys() <= READ
-        case {"generated_text": _, **rest} | [{"generated_text": _, **rest}]:  # TGI
-            return rest.keys() <= {"details"}
+        case {"role": "assistant", **rest} | [{"role": "assistant", **rest}, *_] if (
+            rest.keys() <= READ  # a message alone
+        ):
+            return True
+        case {"generated_text": _, **rest} | [{"generated_text": _, **rest}] if (
+            rest.keys() <= {"details"}  # TGI
+        ):
+            return True
         case (
             {"choices": [{"message": _}, *_]}  # OpenAI
             | {"output": [{"type": _}, *_]}  # its Responses, and their output alone

@@ -306,7 +306,7 @@ class _Parts:
         function = at(call, "function") or call
         if not isinstance(function, Mapping) or not isinstance(function.get("name"), str):
             raise NotRepresentableError("a tool call without `function`")
-        names = ("arguments", "input", "args")
+        names = ("partial_json", "arguments", "input", "args")
         arguments: Any = next(
             (function[name] for name in names if function.get(name) is not None), {}
         )

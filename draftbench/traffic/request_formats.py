@@ -61,7 +61,7 @@ NESTED = {
 # Where the model that was asked is named.
 MODELS = (
     *("model", "modelId", "model_name", "provided_model_name", "gen_ai.request.model"),
-    *("llm.model_name", "ai.model.id", "$ai_model", "metadata.model"),
+    *("llm.model_name", "ai.model.id", "$ai_model", "metadata.model", "ls_model_name"),
 )
 # Fields beside a prompt or a conversation that hold its system text.
 SYSTEMS = (
@@ -74,10 +74,10 @@ SEGMENTS = ("segment", "category", "tags.segment")
 _REPEATING = ("echo", "return_full_text")
 _EMPTY: tuple[Any, ...] = ("", [], {}, *PADDING)
 # Only a request to a server has these: what stands beside them is a request's too.
-_TELLING = {"temperature", "top_p", "topP", "top_k", "topK", "min_p"}
+_TELLING = {"temperature", "ls_temperature", "top_p", "topP", "top_k", "topK", "min_p"}
 # The highest that hosted models take; above it is one of the weather or of a device.
 _HOTTEST = 2
-_OF_SETTINGS = re.compile(r"param|setting|config|option|kwargs|metadata|sampl", re.IGNORECASE)
+_OF_SETTINGS = re.compile(r"param|setting|config|option|kwargs|metadata|extra|sampl", re.I)
 _PARAMETERS = SETTINGS | {"do_sample", "details", "return_full_text"}
 # Fields that may accompany a bare text sent to SGLang, TGI or AIPerf.
 _BESIDE_A_TEXT = HARMLESS | SETTINGS | {
@@ -101,7 +101,8 @@ class Form:
 
     name: str
     prompts: tuple[str, ...]  # the paths under which it may keep its prompt
-    # What a text there is: a `prompt`, a user's message in a `chat`; empty: only turns stand there.
+    # What a text there is: a `prompt`, a user's message in a `chat`, or its `first` of several;
+    # empty: only turns stand there.
     text: str = ""
     # Whether a request in this form was sent to a server; None: if the row names a `model`.
     server: bool | None = False
@@ -145,7 +146,7 @@ FORMS = (
          read=("input.value", "input.mime_type")),
     Form("Vercel AI SDK", ("ai.prompt.messages",), server=True),
     Form("PostHog", ("$ai_input",), server=True),
-    Form("turns", ("turns",)),
+    Form("turns", ("turns",), "first"),
     # Dolly calls the input `context`.
     Form("Alpaca", ("instruction",), "chat", needs=("output", "response"),
          then=("input", "context")),
@@ -311,7 +312,7 @@ def _content(
     Args:
         then: what follows its text.
     """
-    if isinstance(value, str) and form.text:
+    if isinstance(value, str) and form.text in ("chat", "prompt"):
         if turns := _turns_in(value):
             return turns
         if isinstance(inner := unpacked(value), Mapping) and PROMPTS & inner.keys():  # see `PARTS`
@@ -325,13 +326,12 @@ def _content(
             raise NotRepresentableError(f"{place} of several prompts")
         case [{"role": _} | {"type": _} | {"lc": _} | {"from": _} | {"parts": _}, *_] as turns:
             return turns
+        case [str(first), *_] | [{"text": str(first)}, *_] if form.text == "first":
+            return [_user(first)]  # a later one needs the answers before it
         case {"role": _, "content": _} as turn if form.text:
             return [turn]
         case list() if form.text:
             raise NotRepresentableError(f"{place} as a list")
-        # Only the first turn: a later one needs the answers before it.
-        case [str(first), *_] | [{"text": str(first)}, *_]:
-            return [_user(first)]
         case [Mapping(), *_] as turns:
             return turns
     return None
@@ -483,7 +483,8 @@ def _add_system(
     if not isinstance(content, list):
         return []
     said = {_text(turn).strip() for turn in content if _is_system(turn)}
-    texts = {_text(turn).strip(): _text(turn) for turns in systems.values() for turn in turns}
+    told = [_text(turn) for turns in systems.values() for turn in turns]
+    texts = {text.strip(): text for text in reversed(told)}
     others = [{"role": "system", "content": texts[it]} for it in texts if it not in said]
     if others and len(others) + len(said) > 1:
         raise NotRepresentableError("several system texts")
@@ -519,7 +520,7 @@ def _with_settings(
 ) -> Iterator[tuple[str, Mapping[str, Any]]]:
     """The objects, also as dotted columns, that are settings: they hold one of `_TELLING`, and
     another one or have a name that says so. Those inside others are found if `deep`, or if the
-    others would not even be named as unread.
+    name of the others says so.
     """
     heads = {name.rpartition(".")[0]: None for name in fields if isinstance(name, str)}
     for name in {**heads, **fields}:
@@ -536,7 +537,7 @@ def _with_settings(
         named = _OF_SETTINGS.search(name) or len(SETTINGS & value.keys()) > 1
         if named and not _TELLING.isdisjoint(value):
             yield name, value
-        elif deep or name in HARMLESS:
+        elif deep or _OF_SETTINGS.search(name):
             yield from ((f"{name}.{n}", block) for n, block in _with_settings(value, deep=True))
 
 

@@ -96,7 +96,7 @@ def request_fields(settings: Mapping[str, Any], *, server: bool) -> dict[str, An
         # Tables turn a column of whole numbers with gaps into floats.
         whole = isinstance(value, float) and value.is_integer()
         value = int(value) if whole and name in (*_Applied.__struct_fields__, "seed") else value
-        if given.setdefault(name, value) != value:
+        if (other := given.setdefault(name, value)) is not value and other != value:
             raise NotRepresentableError(f"several values of {name}")
         if name in NEUTRAL and value not in NEUTRAL[name]:
             raise NotRepresentableError(name)

@@ -171,6 +171,8 @@ def _content(content: Any, unread: set[str], *, chat: bool) -> dict[str, Any]:
         missing = "the prompt is missing" if content is None else "the prompt is not a text"
         raise BadRowError(missing)
     messages = tuple(messages_of(content, unread))
+    if all(message["role"] == "assistant" for message in messages):
+        raise BadRowError("the messages ask nothing")
     if not any((message["content"] or "").strip() for message in messages):
         raise BadRowError("the messages are empty")
     said = [message["content"] or "" for message in messages]

@@ -56,13 +56,14 @@ ALIASES = {
     "max_gen_len": "max_tokens", "max_tokens_to_sample": "max_tokens",
     "frequencyPenalty": "frequency_penalty", "presencePenalty": "presence_penalty",
     "candidateCount": "n", "random_seed": "seed",
+    "ls_temperature": "temperature", "ls_max_tokens": "max_tokens", "ls_stop": "stop",
     # koboldcpp, lm-eval
     "max_length": "max_tokens", "stop_sequence": "stop", "rep_pen": "repetition_penalty",
     "typical": "typical_p", "tfs": "tfs_z", "until": "stop", "max_gen_toks": "max_tokens",
 }
-# Marks that no model reads: where a provider may cache, where an agent's step begins, and what
-# only a provider reads.
-MARKS = ("cachePoint", "cache_control", "step-start", "thoughtSignature")
+# Marks that no model reads: where a provider may cache, where an agent's step begins, what only a
+# provider reads, and a block's number.
+MARKS = ("cachePoint", "cache_control", "step-start", "thoughtSignature", "index")
 # Parts of a prompt that are not text.
 MEDIA = (
     *("image", "images", "audio", "audios", "video", "videos"),

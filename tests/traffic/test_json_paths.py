@@ -190,13 +190,13 @@ def test_a_table_of_texts_means_what_its_objects_mean(name, tmp_path):
 @pytest.mark.parametrize(
     ("text", "turns"),
     [
-        ("['One' 'Two']", ["One", "Two"]),  # as numpy writes it
+        ("['One' 'Two']", None),
         ("['One', 'Two']", ["One", "Two"]),
-        ("""["It's"\n 'Two' "Three"]""", ["It's", "Two", "Three"]),
-        ("[{'text': 'It''s'}]", None),
+        ("""["It's"\n 'Two' "Three"]""", None),
+        ("[{'text': 'Say \" \"'}]", [{"text": 'Say " "'}]),
     ],
 )
-def test_texts_side_by_side_are_several(text, turns):
+def test_texts_side_by_side_as_numpy_writes_them_are_no_list(text, turns):
     assert unpacked(text) == (turns or text)
 
 
