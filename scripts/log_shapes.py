@@ -491,7 +491,7 @@ def _line(shape: tuple[str, tuple[Any, ...]]) -> str:
     held = f"<br>(only with an engine: {', '.join(asked.constraint or ())})"
     cells = [
         ("<br>".join(messages) or str(asked.prompt)) + held * bool(asked.constraint),
-        f"({temperature})" if assumed else temperature,
+        f"({temperature})" if "temperature" in "".join(assumed) else temperature,
         str(asked.max_tokens or ""),
         " ".join(asked.stop),
         _said(asked.response) if isinstance(asked.response, dict) else asked.response or "",

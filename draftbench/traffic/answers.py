@@ -37,11 +37,8 @@ _INSIDE = (
 _ITEMS = ("message", "function_call", "reasoning")
 # Fields of a block that is text alone.
 _OF_TEXT = {"type", "text", "annotations", "logprobs", "citations", "citation", "index"}
-# Fields in which an API speaks of the call.
-_OF_A_CALL = {
-    *("model", "created", "created_at", "id", "object", "usage", "usageMetadata", "choices"),
-    *("candidates", "meta_info", "token", "tokens_predicted", "finish_reason"),
-}
+# Fields in which an API speaks of the call beside a plain text.
+_OF_A_CALL = {"model", "created_at", "tokens_predicted"}
 _COUNTS = (
     "usage.completion_tokens_details.reasoning_tokens",
     "usage.output_tokens_details.reasoning_tokens",
@@ -122,9 +119,7 @@ def _is_error(answer: Any) -> bool:
     return False
 
 
-def find_answer(
-    row: Mapping[str, Any], path: str | None
-) -> tuple[LoggedAnswer | None, list[str]]:
+def find_answer(row: Mapping[str, Any], path: str | None) -> tuple[LoggedAnswer | None, list[str]]:
     """The logged answer, at a path or else in the usual places, and the places that hold one.
 
     Raises:
@@ -291,5 +286,6 @@ def _is_api_answer(value: Any) -> bool:
         case list():
             return is_stream(value[:1])
         case Mapping():
-            return is_stream([value]) and not _OF_A_CALL.isdisjoint(value)
+            plain = not any(isinstance(each, Mapping | list) for each in value.values())
+            return is_stream([value]) and not (plain and _OF_A_CALL.isdisjoint(value))
     return False

@@ -31,6 +31,11 @@ from draftbench.traffic.setting_names import PADDING
 # Most bytes of a request as JSON, and of a logged response; a row with more is a bad row.
 MAX_TEXT = 1 << 20
 _MAX_LABEL = 200
+# What is assumed where a row does not name a setting.
+ASSUMED = {
+    "temperature": "temperature {:g}", "top_p": "top_p 1", "top_k": "no top_k",
+    "max_tokens": "no limit on output tokens",
+}  # fmt: skip
 # What is said of a row that no form foresaw.
 MISSHAPEN = "not of the shape that its form has"
 
@@ -83,7 +88,7 @@ class ReadRow(NamedTuple):
 
     form: str
     request: Request
-    assumed: bool  # whether the row names no temperature
+    assumed: tuple[str, ...]  # of the settings that decide what is drawn, those it does not name
     unread: dict[str, Any]  # fields that were not read, with what they hold
     columns: Mapping[str, Any]  # the row's own
     model: tuple[str, str] | None  # where the model that was asked is named, and its name
@@ -95,7 +100,8 @@ def read_request(
     """Read one row.
 
     `Request.id` is the first 16 hex digits of HMAC-SHA256(`query.key`, content and settings): equal
-    requests have equal ids, whatever their source, segment, response and time.
+    requests have equal ids, whatever their source, segment, response and time. Where the segment is
+    the model that was asked, the same request to another model is another.
 
     Raises:
         BadRowError: the row is not a request (`UnknownFormError`: its form is not known).
@@ -113,9 +119,11 @@ def read_request(
         given = asked.likely | asked.settings
         settings = request_fields(given, server=bool(asked.server))
         answer = _response(answer, asked)
+        place, model = asked.model or (None, None)
+        apart = {"model": model} if place and place == query.segment_by else {}
         left = dict(asked.unread) | _new_parts(asked, content, answer)
         request = Request(
-            id=_identity(content | settings, query.key),
+            id=_identity(content | settings | apart, query.key),
             source=source,
             segment=_segment(row, query.segment_by),
             response=answer,
@@ -131,7 +139,9 @@ def read_request(
         # Whatever a stranger wrote into a row, --skip-bad can skip it.
         raise BadRowError(MISSHAPEN) from error
     form = asked.form + " as chat" * (query.as_chat and isinstance(asked.content, str))
-    assumed = setting_value("temperature", given.get("temperature")) is None
+    given |= {"max_tokens": given.get("max_tokens", given.get("max_completion_tokens"))}
+    unsaid = [name for name in ASSUMED if setting_value(name, given.get(name)) is None]
+    assumed = tuple(ASSUMED[name].format(request.sampling.temperature) for name in unsaid)
     named = (query.response_field, query.segment_by)
     left = {path: left[path] for path in left if path not in named}
     return ReadRow(form, request, assumed, {**left, **dict.fromkeys(unread)}, row, asked.model)

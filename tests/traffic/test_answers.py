@@ -351,7 +351,11 @@ def test_what_else_a_stream_says_costs_no_answer():
     cited = {"type": "citations_delta", "citation": {"cited_text": "x"}}
     blocks = [
         {"type": "content_block_delta", "index": 0, "delta": each}
-        for each in ({"type": "text_delta", "text": "Hi"}, cited, {"type": "text_delta", "text": "!"})
+        for each in (
+            {"type": "text_delta", "text": "Hi"},
+            cited,
+            {"type": "text_delta", "text": "!"},
+        )
     ]
     assert asked(told(*blocks, {"type": "message_stop"})).response == "Hi!"
     gemini = STREAMED["Gemini"](["Hi", "!"])

@@ -47,7 +47,9 @@ def test_a_log_is_read_as_what_was_asked(row, content, answer, asks):
 @pytest.mark.parametrize("name", RECIPES)
 def test_a_recipe_makes_a_row_that_is_read_as_what_was_asked(name):
     query, row, content, asks = RECIPES[name]
-    made = subprocess.run(["jq", "-c", query], input=json.dumps(row).encode(), stdout=-1, check=True)
+    made = subprocess.run(
+        ["jq", "-c", query], input=json.dumps(row).encode(), stdout=-1, check=True
+    )
     found = read_request(made.stdout, name, QUERY).request
     assert (found.prompt or list(found.messages)) == content
     assert found.sampling.temperature == asks.get("temperature", 0)
