@@ -259,13 +259,6 @@ SHAPES = {
             for name, value in SPAN.items()})},
         TOLD, THOUGHT, SAMPLED),
     "OpenTelemetry, columns": (SPAN, TOLD, THOUGHT, SAMPLED),
-    "OpenTelemetry, exported": (
-        {"name": "chat m", "attributes": [
-            {"key": "gen_ai.request.temperature", "value": {"doubleValue": 0.7}},
-            {"key": "gen_ai.request.max_tokens", "value": {"intValue": "9"}},
-            {"key": "gen_ai.input.messages",
-             "value": {"stringValue": json.dumps(SPAN_MESSAGES)}}]},
-        [USER], None, SAMPLED),
     "OpenTelemetry, table of texts": (
         {name: value if isinstance(value, str) else json.dumps(value)
          for name, value in SPAN.items()},
@@ -436,6 +429,15 @@ RECIPES: dict[str, tuple[str, Any, str | list[Any], dict[str, Any]]] = {
     "Requests in base64 (SageMaker)": (
         ".captureData.endpointInput.data|@base64d|fromjson",
         {"captureData": {"endpointInput": {"data": "eyJwcm9tcHQiOiAiT25jZSJ9"}}}, "Once", {}),
+    "Attributes with types (OpenTelemetry's OTLP)": (
+        ".resourceSpans[].scopeSpans[].spans[] | "
+        ".attributes |= (map({key, value: (.value|to_entries[0].value)})|from_entries)",
+        {"resourceSpans": [{"scopeSpans": [{"spans": [{"attributes": [
+            {"key": "gen_ai.request.temperature", "value": {"doubleValue": 0.7}},
+            {"key": "gen_ai.request.max_tokens", "value": {"intValue": "9"}},
+            {"key": "gen_ai.input.messages",
+             "value": {"stringValue": json.dumps(SPAN_MESSAGES)}}]}]}]}]},
+        [USER], SAMPLED),
     "A prompt of several fields": (
         '{prompt: "\\(.context)\\n\\(.question)"}',
         {"context": "Bob did it.", "question": "Who?"}, "Bob did it.\nWho?", {}),
@@ -449,8 +451,8 @@ RECIPES: dict[str, tuple[str, Any, str | list[Any], dict[str, Any]]] = {
         "else .temperature //= 0 end",
         {"inputs": "Once", "parameters": {"max_new_tokens": 9}}, "Once", {}),
     "Answers that begin with the prompt, without `echo` beside them": (
-        ".prompt as $asked | .response |= ltrimstr($asked)", {"prompt": "Once", "response": "Once upon"},
-        "Once", {"answer": " upon"}),
+        ".prompt as $asked | .response |= ltrimstr($asked)",
+        {"prompt": "Once", "response": "Once upon"}, "Once", {"answer": " upon"}),
     "One of several models": (
         'select(.request.model == "m")', {"request": CHAT}, [USER], SAMPLED),
 }

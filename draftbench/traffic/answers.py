@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
+from contextlib import suppress
 from http import HTTPStatus
 from typing import Any
 
@@ -39,11 +40,6 @@ _ITEMS = ("message", "function_call", "reasoning")
 _OF_TEXT = {"type", "text", "annotations", "logprobs", "citations", "citation", "index"}
 # Fields in which an API speaks of the call beside a plain text.
 _OF_A_CALL = {"model", "created_at", "tokens_predicted"}
-_COUNTS = (
-    "usage.completion_tokens_details.reasoning_tokens",
-    "usage.output_tokens_details.reasoning_tokens",
-    "usageMetadata.thoughtsTokenCount",
-)
 # Fields that hold several answers to one question.
 _CHOICES = ("choices", "candidates", "generations")
 # What a program prints of an object that it cannot write out: Python's, an API client's classes,
@@ -72,7 +68,7 @@ _WORDS = (
 )
 _FAILED_CODE = re.compile(r"[45]\d\d")
 _FAILED = re.compile(r"(status_code_)?(error|errored|failed|failure|expired|canceled)|false", re.I)
-_AT_ANSWERS, _AT_MARKS, _AT_COUNTS = by_head(ANSWERS), by_head(_CODES + _WORDS), by_head(_COUNTS)
+_AT_ANSWERS, _AT_MARKS = by_head(ANSWERS), by_head(_CODES + _WORDS)
 # What servers and gateways write instead of an answer; other short answers come from a model.
 _PAGES = {HTTPStatus(code).phrase.lower() for code in (500, 502, 503, 504)}
 
@@ -99,10 +95,8 @@ def _is_error(answer: Any) -> bool:
     match unpacked(answer):
         case {"error": {"message": _}} | {"object": "error"}:
             return True
-        case {"choices": [{"finish_reason": "error"} | {"error": Mapping()}, *_]}:
-            return True
-        case [{"finish_reason": "error"} | {"error": Mapping()}, *_]:  # `choices` alone
-            return True
+        case {"choices": [first, *_]} | [first, *_]:
+            return at(first, "finish_reason") == "error" or isinstance(at(first, "error"), Mapping)
         case {"status_code": int(code), "body": _}:
             return code >= 400
         case str(text):  # `Internal Server Error`, `502 Bad Gateway`
@@ -110,13 +104,11 @@ def _is_error(answer: Any) -> bool:
     match answer:
         case {"type": "error"}:
             return True
-        case {"error": error} if error:
-            return True
         case {"message": str(), "code": int(code)}:
             return code >= 400
-        case {"detail": _, **rest}:
-            return not rest
-    return False
+        case {"detail": _}:
+            return len(answer) == 1
+    return bool(isinstance(answer, Mapping) and answer.get("error"))
 
 
 def find_answer(row: Mapping[str, Any], path: str | None) -> tuple[LoggedAnswer | None, list[str]]:
@@ -128,12 +120,13 @@ def find_answer(row: Mapping[str, Any], path: str | None) -> tuple[LoggedAnswer 
     standing = _standing(row) if path is None else {path: at(row, path)}
     read = {place: _read(standing[place]) for place in standing}
     said = [place for place in read if read[place] is not None]
-    if path is not None and not said and standing[path] is not None:
-        if not _is_api_answer(unpacked(standing[path])):
-            raise BadRowError("the logged response is not a text")
+    given = None if path is None or said else unpacked(standing[path])
+    if given is not None and not _is_api_answer(given):
+        raise BadRowError("the logged response is not a text")
     first = min(said, key=lambda place: not isinstance(standing[place], str), default="")
     found = read.get(first)
-    if found is not None and any(map(_positive, at_each(row, _AT_COUNTS).values())):
+    used = [row.get("usage"), row.get("usageMetadata"), unpacked(standing.get(first))]
+    if found is not None and any(map(_counts_reasoning, used)):
         found = _with_reasoning(found)
     return found, [*said, *({"choices"} & read.keys())]
 
@@ -181,63 +174,46 @@ def _read(answer: Any) -> LoggedAnswer | None:
                 return answer
             return _read(chunks) if is_stream(chunks[:1]) else None
         case [first, *_] if is_stream([first]):
-            said = _read(joined(answer))
-            answer = answer[-1]  # which counts the tokens
+            return _read(joined(answer))
         case Mapping() if is_chunk(answer):
             return _read([answer])
         case [list() as first, *_]:
-            return _inside("choices", first)
+            return _read(first[:1])
         case [{"message": first}, *_]:
             return _read(first)
         case [{"type": str()} | {"role": str()}, *_]:
             return _joined(answer)
-        case {"lc": _}:
-            said = message_of(answer)
         case {"message.role": _}:
-            return _read(at(answer, "message"))
-        case {"role": _} | {"content": list() | str()}:
-            said = message_of({"role": "assistant", **answer})
+            return message_of(answer)
+        case {"lc": _} | {"role": _} | {"content": list() | str()}:
+            return message_of({"role": "assistant", **answer})
         case {"response": str(text), "thinking": str(thought)}:  # Ollama's
-            said = message_of({"role": "assistant", "content": text, "thinking": thought})
+            return message_of({"role": "assistant", "content": text, "thinking": thought})
         case Mapping():
-            parts = (_inside(name, answer[name]) for name in _INSIDE if name in answer)
-            said = next((part for part in parts if part is not None), None)
+            standing = ((name, answer[name]) for name in _INSIDE if name in answer)
+            inside = (
+                it[:1] if name in _CHOICES and isinstance(it, list) else it for name, it in standing
+            )
+            return next((said for said in map(_read, inside) if said is not None), None)
         case [Mapping() as only]:
-            said = _read(only)
-        case _:
-            return None
-    if said is not None and any(_positive(at(answer, place)) for place in _COUNTS):
-        return _with_reasoning(said)
-    return said
-
-
-def _inside(name: str, value: Any) -> LoggedAnswer | None:
-    """The answer in a field of an API's answer."""
-    if name in _CHOICES and isinstance(value, list) and not is_stream(value[:1]):
-        value = value[:1]
-    return _read(value)
+            return _read(only)
+    return None
 
 
 def _joined(items: list[Any]) -> LoggedAnswer | None:
     """The answer as the Responses API's items, as blocks, or as messages."""
     if not all(isinstance(item, Mapping) for item in items):
         return None
-    if any("role" in item or item.get("type") in _ITEMS for item in items):
-        # What a server's own tools did in between is no part of what the model says.
-        items = [item for item in items if "role" in item or item.get("type") in _ITEMS]
-        hidden = [item for item in items if item.get("type") == "reasoning" and _is_hidden(item)]
-        try:
-            shown = [_with_role(item) for item in items if item not in hidden]
-            said = messages_of(shown, set())
-        except (BadRowError, NotRepresentableError):
-            return None
+    # What a server's own tools did in between is no part of what the model says.
+    own = [item for item in items if "role" in item or item.get("type") in _ITEMS]
+    if not own:
+        return message_of({"role": "assistant", "content": items})
+    hidden = [item for item in own if item.get("type") == "reasoning" and _is_hidden(item)]
+    with suppress(BadRowError, NotRepresentableError):
+        said = messages_of([item for item in own if item not in hidden], set())
         answer = message_of(said[-1]) if said else None
         return _with_reasoning(answer) if hidden and answer is not None else answer
-    return message_of({"role": "assistant", "content": items})
-
-
-def _with_role(item: Mapping[str, Any]) -> Mapping[str, Any]:
-    return {"role": "assistant", **item} if item.get("type") == "message" else item
+    return None
 
 
 def _is_hidden(item: Mapping[str, Any]) -> bool:
@@ -251,8 +227,16 @@ def _with_reasoning(answer: LoggedAnswer) -> LoggedAnswer:
     return {"reasoning_content": None, **answer}
 
 
-def _positive(value: Any) -> bool:
-    return isinstance(value, int | float) and value > 0
+def _counts_reasoning(value: Any) -> bool:
+    """Whether an API counts tokens of reasoning anywhere in its answer."""
+    match value:
+        case {"reasoning_tokens": int(count)} | {"thoughtsTokenCount": int(count)}:
+            return count > 0
+        case Mapping():
+            return any(map(_counts_reasoning, value.values()))
+        case list():
+            return any(map(_counts_reasoning, value))
+    return False
 
 
 def _is_api_answer(value: Any) -> bool:

@@ -1,5 +1,5 @@
 """Finds a value in a raw row, however the log stores it: nested, as JSON or a Python literal in a
-text, in columns named by paths, or in OpenTelemetry's lists of typed attributes.
+text, or in columns named by paths.
 """
 
 from __future__ import annotations
@@ -112,11 +112,9 @@ def is_cut(value: Any) -> bool:
 
 
 def unpacked(value: Any) -> Any:
-    """The object or list in a text (JSON, possibly encoded twice, or a Python literal) or in a list
-    of typed attributes; anything else unchanged.
+    """The object or list in a text (JSON, possibly encoded twice, or a Python literal); anything
+    else unchanged.
     """
-    if not isinstance(value, str | list):
-        return value
     content = value
     while isinstance(content, str) and content.lstrip()[:1] in ("{", "[", '"'):
         try:
@@ -124,8 +122,6 @@ def unpacked(value: Any) -> Any:
         except (ValueError, RecursionError):
             content = _literal(content)
             break
-    if isinstance(content, list) and content and all(map(_is_attribute, content)):
-        return _untyped({"kvlistValue": {"values": content}})
     return content if isinstance(content, dict | list) else value
 
 
@@ -140,19 +136,3 @@ def _literal(text: str) -> Any:
     # Between texts numpy writes no commas, and Python would join them.
     plain = isinstance(found, list) and all(isinstance(each, str) for each in found)
     return None if plain and _SIDE_BY_SIDE.search(text) else found
-
-
-def _is_attribute(value: Any) -> bool:
-    return isinstance(value, dict) and value.keys() == {"key", "value"}
-
-
-def _untyped(value: Any) -> Any:
-    """OpenTelemetry's typed value as a plain one; whole numbers stay text."""
-    match value:
-        case {"kvlistValue": {"values": list(pairs)}} if all(map(_is_attribute, pairs)):
-            return {str(pair["key"]): _untyped(pair["value"]) for pair in pairs}
-        case {"arrayValue": {"values": list(values)}}:
-            return [_untyped(part) for part in values]
-        case {"stringValue": it} | {"intValue": it} | {"doubleValue": it} | {"boolValue": it}:
-            return it
-    return None

@@ -116,6 +116,8 @@ def _unwrapped(turn: Mapping[str, Any]) -> Mapping[str, Any]:
             return turn
         case {"parts": _} if "type" not in turn:  # Gemini's
             return {"role": "user", **turn}
+        case {"type": "message", "content": _}:
+            return {"role": "assistant", **turn}
         case {"type": "function_call" | "reasoning"}:
             return {"role": "assistant", "content": [turn]}
         case {"type": "function_call_output"}:

@@ -35,8 +35,6 @@ class _Shape(NamedTuple):
     needs: str = ""  # what else stands in it
 
 
-# SGLang's and TGI's last say all again.
-_SO_FAR, _WHOLE = "text", "generated_text"
 _SHAPES = (
     _Shape("choices.delta", "choices.finish_reason"),
     _Shape("choices.text", "choices.finish_reason"),
@@ -44,10 +42,10 @@ _SHAPES = (
     _Shape("message", "done", needs="done"),  # Ollama's
     _Shape("response", "done", needs="done"),
     _Shape("content", "stop", needs="stop"),  # llama.cpp's
-    _Shape("token.text", _WHOLE),
-    _Shape(_SO_FAR, "meta_info.finish_reason", needs="meta_info"),
+    _Shape("token.text", "generated_text"),  # TGI's, whose last says all again
+    _Shape("text", "meta_info.finish_reason", needs="meta_info"),  # SGLang's, which all do
     _Shape("candidates.content", "candidates.finishReason"),  # Gemini's, whose last may lack it
-    _Shape("candidates.finishReason", "candidates.finishReason"),
+    _Shape("", "candidates.finishReason", needs="candidates"),
 )
 # Events of Anthropic and Bedrock, and whether they are the last, if they tell.
 _EVENTS = {
@@ -92,7 +90,7 @@ def is_stream(chunks: list[Any]) -> bool:
 def is_chunk(value: Mapping[str, Any]) -> bool:
     """Whether an object alone is a chunk, not the whole answer."""
     told = _told(value)
-    streamed = _at(value, "choices.delta") is not _NOTHING or "delta" in value
+    streamed = "delta" in value or _at(value, "choices.delta") != ()
     return told is not None and (told[1] is False or streamed)
 
 
@@ -108,8 +106,7 @@ def joined(chunks: list[Any]) -> Any:
         delta, end = told
         if "whole" in delta:
             return delta["whole"]
-        if end is not None:
-            ends.append(end)
+        ends += [] if end is None else [end]
         _add(message, delta)
     return message if not ends or any(ends) else None
 
@@ -121,12 +118,12 @@ def _told(chunk: Any) -> tuple[dict[str, Any], bool | None] | None:
     match chunk:
         case {"error": error} if error:
             return None
-        # Another answer to the same question, or no answer.
+        # No answer, or another one to the same question.
+        case {"choices": []}:
+            return {}, None
         case {"choices": [{"index": int(place)}, *_]} | {"delta": _, "index": int(place)} if (
             place and "type" not in chunk
         ):
-            return {}, None
-        case {"choices": []}:
             return {}, None
         case {"choices": [{"text": _, **rest}, *_], **more} if (rest or more) and (
             _BESIDE_A_TEXT.isdisjoint(rest.keys() | more.keys())
@@ -145,7 +142,16 @@ def _told(chunk: Any) -> tuple[dict[str, Any], bool | None] | None:
             kind = chunk.get("type") or next(iter(chunk), None)  # Bedrock's are their only field
             if isinstance(kind, str) and kind in _EVENTS:
                 return {}, _EVENTS[kind]
-            return None if "type" in chunk and "delta" in chunk else _shaped(chunk)
+            if "type" in chunk and "delta" in chunk:
+                return None
+    for shape in _SHAPES if isinstance(chunk, Mapping) else ():
+        if (said := _at(chunk, shape.says)) != () and shape.needs in ("", *chunk):
+            end = _at(chunk, shape.ends)
+            if shape.says == "token.text" and isinstance(end, str):
+                return {"whole": {"role": "assistant", "content": end}}, True
+            name = "so_far" if shape.needs == "meta_info" else "content"
+            delta = said if isinstance(said, dict) and shape.says else {name: said}
+            return delta if shape.says else {}, None if end == () else bool(end)
     return None
 
 
@@ -153,26 +159,8 @@ def _block(said: Any, place: Any) -> dict[str, Any]:
     """What is said in one of an answer's blocks."""
     if not isinstance(said, Mapping):
         return {}
-    kind = str(said.get("type", "")).removesuffix("_delta")
-    return {"content": [{**said, **({"type": kind} if kind else {}), "index": place}]}
-
-
-def _shaped(chunk: Mapping[str, Any]) -> tuple[dict[str, Any], bool | None] | None:
-    for shape in _SHAPES:
-        said = _at(chunk, shape.says)
-        if said is _NOTHING or (shape.needs and shape.needs not in chunk):
-            continue
-        end = _at(chunk, shape.ends)
-        ended = None if end is _NOTHING else bool(end)
-        if shape.ends == _WHOLE and isinstance(end, str):
-            return {"whole": {"role": "assistant", "content": end}}, True
-        if isinstance(said, Mapping):
-            return dict(said), ended
-        if shape.says == shape.ends:
-            return {}, ended
-        if said is None or isinstance(said, str | list):
-            return {"so_far" if shape.says == _SO_FAR else "content": said}, ended
-    return None
+    kind = {"type": str(said["type"]).removesuffix("_delta")} if "type" in said else {}
+    return {"content": [{**said, **kind, "index": place}]}
 
 
 def _add(message: dict[str, Any], delta: Mapping[str, Any]) -> None:
@@ -180,12 +168,15 @@ def _add(message: dict[str, Any], delta: Mapping[str, Any]) -> None:
     for name, more in delta.items():
         have = message.get(name)
         if name == "so_far" and isinstance(more, str):
-            before = message.get("content") or ""
+            before = message["content"] or ""
             message["content"] = more if more.startswith(before) else before + more
         elif isinstance(more, list) and more:
             items = message[name] = have if isinstance(have, list) else []
             for item in more:
-                _add_item(items, item)
+                if isinstance(item, Mapping):
+                    _add(_continued(items, item), item)
+                else:
+                    items.append(item)
         elif isinstance(have, dict) and isinstance(more, Mapping):
             _add(have, more)
         elif isinstance(have, str) and isinstance(more, str):
@@ -194,37 +185,26 @@ def _add(message: dict[str, Any], delta: Mapping[str, Any]) -> None:
             message[name] = dict(more) if isinstance(more, Mapping) else more
 
 
-def _add_item(items: list[Any], item: Any) -> None:
-    """Add an item to the one that it continues: of the same index; without one, to a text before
-    it, or to a call if it has no name of its own.
+def _continued(items: list[Any], item: Mapping[str, Any]) -> dict[str, Any]:
+    """The item that another one continues: that of its index; if it has none, a text before it, or
+    a call if it has no name of its own; else a new one.
     """
-    if not isinstance(item, Mapping):
-        items.append(item)
-        return
-    last = items[-1] if items and isinstance(items[-1], dict) else {}
-    if (place := item.get("index")) is not None:
-        last = next((it for it in items if isinstance(it, dict) and it.get("index") == place), {})
-        continues = item.get("id") in (None, "", last.get("id"))
-    else:
-        function = item.get("function")
+    place, function = item.get("index"), item.get("function")
+    last = [each for each in items if isinstance(each, dict) and each.get("index") == place][-1:]
+    if last and place is None:
         nameless = isinstance(function, Mapping) and not function.get("name")
-        continues = nameless or ("text" in item and item.keys() == last.keys())
-    if last and continues:
-        _add(last, item)
-    else:
-        items.append({})
-        _add(items[-1], item)
-
-
-_NOTHING = object()
+        last = last if nameless or ("text" in item and item.keys() == last[0].keys()) else []
+    if not last or item.get("id") not in (None, "", last[0].get("id")):
+        last = [{}]
+        items += last
+    return last[0]
 
 
 def _at(value: Any, path: str) -> Any:
-    """What stands at a path, in a list in its first item; `_NOTHING` if nothing does."""
-    for name in path.split("."):
-        if isinstance(value, list) and value:
-            value = value[0]
+    """What stands at a path, in a list in its first item; an empty tuple: nothing does."""
+    for name in filter(None, path.split(".")):
+        value = value[0] if isinstance(value, list) and value else value
         if not isinstance(value, Mapping) or name not in value:
-            return _NOTHING
+            return ()
         value = value[name]
     return value
