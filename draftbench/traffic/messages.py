@@ -58,7 +58,7 @@ _THOUGHTS = (
     *("reasoning.text", "reasoning.summary", "reasoning.encrypted", "redacted_thinking"),
 )
 _NO_TEXTS = (*MEDIA, "input_image", "document", "file")
-_KINDS = {*_TEXTS, *_CALLS, *_RESULTS, *_THOUGHTS, *_NO_TEXTS}
+_KINDS = (*_TEXTS, *_CALLS, *_RESULTS, *_THOUGHTS, *_NO_TEXTS)
 # Where a tool's result is, and which other fields a text or result part may have.
 _RESULT = ("content", "output", "response", "result")
 _IDS = ("call_id", "tool_use_id", "toolUseId", "tool_call_id", "id")
@@ -110,7 +110,8 @@ def _unwrapped(turn: Mapping[str, Any]) -> Mapping[str, Any]:
             return {"role": name, **inner}
         case {"from": str(name), "value": value}:
             beside = {key: turn[key] for key in turn if key not in ("from", "value")}
-            content = [{"type": name, **_call(value)}] if name == "function_call" else value
+            called = name == "function_call"
+            content = [{"type": name, name: unpacked(value)}] if called else value
             return {"role": role_of(name), "content": content, **beside}
         case {"role": _}:
             return turn
@@ -160,13 +161,6 @@ def speaker_of(turn: Any) -> str | None:
     """A turn's role, in whatever way it is given; None: not given."""
     role = _unwrapped(turn).get("role") if isinstance(turn, Mapping) else None
     return _role(role) if isinstance(role, str) else None
-
-
-def _call(value: Any) -> Mapping[str, Any]:
-    call = unpacked(value)
-    if not isinstance(call, Mapping):
-        raise BadRowError("a function call is not JSON")
-    return call
 
 
 def _messages_in(turn: Mapping[str, Any], where: str, unread: set[str]) -> list[dict[str, Any]]:
@@ -230,16 +224,9 @@ def _content(content: Any, role: str, where: str, unread: set[str]) -> _Parts:
 def _parts_in(text: str) -> list[Any]:
     """The message parts that a text holds as JSON or as a Python literal; else the text."""
     match unpacked(text) if text.lstrip().startswith("[") else None:
-        case [{"type": str()}, *_] as parts if all(_is_part(part) for part in parts):
+        case [{"type": str()}, *_] as parts if all(at(part, "type") in _KINDS for part in parts):
             return parts
     return [text]
-
-
-def _is_part(value: Any) -> bool:
-    match value:
-        case {"type": str(kind)}:
-            return kind in _KINDS
-    return False
 
 
 def _listed(value: Any) -> list[Any]:

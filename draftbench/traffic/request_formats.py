@@ -15,7 +15,7 @@ from base64 import b64decode
 from collections.abc import Collection, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import Any
 
 from draftbench.traffic.answers import LoggedAnswer, message_of
 from draftbench.traffic.errors import (
@@ -187,11 +187,7 @@ class LoggedRequest:
 def find_request(
     row: Mapping[str, Any], prompt_field: str | None, beside: Collection[str] = ()
 ) -> LoggedRequest:
-    """The request of a row.
-
-    Args:
-        prompt_field: a dotted path to its prompt; None: the usual places.
-        beside: the paths of what else is read of the row.
+    """The request of a row, at a path or in the usual places; `beside` it other things are read.
 
     Raises:
         UnknownFormError: there is no known form in a known place.
@@ -258,13 +254,8 @@ def _request_in(
     whole: bool = False,
     server: bool = False,
 ) -> LoggedRequest | None:
-    """The request in an object.
-
-    Args:
-        prefix: the object's path in its row.
-        beside: the paths of what else is read of the row.
-        whole: whether it is the body of an API call and nothing else.
-        server: whether its place shows that it was sent to a server.
+    """The request in the object at the path `prefix`, which may be the `whole` body of an API call
+    and nothing else, or stand where only what was sent to a `server` does.
     """
     prompts = at_each(call, _AT_PROMPTS)
     if not prompts or _NO_ANSWER.search(str(call.get("model"))):
@@ -298,19 +289,16 @@ def _request_in(
 
 def _fits(form: Form, call: Mapping[str, Any]) -> bool:
     """Whether an object's fields beside its prompt are those of a form."""
-    stands = (_block(call, n) is not None if n in BLOCKS else n in call for n in form.needs)
-    if form.needs and not any(stands):
-        return False
-    return call.keys().isdisjoint(form.lacks) and (not form.beside or call.keys() <= form.beside)
+    needs = [_block(call, n) is not None if n in BLOCKS else n in call for n in form.needs]
+    others = form.beside and not call.keys() <= form.beside
+    return (any(needs) or not needs) and call.keys().isdisjoint(form.lacks) and not others
 
 
 def _content(
     form: Form, place: str, value: Any, call: Mapping[str, Any], then: str
 ) -> str | list[Any] | None:
-    """The prompt at one of a form's places, its text or its turns; None: of another form.
-
-    Args:
-        then: what follows its text.
+    """The prompt at one of a form's places, its text and what follows `then`, or its turns; None:
+    it is of another form.
     """
     if isinstance(value, str) and form.text in ("chat", "prompt"):
         if turns := _turns_in(value):
@@ -320,20 +308,16 @@ def _content(
         chat = form.text == "chat" and str(call.get("raw")).lower() != "true"
         return [_user(value + then)] if chat else value + then
     match unpacked(value):
-        case [list(first)]:  # LangSmith's
-            return first
-        case [list(), *_]:
-            raise NotRepresentableError(f"{place} of several prompts")
-        case [{"role": _} | {"type": _} | {"lc": _} | {"from": _} | {"parts": _}, *_] as turns:
-            return turns
         case [str(first), *_] | [{"text": str(first)}, *_] if form.text == "first":
             return [_user(first)]  # a later one needs the answers before it
+        case [list(turns)] | ([Mapping(), *_] as turns):  # the first is LangSmith's
+            return turns
         case {"role": _, "content": _} as turn if form.text:
             return [turn]
+        case [list(), *_]:
+            raise NotRepresentableError(f"{place} of several prompts")
         case list() if form.text:
             raise NotRepresentableError(f"{place} as a list")
-        case [Mapping(), *_] as turns:
-            return turns
     return None
 
 
@@ -348,7 +332,7 @@ def _turns_in(value: Any) -> list[Any] | None:
             return [turn]
         case [{"role": _} | {"lc": _} | {"from": _, "value": _}, *_] as turns:
             return turns
-        case [{"type": "human" | "system", "content": _}, *_] as turns:
+        case [{"type": "human" | "system" | "message", "content": _}, *_] as turns:
             return turns
     return None
 
@@ -372,22 +356,15 @@ def _is_continued(call: Mapping[str, Any], content: Any) -> bool:
     return False
 
 
-class _Around(NamedTuple):
-    """One of a row's objects on the way to a path."""
-
-    prefix: str  # its own path
-    fields: Mapping[str, Any]
-    child: str  # its field through which the path continues
-    rest: str  # the path from this object on
-
-
-def _around(row: Mapping[str, Any], path: str) -> Iterator[_Around]:
-    """The objects on the way to a path, the innermost first."""
+def _around(row: Mapping[str, Any], path: str) -> Iterator[tuple[str, Mapping[str, Any], str, str]]:
+    """The objects on the way to a path, the innermost first: the path of each, its fields, the one
+    through which the path goes on, and the rest of the path.
+    """
     child = path
     for prefix, rest in reversed([("", path), *splits(path)] if path else []):
         fields = unpacked(at(row, prefix))
         if isinstance(fields, Mapping):
-            yield _Around(prefix, fields, child[len(prefix) :].removeprefix("."), rest)
+            yield prefix, fields, child[len(prefix) :].removeprefix("."), rest
             child = prefix
 
 
@@ -401,14 +378,9 @@ def _add_fields(
     around: bool = False,
     likely: bool = False,
 ) -> None:
-    """Add an object's system text and settings to the request, and list its other fields as unread.
-
-    Args:
-        prefix: the object's path in its row.
-        read: the paths that were read in it before.
-        whole: whether all its fields are an API's, so that no unknown field is ignored.
-        around: whether it surrounds the request rather than being it.
-        likely: whether it only looks like settings.
+    """Add the system text and the settings of the object at `prefix` to the request, and list what
+    else is not `read` as unread; but if it is `whole`, all its fields are an API's, and none is
+    ignored. It may be `around` the request instead of holding it, or only `likely` its settings.
     """
     found = at_each(fields, _AT_OTHERS)
     settings = request.likely if likely else request.settings
@@ -466,49 +438,40 @@ def _set(settings: dict[str, Any], name: str, value: Any) -> None:
 def _add_system(
     request: LoggedRequest, found: Mapping[str, Any], fields: Mapping[str, Any]
 ) -> list[str]:
-    """Put the system text that an object keeps separately before the request.
-
-    Args:
-        found: what stands at known places of the object.
-
-    Returns:
-        The names under which that was found.
+    """Put the system text that an object keeps separately before the request; gives the names of
+    the known places, `found` in the object, that hold it.
     """
     systems = {name: turns for name in SYSTEMS if (turns := _system(found.get(name)))}
     content = request.content
     if not systems or str(fields.get("raw")).lower() == "true":
         return list(systems)
-    if isinstance(content, str):
-        content = [_user(content)]
-    if not isinstance(content, list):
+    turns = [_user(content)] if isinstance(content, str) else content
+    if not isinstance(turns, list):
         return []
-    said = {_text(turn).strip() for turn in content if _is_system(turn)}
-    told = [_text(turn) for turns in systems.values() for turn in turns]
-    texts = {text.strip(): text for text in reversed(told)}
-    others = [{"role": "system", "content": texts[it]} for it in texts if it not in said]
+    said = {_text(turn).strip() for turn in turns if speaker_of(turn) == "system"}
+    told = {
+        _text(turn).strip(): _text(turn) for name in reversed(systems) for turn in systems[name]
+    }
+    others = [{"role": "system", "content": told[it]} for it in told if it not in said]
     if others and len(others) + len(said) > 1:
         raise NotRepresentableError("several system texts")
-    request.content = [*others, *content]
+    request.content = [*others, *turns]
     return list(systems)
 
 
 def _system(value: Any) -> list[dict[str, Any]]:
     """The messages of a system text, in whatever way it is written; none if it is not one."""
-    match unpacked(value):
-        case {"role": _} as turn if _is_system(turn):
-            return [turn]
-        case [{"role": _}, *_] as turns if all(map(_is_system, turns)):
-            return turns
-        case {"parts": list(parts)} | ([{"type": _} | {"text": _} | str(), *_] as parts):
+    found = unpacked(value)
+    turns = found if isinstance(found, list) else [found]
+    match found:
+        case {"role": _} | [{"role": _}, *_]:
+            return turns if all(speaker_of(turn) == "system" for turn in turns) else []
+        case {"parts": list(parts)}:
             return [{"role": "system", "content": parts}]
-        case {"text": str()} as part:
-            return [{"role": "system", "content": [part]}]
+        case {"text": str()} | [{"type": _} | {"text": _} | str(), *_]:
+            return [{"role": "system", "content": turns}]
     text = isinstance(value, str) and value not in _EMPTY and value.strip()
     return [{"role": "system", "content": value}] if text else []
-
-
-def _is_system(turn: Any) -> bool:
-    return speaker_of(turn) == "system"
 
 
 def _text(turn: Any) -> str:
@@ -576,8 +539,8 @@ def _block(call: Mapping[str, Any], name: str) -> Mapping[str, Any] | None:
 
 
 def _elsewhere(row: Mapping[str, Any]) -> tuple[str | None, str | None]:
-    """Where a row of unknown form holds a request, a conversation if there is one, else a text: its
-    path; or what `jq` takes it out with, if it stands in a list or in base64.
+    """Where a row of unknown form holds a conversation, else a text: its path, or what `jq` takes it
+    out with if it stands in a list or in base64.
     """
     texts: list[tuple[str | None, str | None]] = []
     objects: list[tuple[str, str, bool, Mapping[str, Any]]] = [("", "", False, row)]
