@@ -539,8 +539,8 @@ def _block(call: Mapping[str, Any], name: str) -> Mapping[str, Any] | None:
 
 
 def _elsewhere(row: Mapping[str, Any]) -> tuple[str | None, str | None]:
-    """Where a row of unknown form holds a conversation, else a text: its path, or what `jq` takes it
-    out with if it stands in a list or in base64.
+    """Where a row of unknown form holds a conversation, else a text: its path, or what `jq` takes
+    it out with if it stands in a list or in base64.
     """
     texts: list[tuple[str | None, str | None]] = []
     objects: list[tuple[str, str, bool, Mapping[str, Any]]] = [("", "", False, row)]

@@ -97,11 +97,8 @@ class ReadRow(NamedTuple):
 def read_request(
     data: bytes | Mapping[str, Any] | BadRowError, source: str, query: TrafficQuery
 ) -> ReadRow:
-    """Read one row.
-
-    `Request.id` is the first 16 hex digits of HMAC-SHA256(`query.key`, content and settings): equal
-    requests have equal ids, whatever their source, segment, response and time. Where the segment is
-    the model that was asked, the same request to another model is another.
+    """Read one row. Its id is a hash with `query.key` of content and settings, and of the model
+    asked if that is the segment: equal requests have equal ids, wherever they come from.
 
     Raises:
         BadRowError: the row is not a request (`UnknownFormError`: its form is not known).
@@ -148,17 +145,15 @@ def read_request(
 
 
 def _parse(data: bytes | Mapping[str, Any] | BadRowError) -> Mapping[str, Any]:
-    row = data
     if isinstance(data, BadRowError):
         raise data
-    if isinstance(data, bytes):
-        if len(data) > MAX_ROW:
-            raise BadRowError("longer than 16 MiB")
-        try:
-            row = parsed(data)
-        except msgspec.DecodeError as error:
-            reason = str(error).removeprefix("JSON is malformed: ")
-            raise BadRowError(f"not JSON ({reason})") from None
+    if isinstance(data, bytes) and len(data) > MAX_ROW:
+        raise BadRowError("longer than 16 MiB")
+    try:
+        row = parsed(data) if isinstance(data, bytes) else data
+    except msgspec.DecodeError as error:
+        reason = str(error).removeprefix("JSON is malformed: ")
+        raise BadRowError(f"not JSON ({reason})") from None
     if not isinstance(row, Mapping):
         raise BadRowError("not an object")
     return row
@@ -178,14 +173,14 @@ def _content(content: Any, unread: set[str], *, chat: bool) -> dict[str, Any]:
             {"messages": ({"role": "user", "content": content},)} if chat else {"prompt": content}
         )
     if not isinstance(content, list):
-        missing = "the prompt is missing" if content is None else "the prompt is not a text"
-        raise BadRowError(missing)
+        raise BadRowError("the prompt is not a text")
     messages = tuple(messages_of(content, unread))
     if all(message["role"] == "assistant" for message in messages):
         raise BadRowError("the messages ask nothing")
     if not any((message["content"] or "").strip() for message in messages):
         raise BadRowError("the messages are empty")
     said = [message["content"] or "" for message in messages]
+    # Loggers cut the longest texts first; what tools write was often cut before.
     longest = max((len(text) for text in said if not _ends_cut(text)), default=0)
     for message, text in zip(messages, said, strict=True):
         tool = message["role"] == "tool"
@@ -193,21 +188,15 @@ def _content(content: Any, unread: set[str], *, chat: bool) -> dict[str, Any]:
         json = text.lstrip().startswith(('[{"', '{"'))
         if not tool and not json and _LIKE_MESSAGES.match(text):
             raise NotRepresentableError("messages as the text of a message")
-        for each in (
-            text,
-            message.get("reasoning_content", ""),
-            *_texts(message.get("tool_calls")),
-        ):
+        thought = message.get("reasoning_content", "")
+        for each in (text, thought, *_texts(message.get("tool_calls"))):
             _refuse_mark(each, cut_before=tool or len(each) < longest)
     return {"messages": messages}
 
 
 def _refuse_mark(text: str, *, cut_before: bool = False) -> None:
-    """Raise a NoTrafficError if the logger left a mark in this text: cut, redacted, kept elsewhere.
-
-    Args:
-        cut_before: whether the mark of a cut may be part of what the model read: in a tool's
-            output, or in a text shorter than an uncut one (loggers cut the longest first).
+    """Raise a NoTrafficError if the logger left a mark in this text; that of a cut may be part of
+    what the model read where it may have been `cut_before`.
     """
     cut = _CUT_AT_END.match(text) if cut_before else _ends_cut(text)
     if _LANGFUSE_MEDIA in text:
@@ -239,10 +228,8 @@ def _new_parts(
     request: LoggedRequest, content: Mapping[str, Any], answer: LoggedAnswer | None
 ) -> dict[str, Any]:
     """The unread parts of a prompt that can be ignored: numbers, labels, or a rendered copy of the
-    prompt and the answer. Text that only repeats turns, or lines of a plain prompt, is ignored too.
-
-    Raises:
-        NotRepresentableError: a part holds anything else.
+    prompt and the answer. Text that only repeats turns, or lines of a plain prompt, is ignored too;
+    anything else leaves the row out.
     """
     asked = list(_texts(content.get("messages", content.get("prompt"))))
     lines = [line.strip() for text in (*asked, *_texts(answer)) for line in text.splitlines()]
@@ -256,11 +243,8 @@ def _new_parts(
         rendered = answer and isinstance(part, str) and all(line in part for line in lines)
         number = _NUMBER.fullmatch(part) if isinstance(part, str) else isinstance(part, int | float)
         # A context of single words labels the call, as a span's does; a text is the model's.
-        labels = (
-            path.endswith("context")
-            and isinstance(part, Mapping)
-            and not any(len(text.split()) > 1 for text in texts)
-        )
+        words = all(len(text.split()) == 1 for text in texts)
+        labels = path.endswith("context") and isinstance(part, Mapping) and words
         if rendered or number or labels or not texts:
             left[path] = value
         elif any(f"\n{text}\n" not in plain for text in texts - known):
@@ -287,10 +271,8 @@ def _identity(request: Mapping[str, Any], key: bytes) -> str:
 
 def _without_ids(message: Mapping[str, Any]) -> dict[str, Any]:
     """A message without the ids that tie a tool's result to its call, which differ in every log."""
-    calls = [
-        {name: call[name] for name in call if name != "id"}
-        for call in message.get("tool_calls", ())
-    ]
+    given = message.get("tool_calls", ())
+    calls = [{name: call[name] for name in call if name != "id"} for call in given]
     kept = {name: message[name] for name in message if name != "tool_call_id"}
     return kept | ({"tool_calls": calls} if calls else {})
 

@@ -182,19 +182,15 @@ def load(query: TrafficQuery) -> Traffic:
     if bad_rows and (not query.skip_bad or dropped[_BAD] == read.rows):
         raise _unusable(bad_rows, dropped[_BAD], read.rows, layout, misnamed)
     if not read.rows:
-        raise TrafficError(
-            f"`{name}` holds no rows", hint=misnamed or "give a source with at least one request"
-        )
+        hint = misnamed or "give a source with at least one request"
+        raise TrafficError(f"`{name}` holds no rows", hint=hint)
     if not entries:
         often = max(dropped, key=lambda reason: dropped[reason])
+        hint = "docs/logs.md has a row of each kind that can; `draftbench traffic` lists others"
+        hint = next((_HINTS[begin] for begin in _HINTS if often.startswith(begin)), hint)
         out = [(read.first[why], why, dropped[why]) for why in dropped if why != _BAD]
-        raise TrafficError(
-            f"no row of `{name}` can be used: {_named([*out, *map(_first, bad_rows)])}",
-            hint=next(
-                (hint for begin, hint in _HINTS.items() if often.startswith(begin)),
-                "docs/logs.md has a row of each kind that can; `draftbench traffic` lists others",
-            ),
-        )
+        out += [(bad.first, bad.reason, bad.rows) for bad in bad_rows]
+        raise TrafficError(f"no row of `{name}` can be used: {_named(out)}", hint=hint)
     if query.segment_by and all(entry.segment is None for entry in entries.values()):
         raise _nothing_under("--segment-by", "row has a segment", query.segment_by, read.columns)
     requests = choose(entries, read.kept, query.sample)
@@ -229,27 +225,19 @@ def load(query: TrafficQuery) -> Traffic:
 def _unusable(
     bad: Sequence[BadRows], rows: int, read: int, layout: Sequence[str], misnamed: str | None
 ) -> TrafficError:
-    """The error for rows that cannot be read, so many of those that were read: the first row for
-    each reason.
-    """
+    """The error for rows that cannot be read, so many of those that were read."""
     counted = f"{rows} of {read} rows cannot be read: " if rows > 1 else ""
     guessed = f"; read as {', '.join(layout)}" if layout and rows == read else ""
     hint = bad[0].hint
-    if hint == BadRowError.hint and misnamed:
-        hint = misnamed
-    elif bad[0].reason == "not UTF-8":
+    if bad[0].reason == "not UTF-8" and not misnamed:
         hint = "save the file as UTF-8, or skip and count such rows with --skip-bad"
-    elif hint == BadRowError.hint and rows == read:
-        hint = "docs/logs.md has a row of each kind that can be read"
-        if rows == 1:
-            hint = "fix it: it is the only row"
-    elif hint == BadRowError.hint and rows > 1:
-        hint = "fix them, or skip and count them with --skip-bad"
-    return TrafficError(f"{counted}{_named(map(_first, bad))}{guessed}", hint=hint)
-
-
-def _first(bad: BadRows) -> tuple[str, str, int]:
-    return bad.first, bad.reason, bad.rows
+    elif hint == BadRowError.hint:
+        alone = "fix it: it is the only row" if rows == read == 1 else hint
+        some = "fix them, or skip and count them with --skip-bad" if rows > 1 else alone
+        none = "docs/logs.md has a row of each kind that can be read"
+        hint = misnamed or (none if rows == read > 1 else some)
+    named = _named((each.first, each.reason, each.rows) for each in bad)
+    return TrafficError(f"{counted}{named}{guessed}", hint=hint)
 
 
 def _named(reasons: Iterable[tuple[str, str, int]]) -> str:
