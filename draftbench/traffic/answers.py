@@ -36,8 +36,6 @@ _INSIDE = (
 )
 # The Responses API's items that are the model's.
 _ITEMS = ("message", "function_call", "reasoning")
-# Fields of a block that is text alone.
-_OF_TEXT = {"type", "text", "annotations", "logprobs", "citations", "citation", "index"}
 # Fields in which an API speaks of the call beside a plain text.
 _OF_A_CALL = {"model", "created_at", "tokens_predicted"}
 # Fields that hold several answers to one question.
@@ -57,18 +55,16 @@ _PRINTED = re.compile(
         (not\ (json.)?|un)serializable[^\n]{{0,200}})""",
     re.VERBOSE | re.DOTALL,
 )
-# How a log says that a call failed: fields that hold an HTTP status, and fields that hold a word.
-_CODES = (
-    *("status_code", "response_status", "statusCode", "http_status", "response.status_code"),
-    *("response.statusCode", "status", "response.status"),
+# Where a log says that a call failed, by an HTTP status or a word.
+_MARKS = (
+    *("status", "status_code", "response_status", "statusCode", "http_status", "level", "success"),
+    *("status.code", "status.status_code", "result.type", "finish_reason"),
+    *("response.status_code", "response.statusCode", "response.status", "response.success"),
 )
-_WORDS = (
-    *("status", "level", "status.code", "status.status_code", "status_code", "result.type"),
-    *("response.status", "finish_reason", "success", "response.success"),
+_FAILED = re.compile(
+    r"[45]\d\d|(status_code_)?(error|errored|failed|failure|expired|canceled)|false", re.I
 )
-_FAILED_CODE = re.compile(r"[45]\d\d")
-_FAILED = re.compile(r"(status_code_)?(error|errored|failed|failure|expired|canceled)|false", re.I)
-_AT_ANSWERS, _AT_MARKS = by_head(ANSWERS), by_head(_CODES + _WORDS)
+_AT_ANSWERS, _AT_MARKS = by_head(ANSWERS), by_head(_MARKS)
 # What servers and gateways write instead of an answer; other short answers come from a model.
 _PAGES = {HTTPStatus(code).phrase.lower() for code in (500, 502, 503, 504)}
 
@@ -78,14 +74,10 @@ def failed(row: Mapping[str, Any]) -> bool:
     told = (row.get(name) for name in ("error", "exception", "error_message"))
     if any(word and word not in PADDING for word in told):
         return True
-    marks = at_each(row, _AT_MARKS)
-    codes = (marks[place] for place in _CODES if place in marks)
-    words = (marks[place] for place in _WORDS if place in marks)
-    return (
-        any(_FAILED_CODE.fullmatch(str(code)) for code in codes)
-        or any(isinstance(word, str | bool) and _FAILED.fullmatch(str(word)) for word in words)
-        or any(map(_is_error, at_each(row, _AT_ANSWERS).values()))
-    )
+    marks = at_each(row, _AT_MARKS).values()
+    return any(
+        _FAILED.fullmatch(str(mark)) for mark in marks if not isinstance(mark, dict | list)
+    ) or any(map(_is_error, at_each(row, _AT_ANSWERS).values()))
 
 
 def _is_error(answer: Any) -> bool:
@@ -142,16 +134,9 @@ def _standing(row: Mapping[str, Any]) -> dict[str, Any]:
 
 def message_of(turn: Mapping[str, Any]) -> LoggedAnswer | None:
     """A message as an answer; None if it has neither text nor tool calls."""
-    parts = next((turn[name] for name in ("content", "parts") if name in turn), None)
-    match parts:
-        # A model's blocks follow one another; only those of a prompt are lines.
-        case [{"text": str()}, {"text": str()}, *_] if all(
-            isinstance(at(part, "text"), str) and part.keys() <= _OF_TEXT for part in parts
-        ):
-            turn = {**turn, "content": "".join(part["text"] for part in parts)}
-            turn.pop("parts", None)
     try:
-        (message, *_) = messages_of([turn], set()) or [{}]
+        # A model's blocks follow one another; only those of a prompt are lines.
+        (message, *_) = messages_of([turn], set(), between="") or [{}]
     except (BadRowError, NotRepresentableError):
         return None
     more = ("tool_calls", "reasoning_content", "tool_plan")
@@ -210,7 +195,7 @@ def _joined(items: list[Any]) -> LoggedAnswer | None:
         return message_of({"role": "assistant", "content": items})
     hidden = [item for item in own if item.get("type") == "reasoning" and _is_hidden(item)]
     with suppress(BadRowError, NotRepresentableError):
-        said = messages_of([item for item in own if item not in hidden], set())
+        said = messages_of([it for it in own if it not in hidden], set(), between="")
         answer = message_of(said[-1]) if said else None
         return _with_reasoning(answer) if hidden and answer is not None else answer
     return None

@@ -65,8 +65,11 @@ _IDS = ("call_id", "tool_use_id", "toolUseId", "tool_call_id", "id")
 _OF_PART = {"type", "text", "name", "status", *_RESULT, *_IDS, *MARKS}
 
 
-def messages_of(turns: Iterable[Any], unread: set[str]) -> list[dict[str, Any]]:
-    """The messages of these turns; adds the names of fields that are not read to `unread`.
+def messages_of(
+    turns: Iterable[Any], unread: set[str], between: str = "\n"
+) -> list[dict[str, Any]]:
+    """The messages of these turns; adds the names of fields that are not read to `unread`. The
+    texts of a message are joined, as vLLM and llama.cpp do for plain-text templates.
 
     Raises:
         BadRowError: a turn is not a message.
@@ -79,7 +82,7 @@ def messages_of(turns: Iterable[Any], unread: set[str]) -> list[dict[str, Any]]:
         if not isinstance(turn, Mapping):
             raise BadRowError(f"{where} is not an object")
         item = turn.get("type") in (*_THOUGHTS, "function_call")
-        found = _messages_in(_flat(_unwrapped(turn)), where, unread)
+        found = _messages_in(_flat(_unwrapped(turn)), where, unread, between)
         if (joins or item) and _is_assistants(messages[-1:]) and _is_assistants(found[:1]):
             _join(messages[-1], found.pop(0))
         messages += found
@@ -163,7 +166,9 @@ def speaker_of(turn: Any) -> str | None:
     return _role(role) if isinstance(role, str) else None
 
 
-def _messages_in(turn: Mapping[str, Any], where: str, unread: set[str]) -> list[dict[str, Any]]:
+def _messages_in(
+    turn: Mapping[str, Any], where: str, unread: set[str], between: str
+) -> list[dict[str, Any]]:
     """A turn's messages; tool results inside a user's message become messages of their own."""
     role = turn.get("role")
     if not isinstance(role, str):
@@ -192,9 +197,8 @@ def _messages_in(turn: Mapping[str, Any], where: str, unread: set[str]) -> list[
     for thought in [] if read.thoughts else _listed(thoughts):
         read.add_thought(thought)
     message: dict[str, Any] = {"role": _role(role)}
-    # vLLM and llama.cpp join them by line breaks too, for plain-text templates, and servers read
-    # a turn without any text as an empty one.
-    message["content"] = "\n".join(read.texts) if read.texts or not read.calls else None
+    # Servers read a turn without any text as an empty one.
+    message["content"] = between.join(read.texts) if read.texts or not read.calls else None
     message |= {
         name: turn[name] for name in _KEPT if turn.get(name) and isinstance(turn[name], str)
     }

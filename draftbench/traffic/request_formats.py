@@ -30,8 +30,8 @@ from draftbench.traffic.errors import (
 )
 from draftbench.traffic.json_paths import at, at_each, by_head, is_cut, parsed, splits, unpacked
 from draftbench.traffic.messages import BEGUN, messages_of, readable, speaker_of
-from draftbench.traffic.request_settings import SETTINGS, setting_value
-from draftbench.traffic.setting_names import ALIASES, COLUMNS, HARMLESS, PADDING, is_sampler
+from draftbench.traffic.request_settings import SETTINGS, add_setting
+from draftbench.traffic.setting_names import COLUMNS, HARMLESS, PADDING, is_sampler
 
 # Places that hold the body of an API call and nothing else; what surrounds it is the log's.
 BODIES = (
@@ -281,7 +281,7 @@ def _request_in(
         elif whole and _is_continued(call, content):
             raise NotRepresentableError("an assistant message for the model to continue")
         if form.limit:
-            request.settings["max_tokens"] = call.get(form.limit)
+            add_setting(request.settings, "max_tokens", call.get(form.limit))
         _add_fields(request, call, prefix, (place, then, form.limit, *form.read), whole=whole)
         return request
     return None
@@ -389,7 +389,7 @@ def _add_fields(
     nested = [path for path in NESTED if path in found]
     for path in nested:
         if found[path] not in _EMPTY:
-            _set(settings, NESTED[path], found[path])
+            add_setting(settings, NESTED[path], found[path])
     models = [path for path in MODELS if isinstance(found.get(path), str)]
     if request.model is None and (named := [path for path in models if found[path] not in _EMPTY]):
         request.model = _join(prefix, named[0]), found[named[0]]
@@ -406,7 +406,7 @@ def _add_fields(
         if name in _REPEATING and str(value).lower() in ("true", "1"):
             request.repeated = True
         if name in SETTINGS and (sent or name not in COLUMNS):
-            _set(settings, name, value)
+            add_setting(settings, name, value)
         elif value in _EMPTY:
             continue
         elif name in _OF_PROMPTS:
@@ -423,16 +423,6 @@ def _add_fields(
         _add_fields(request, block, _join(prefix, name), whole=True, likely=likely)
     for name, block in others.items():
         _add_fields(request, block, _join(prefix, name), likely=True)
-
-
-def _set(settings: dict[str, Any], name: str, value: Any) -> None:
-    """Add a setting, which may be given again with the same value."""
-    name = ALIASES.get(name, name)
-    given, again = setting_value(name, settings.get(name)), setting_value(name, value)
-    if given is None:
-        settings[name] = value
-    elif again is not None and again != given:
-        raise NotRepresentableError(f"several values of {name}")
 
 
 def _add_system(

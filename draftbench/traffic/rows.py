@@ -25,7 +25,7 @@ from draftbench.traffic.json_paths import at, parsed, unpacked
 from draftbench.traffic.messages import messages_of
 from draftbench.traffic.query import TrafficQuery
 from draftbench.traffic.request_formats import SEGMENTS, LoggedRequest, find_request
-from draftbench.traffic.request_settings import request_fields, setting_value
+from draftbench.traffic.request_settings import request_fields
 from draftbench.traffic.setting_names import PADDING
 
 # Most bytes of a request as JSON, and of a logged response; a row with more is a bad row.
@@ -137,7 +137,7 @@ def read_request(
         raise BadRowError(MISSHAPEN) from error
     form = asked.form + " as chat" * (query.as_chat and isinstance(asked.content, str))
     given |= {"max_tokens": given.get("max_tokens", given.get("max_completion_tokens"))}
-    unsaid = [name for name in ASSUMED if setting_value(name, given.get(name)) is None]
+    unsaid = [name for name in ASSUMED if given.get(name) is None]
     assumed = tuple(ASSUMED[name].format(request.sampling.temperature) for name in unsaid)
     named = (query.response_field, query.segment_by)
     left = {path: left[path] for path in left if path not in named}

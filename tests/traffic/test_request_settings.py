@@ -9,8 +9,17 @@ from traffic.asked import FUNCTION, QUERY, TOOL, asked, read
 
 from draftbench.records import Sampling
 from draftbench.traffic.errors import NotRepresentableError
-from draftbench.traffic.request_settings import request_fields
+from draftbench.traffic.request_settings import add_setting
+from draftbench.traffic.request_settings import request_fields as of_settings
 from draftbench.traffic.rows import read_request
+
+
+def request_fields(asked, **server):
+    settings = {}
+    for name, value in asked.items():
+        add_setting(settings, name, value)
+    return of_settings(settings, **server)
+
 
 NOTHING = request_fields({}, server=True)
 # fmt: off
