@@ -241,7 +241,7 @@ class CandidateRounds:
     @cached_property
     def contexts(self) -> Floats:
         """Tokens in the cache half-way through every response [responses]."""
-        return np.array([context_of(each) for each in self.trajectories])
+        return np.array([each.context for each in self.trajectories])
 
     @cached_property
     def tokens(self) -> Floats:
@@ -259,11 +259,6 @@ class CandidateRounds:
         steps = self.weights * self.tokens
         contexts = self.contexts
         return float(steps @ contexts / steps.sum()) if steps.any() else float(contexts.mean())
-
-
-def context_of(trajectory: Trajectory) -> float:
-    """Tokens in the cache half-way through a response."""
-    return trajectory.prompt_tokens + trajectory.output_tokens / 2
 
 
 @remembered

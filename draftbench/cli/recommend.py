@@ -17,6 +17,7 @@ from draftbench.report.answer import (
     LONGEST_NAME,
     better_draft,
     candidates,
+    contexts,
     crossover,
     every_section,
     headline,
@@ -203,6 +204,7 @@ def _below(answer: Recommendation) -> list[str]:
         stopping(answer),
         on_engines(answer),
         schedule(answer),
+        contexts(answer),
         better_draft(answer),
         unmeasured(answer),
     )
