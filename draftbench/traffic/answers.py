@@ -228,15 +228,13 @@ def _is_api_answer(value: Any) -> bool:
     """Whether JSON was written by an API: what its shape leaves open has only the API's fields, or
     speaks of the call. Any other was written by the model.
     """
+    first = value[0] if isinstance(value, list) and value else value
+    match first:
+        case {"role": "assistant"} if first.keys() <= READ:  # a message alone
+            return True
+        case {"generated_text": _} if first.keys() <= {"generated_text", "details"}:  # TGI
+            return True
     match value:
-        case {"role": "assistant", **rest} | [{"role": "assistant", **rest}, *_] if (
-            rest.keys() <= READ  # a message alone
-        ):
-            return True
-        case {"generated_text": _, **rest} | [{"generated_text": _, **rest}] if (
-            rest.keys() <= {"details"}  # TGI
-        ):
-            return True
         case (
             {"choices": [{"message": _}, *_]}  # OpenAI
             | {"output": [{"type": _}, *_]}  # its Responses, and their output alone

@@ -76,7 +76,7 @@ class UnknownFormError(BadRowError):
             name for name in texts if path or (is_sentence(texts[name]) and not not_asked(name))
         ]
         longest = max(likely, key=lambda name: len(texts[name]), default="")
-        field = (closest(path, names) if path else None) or longest
+        field: str | None = (closest(path, names) if path else None) or longest
         is_message = any(
             isinstance(each, Mapping) and {"role", "content"} <= each.keys()
             for each in (row, *row.values())

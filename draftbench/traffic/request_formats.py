@@ -84,14 +84,12 @@ _BESIDE_A_TEXT = HARMLESS | SETTINGS | {
     *BLOCKS, "text", "text_input", "inputs", "system", "type", "timestamp", "delay", "role",
     "output_length",
 }  # fmt: skip
-# Models that do not answer an `input` but embed, judge or speak it, and fields of calls to them.
+# Models that do not answer but embed, judge or speak a text.
 _NO_ANSWER = re.compile(r"embed|moderation|rerank|\b(bge|gte|e5|minilm|tts)\b", re.IGNORECASE)
-_OF_EMBEDDINGS = ("encoding_format", "dimensions", "input_type", "voice")
-# Fields of traces that record only the lengths of requests, not their text.
+# Fields of traces that record only the lengths of requests: Mooncake's, Azure's, BurstGPT's.
 _LENGTHS = (
-    {"input_length", "output_length"},  # Mooncake
-    {"ContextTokens", "GeneratedTokens"},  # Azure
-    {"Request tokens", "Response tokens"},  # BurstGPT
+    *({"input_length", "output_length"}, {"ContextTokens", "GeneratedTokens"}),
+    {"Request tokens", "Response tokens"},
 )
 
 
@@ -109,18 +107,17 @@ class Form:
     logged: bool = False  # whether its last message may be the logged answer
     needs: tuple[str, ...] = ()  # fields of which one stands beside the prompt
     lacks: tuple[str, ...] = ()  # fields of which none does
-    beside: Collection[str] = ()  # the only fields that may; empty: any
+    beside: frozenset[str] = frozenset()  # the only fields that may; empty: any
     limit: str = ""  # where the most tokens stand, if not under a setting's name
     then: tuple[str, ...] = ()  # fields of which the first that is a text follows the prompt's
     read: tuple[str, ...] = ()  # fields that shape the prompt, or are the same once more
 
 
-_CONFIG = ("inferenceConfig", "toolConfig")
 # The forms that are recognised; the first that fits is used.
 # fmt: off
 FORMS = (
     Form("ShareGPT", ("conversations",), logged=True),
-    Form("Bedrock", ("messages",), server=True, needs=_CONFIG),
+    Form("Bedrock", ("messages",), server=True, needs=("inferenceConfig", "toolConfig")),
     Form("Gemini", ("contents",), server=None, logged=True),
     # A server that takes `options` beside a prompt makes it a chat.
     Form("Ollama", ("messages",), server=True, needs=("options",)),
@@ -133,8 +130,9 @@ FORMS = (
     Form("conversation", ("conversation",), logged=True),
     Form("Langfuse", ("input",), "prompt", server=True,
          needs=("modelParameters", "provided_model_name")),
-    Form("Responses", ("input",), "chat", server=True, needs=("model",), lacks=_OF_EMBEDDINGS,
-         read=("text.format",)),
+    # The fields that it lacks are of calls that embed or speak.
+    Form("Responses", ("input",), "chat", server=True, needs=("model",), read=("text.format",),
+         lacks=("encoding_format", "dimensions", "input_type", "voice")),
     Form("input", ("input",), server=True, read=("text.format",)),
     Form("SGLang", ("text",), "prompt", server=True, needs=("sampling_params",)),
     Form("TGI", ("inputs",), "prompt", server=True, needs=("parameters",)),
@@ -159,7 +157,6 @@ _OF_PROMPTS = PROMPTS | {
     "promptVariables", "prompt_variables", "variables", "prompt_template", "promptTemplate",
     "contexts", "retrieved_context", "retrieved_contexts", "retrieved_documents", "cachedContent",
 }  # fmt: skip
-_AT_FIELD = "--prompt-field"
 # How many objects of a row are searched for a request.
 _MOST_SEARCHED = 100
 _AT_PROMPTS, _AT_OTHERS = by_head(PROMPTS), by_head([*SYSTEMS, *BLOCKS, *NESTED, *MODELS])
@@ -242,7 +239,7 @@ def _at_prompt_field(row: Mapping[str, Any], path: str, beside: Collection[str])
         wrapped = any(name in BODIES for name, _ in splits(path))
         request.server = wrapped or request.model is not None
     request.unread |= others | dict(request.parts)
-    request.form, request.parts = _AT_FIELD, []
+    request.form, request.parts = "--prompt-field", []
     return request
 
 
@@ -396,8 +393,9 @@ def _add_fields(
     start = f"{prefix}." if prefix else ""
     beside = [path[len(start) :] for path in request.beside if path.startswith(start)]
     read = {*read, *_add_system(request, found, fields), *blocks, *nested, *models, *beside}
-    others = {} if whole else dict(_with_settings(fields))
-    others = {name: others[name] for name in others if not _is_inside(name, read)}
+    known = tuple(f"{path}." for path in read)
+    likely_ones = () if whole else _with_settings(fields)
+    others = {name: it for name, it in likely_ones if not f"{name}.".startswith(known)}
     # Some names are an API's in a request that was sent to a server, and elsewhere any column's.
     sampled = not around and not _TELLING.isdisjoint(fields)
     sent = whole or (request.server and not around) or sampled
@@ -414,9 +412,8 @@ def _add_fields(
         elif name in HARMLESS:
             request.unread |= {} if sent else {path: value}
         elif (whole and name in fields) or (sampled and is_sampler(name, value)):
-            raise NotRepresentableError(
-                name if readable(name) == name else "an unreadable field name"
-            )
+            plain = readable(name) == name
+            raise NotRepresentableError(name if plain else "an unreadable field name")
         else:
             request.unread[path] = value
     for name, block in blocks.items():
@@ -494,19 +491,14 @@ def _with_settings(
             yield from ((f"{name}.{n}", block) for n, block in _with_settings(value, deep=True))
 
 
-def _is_inside(name: str, paths: Collection[str]) -> bool:
-    return any(f"{name}.".startswith(f"{path}.") for path in paths)
-
-
 def _left(fields: Mapping[str, Any], read: Collection[str]) -> Iterator[tuple[str, Any]]:
     """What an object holds apart from these paths; if an object in it was read in part, its other
     fields.
     """
     dotted = [path for path in read if "." in path]
+    columns = tuple(f"{path}." for path in read)
     for name, value in fields.items():
-        if not isinstance(name, str) or value is None or name in read:
-            continue
-        if "." in name and any(name.startswith(f"{path}.") for path in read):
+        if not isinstance(name, str) or value is None or f"{name}.".startswith(columns):
             continue
         inside = [path[len(name) + 1 :] for path in dotted if path.startswith(f"{name}.")]
         if inside and isinstance(inner := unpacked(value), Mapping):

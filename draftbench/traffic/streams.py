@@ -15,11 +15,10 @@ from draftbench.traffic.json_paths import parsed
 _SENT = re.compile(r"\s*(?:(?::|event:|id:|retry:|data:)[^\n]*\n\s*)*data: ?(\{|\[)")
 # How JSON of an API begins, of which the rest was cut off.
 _OF_AN_API = re.compile(
-    r"""\\*"(choices|candidates|delta|finish_reason|meta_info|generated_text|outputBodyJson)\\*":
-    | \\*"(contentBlock\w*|content_block|messageStart)\\*":\ ?\{
-    | \\*"(role\\*":\ ?\\*"assistant|type\\*":\ ?\\*"(message_start|response\.\w+))\\*"
-    | \\*"(done|stop)\\*":\ ?(true|false) | \\*"token\\*":\ ?\{""",
-    re.VERBOSE,
+    r'\\*"(choices|candidates|delta|finish_reason|meta_info|generated_text|outputBodyJson'
+    r'|contentBlock\w*|content_block|messageStart|token)\\*":'
+    r'|\\*"(role\\*": ?\\*"assistant|type\\*": ?\\*"(message_start|response\.\w+))\\*"'
+    r'|\\*"(done|stop)\\*": ?(true|false)'
 )
 _MOST_SEARCHED = 2000
 _SOMETHING = re.compile(r"\S")
@@ -139,9 +138,9 @@ def _told(chunk: Any) -> tuple[dict[str, Any], bool | None] | None:
         case {"type": str(kind)} if kind.startswith("response.") and "role" not in chunk:
             return {}, False
         case Mapping():
-            kind = chunk.get("type") or next(iter(chunk), None)  # Bedrock's are their only field
-            if isinstance(kind, str) and kind in _EVENTS:
-                return {}, _EVENTS[kind]
+            name = chunk.get("type") or next(iter(chunk), None)  # Bedrock's are their only field
+            if isinstance(name, str) and name in _EVENTS:
+                return {}, _EVENTS[name]
             if "type" in chunk and "delta" in chunk:
                 return None
     for shape in _SHAPES if isinstance(chunk, Mapping) else ():
@@ -149,8 +148,8 @@ def _told(chunk: Any) -> tuple[dict[str, Any], bool | None] | None:
             end = _at(chunk, shape.ends)
             if shape.says == "token.text" and isinstance(end, str):
                 return {"whole": {"role": "assistant", "content": end}}, True
-            name = "so_far" if shape.needs == "meta_info" else "content"
-            delta = said if isinstance(said, dict) and shape.says else {name: said}
+            field = "so_far" if shape.needs == "meta_info" else "content"
+            delta = said if isinstance(said, dict) and shape.says else {field: said}
             return delta if shape.says else {}, None if end == () else bool(end)
     return None
 
