@@ -83,14 +83,14 @@ DEFAULT, GREEDY = {"temperature": 1.0}, {"temperature": 0.0}
 # fmt: off
 SHAPES = {
     "OpenAI chat, bare": (CHAT, [USER], None, SAMPLED),
-    "OpenAI chat, bare, no temperature": (
+    "OpenAI, no temperature": (
         {"model": "m", "messages": [USER]}, [USER], None, DEFAULT),
-    "OpenAI chat, as a table flattens it": (
+    "OpenAI, flattened": (
         {f"request.body.{name}": CHAT[name] for name in CHAT}, [USER], None, SAMPLED),
-    "OpenAI chat, a column for each message": (
+    "OpenAI, columns": (
         {"messages.0.role": "user", "messages.0.content": "Hello", "model": "m"},
         [USER], None, DEFAULT),
-    "OpenAI chat, encoded twice": (
+    "OpenAI, encoded twice": (
         {"request": json.dumps(json.dumps(CHAT))}, [USER], None, SAMPLED),
     "body as JSON text": ({"body": json.dumps(CHAT)}, [USER], None, SAMPLED),
     "OpenAI batch": (
@@ -164,7 +164,7 @@ SHAPES = {
                      "generationConfig": SAMPLED},
          "response": {"candidates": [{"content": {"role": "model", "parts": [{"text": "Hi"}]}}]}},
         [USER], "Hi", SAMPLED),
-    "OpenAI chat, a plan before the call (Cohere)": (
+    "OpenAI, Cohere's plan": (
         {"model": "m", "messages": [
             USER, {"role": "assistant", "tool_plan": "hm", "tool_calls": [CALL]}, CALLED[2]]},
         [USER, {"role": "assistant", "content": None, "tool_calls": [CALL], "tool_plan": "hm",
@@ -273,7 +273,7 @@ SHAPES = {
             "$ai_model": "m", "$ai_input": [USER], "$ai_output_choices": [ANSWER],
             "$ai_model_parameters": SAMPLED}},
         [USER], "Hi", SAMPLED),
-    "OpenAI chat, settings among a log's metadata": (
+    "OpenAI, metadata": (
         {"input": [USER], "output": [{"message": ANSWER}], "metadata": {"model": "m", **SAMPLED}},
         [USER], "Hi", SAMPLED),
     "vLLM custom": (
@@ -281,7 +281,7 @@ SHAPES = {
     "vLLM, constrained": (
         {"body": CHAT | {"structured_outputs": {"regex": "a+"}}},
         [USER], None, SAMPLED | {"constraint": {"regex": "a+"}}),
-    "OpenAI chat, a tool that must be called": (
+    "OpenAI, forced tool": (
         CHAT | {"tools": [{"type": "function", "function": {"name": "ls", "parameters": {}}}],
                 "tool_choice": {"type": "function", "function": {"name": "ls"}}},
         [USER], None, SAMPLED | {"constraint": {"tool": {}}}),
@@ -336,7 +336,7 @@ SHAPES = {
     "ShareGPT with roles": ({"conversations": [USER, ANSWER]}, [USER], "Hi", GREEDY),
     "LMSYS, WildChat": (
         {"model": "m", "conversation": [USER, ANSWER], "turn": 1}, [USER], "Hi", GREEDY),
-    "OpenAI chat, roles in capitals": (
+    "OpenAI, capitals": (
         {"messages": [USER | {"role": "User"}, ANSWER | {"role": "Assistant"}]}, [USER], "Hi",
         GREEDY),
     "Alpaca": (
@@ -348,9 +348,9 @@ SHAPES = {
         {"system": "Be brief", "conversations": SHAREGPT}, TOLD, "Hi", GREEDY),
     "messages with a system column": (
         {"system_prompt": "Be brief", "messages": [USER, ANSWER]}, TOLD, "Hi", GREEDY),
-    "messages as a Python literal": (
+    "messages, Python's": (
         {"messages": str([USER, ANSWER])}, [USER], "Hi", GREEDY),
-    "messages as the text of a prompt": (
+    "messages, as text": (
         {"prompt": json.dumps({"messages": TOLD})}, TOLD, None, GREEDY),
     "what only looks like messages": (
         {"prompt": "[HumanMessage(content='Hello')]"},
@@ -365,7 +365,7 @@ SHAPES = {
         NotRepresentableError, "several values of temperature", {}),
     "two texts": (
         {"prompt": "Summarise:", "text": "Once upon a time"}, NotRepresentableError, "text", {}),
-    "a text and the same as it was rendered": (
+    "a text, rendered too": (
         {"instruction": "Greet", "output": "Hi", "text": "### Asked:\nGreet\n### Answer:\nHi"},
         [{"role": "user", "content": "Greet"}], "Hi", GREEDY),
     "choices of a question": (
