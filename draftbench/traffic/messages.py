@@ -75,33 +75,25 @@ def messages_of(
         BadRowError: a turn is not a message.
         NotRepresentableError: a turn holds something that a text model cannot read.
     """
-    messages: list[dict[str, Any]] = []
-    joins = False  # whether the next item continues the assistant's message
+    whole: list[tuple[int, Mapping[str, Any]]] = []
+    joins = False  # whether the next of the Responses API's items continues the last turn
     for number, turn in enumerate(turns):
-        where = f"messages[{number}]"
         if not isinstance(turn, Mapping):
-            raise BadRowError(f"{where} is not an object")
-        item = turn.get("type") in (*_THOUGHTS, "function_call")
-        found = _messages_in(_flat(_unwrapped(turn)), where, unread, between)
-        if (joins or item) and _is_assistants(messages[-1:]) and _is_assistants(found[:1]):
-            _join(messages[-1], found.pop(0))
-        messages += found
-        joins = item or (joins and bool(messages) and _is_assistants(messages[-1:]))
-    return messages
+            raise BadRowError(f"messages[{number}] is not an object")
+        given, item = _flat(_unwrapped(turn)), turn.get("type") in (*_THOUGHTS, "function_call")
+        own = _is_assistants(given)
+        if own and (joins or item) and whole and _is_assistants(whole[-1][1]):
+            number, before = whole.pop()
+            parts = [*_listed(before.get("content")), *_listed(given.get("content"))]
+            given = {**given, **before, "content": parts}
+        whole.append((number, given))
+        joins = own and (joins or item)
+    read = (_messages_in(turn, f"messages[{number}]", unread, between) for number, turn in whole)
+    return [message for messages in read for message in messages]
 
 
-def _is_assistants(messages: list[dict[str, Any]]) -> bool:
-    return any(message["role"] == "assistant" for message in messages)
-
-
-def _join(message: dict[str, Any], more: Mapping[str, Any]) -> None:
-    """Add the Responses API's next item to the assistant's message."""
-    texts = [each["content"] for each in (message, more) if each["content"]]
-    calls = [*message.get("tool_calls", ()), *more.get("tool_calls", ())]
-    message |= {name: more[name] for name in more if name not in message}
-    message["content"] = "\n".join(texts) if texts or not calls else None
-    if calls:
-        message["tool_calls"] = calls
+def _is_assistants(turn: Mapping[str, Any]) -> bool:
+    return isinstance(role := turn.get("role"), str) and _role(role) == "assistant"
 
 
 def _unwrapped(turn: Mapping[str, Any]) -> Mapping[str, Any]:
