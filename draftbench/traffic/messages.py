@@ -81,8 +81,8 @@ def messages_of(
         if not isinstance(turn, Mapping):
             raise BadRowError(f"messages[{number}] is not an object")
         given, item = _flat(_unwrapped(turn)), turn.get("type") in (*_THOUGHTS, "function_call")
-        own = _is_assistants(given)
-        if own and (joins or item) and whole and _is_assistants(whole[-1][1]):
+        own = speaker_of(given) == "assistant"
+        if own and (joins or item) and whole and speaker_of(whole[-1][1]) == "assistant":
             number, before = whole.pop()
             parts = [*_listed(before.get("content")), *_listed(given.get("content"))]
             given = {**given, **before, "content": parts}
@@ -90,10 +90,6 @@ def messages_of(
         joins = own and (joins or item)
     read = (_messages_in(turn, f"messages[{number}]", unread, between) for number, turn in whole)
     return [message for messages in read for message in messages]
-
-
-def _is_assistants(turn: Mapping[str, Any]) -> bool:
-    return isinstance(role := turn.get("role"), str) and _role(role) == "assistant"
 
 
 def _unwrapped(turn: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -188,12 +184,11 @@ def _messages_in(
     thoughts = next((turn[name] for name in _REASONING if turn.get(name)), None)
     for thought in [] if read.thoughts else _listed(thoughts):
         read.add_thought(thought)
-    message: dict[str, Any] = {"role": _role(role)}
     # Servers read a turn without any text as an empty one.
-    message["content"] = between.join(read.texts) if read.texts or not read.calls else None
-    message |= {
-        name: turn[name] for name in _KEPT if turn.get(name) and isinstance(turn[name], str)
-    }
+    text = between.join(read.texts) if read.texts or not read.calls else None
+    message: dict[str, Any] = {"role": _role(role), "content": text}
+    kept = [name for name in _KEPT if turn.get(name) and isinstance(turn[name], str)]
+    message |= {name: turn[name] for name in kept}
     if read.calls:
         message["tool_calls"] = read.calls
     if read.thoughts:
@@ -203,26 +198,19 @@ def _messages_in(
 
 
 def _content(content: Any, role: str, where: str, unread: set[str]) -> _Parts:
-    """A message's content, which is a text or a list of parts."""
-    read = _Parts(where, unread)
-    match content:
-        case list():
-            parts = content
-        case str():
-            parts = [content] if role in ("tool", "function") else _parts_in(content)
-        case _:
-            raise BadRowError(f"{where} has no text as `content`")
+    """A message's content: a text, which may hold parts as JSON or as a Python literal, or a list
+    of parts.
+    """
+    if not isinstance(content, str | list):
+        raise BadRowError(f"{where} has no text as `content`")
+    read, parts = _Parts(where, unread), _listed(content)
+    if isinstance(content, str) and role not in ("tool", "function"):
+        held = unpacked(content) if content.lstrip().startswith("[") else None
+        if isinstance(held, list) and held and all(at(part, "type") in _KINDS for part in held):
+            parts = held
     for part in parts:
         read.add(part)
     return read
-
-
-def _parts_in(text: str) -> list[Any]:
-    """The message parts that a text holds as JSON or as a Python literal; else the text."""
-    match unpacked(text) if text.lstrip().startswith("[") else None:
-        case [{"type": str()}, *_] as parts if all(at(part, "type") in _KINDS for part in parts):
-            return parts
-    return [text]
 
 
 def _listed(value: Any) -> list[Any]:
