@@ -448,7 +448,7 @@ RECIPES: dict[str, tuple[str, Any, str | list[Any], dict[str, Any]]] = {
         [USER, ANSWER, USER], {}),
     "Greedy unless it is told to sample (TGI)": (
         ".parameters |= if .do_sample or .top_p or .top_k or .typical_p then . "
-        "else .temperature //= 0 end",
+        "else {temperature: 0} + . end",
         {"inputs": "Once", "parameters": {"max_new_tokens": 9}}, "Once", {}),
     "Answers that begin with the prompt, without `echo` beside them": (
         ".prompt as $asked | .response |= ltrimstr($asked)",

@@ -355,7 +355,7 @@ def _is_continued(call: Mapping[str, Any], content: Any) -> bool:
 
 def _around(row: Mapping[str, Any], path: str) -> Iterator[tuple[str, Mapping[str, Any], str, str]]:
     """The objects on the way to a path, the innermost first: the path of each, its fields, the one
-    through which the path goes on, and the rest of the path.
+    in it on the way, and the rest of the path.
     """
     child = path
     for prefix, rest in reversed([("", path), *splits(path)] if path else []):
@@ -521,40 +521,40 @@ def _block(call: Mapping[str, Any], name: str) -> Mapping[str, Any] | None:
 
 
 def _elsewhere(row: Mapping[str, Any]) -> tuple[str | None, str | None]:
-    """Where a row of unknown form holds a conversation, else a text: its path, or what `jq` takes
-    it out with if it stands in a list or in base64.
+    """Where a row of unknown form holds a conversation, else a text: its path, unless it stands in
+    a list or in base64, and what `jq` takes it out with.
     """
     texts: list[tuple[str | None, str | None]] = []
-    objects: list[tuple[str, str, bool, Mapping[str, Any]]] = [("", "", False, row)]
-    for path, query, deep, fields in objects:  # which grow meanwhile
-        sampled = any(
-            isinstance(each, Mapping) and _TELLING & each.keys() for each in fields.values()
-        )
+    objects: list[tuple[str | None, str, Mapping[str, Any]]] = [("", "", row)]
+    for path, query, fields in objects:  # which grow meanwhile
+        blocks = [each for each in fields.values() if isinstance(each, Mapping)]
+        sampled = any(_TELLING & block.keys() for block in blocks)
         for name in readable_names(fields) if len(objects) < _MOST_SEARCHED else ():
             if name in _OF_PROMPTS - PROMPTS or not_asked(name):
                 continue
-            value = unpacked(fields[name])
+            value, place = unpacked(fields[name]), None if path is None else _join(path, name)
             quoted = name if name.isidentifier() else f'"{name}"'
-            inner, inside = f"{query}.{quoted}" + "|fromjson" * (value is not fields[name]), deep
-            if str(fields.get("encoding")).lower() == "base64" and isinstance(value, str):
-                with suppress(ValueError):
-                    value = parsed(b64decode(value, validate=True))
-                    inner, inside = f"{inner}|@base64d|fromjson", True
+            inner = f"{query}.{quoted}" + "|fromjson" * (value is not fields[name])
             # What cannot be used is not pointed at.
-            with suppress(BadRowError, NotRepresentableError, NoTrafficError):
+            with suppress(BadRowError, NotRepresentableError, NoTrafficError, ValueError):
+                if str(fields.get("encoding")).lower() == "base64" and isinstance(value, str):
+                    value, inner = (
+                        parsed(b64decode(value, validate=True)),
+                        f"{inner}|@base64d|fromjson",
+                    )
+                    place = None
                 content: Any = _turns_in(value)
                 while content is None and isinstance(value, list) and value:
-                    value, inner, inside = unpacked(value[0]), f"{inner}[]", True
-                place = (None, inner) if inside else (_join(path, name), None)
+                    value, inner, place = unpacked(value[0]), f"{inner}[]", None
                 if isinstance(value, Mapping):
-                    objects.append((_join(path, name), inner, inside, value))
+                    objects.append((place, inner, value))
                     if content is None and (request := _request_in(value, "", server=True)):
                         content = request.content
-                elif inside:  # what is beside it is taken out too
-                    place = (None, query)
+                elif place is None:  # what is beside it is taken out too
+                    inner = query
                 match content or (value if sampled else None):
                     case list() as turns if "user" in map(speaker_of, turns):
-                        return place
+                        return place, inner
                     case str(text) if content or is_sentence(text):
-                        texts.append(place)
+                        texts.append((place, inner))
     return next(iter(texts), (None, None))
