@@ -446,7 +446,7 @@ RECIPES: dict[str, tuple[str, Any, str | list[Any], dict[str, Any]]] = {
         'content: .[1]}), {role: "user", content: .instruction}]}',
         {"instruction": "Hello", "history": [["Hello", "Hi"]], "output": "Hi"},
         [USER, ANSWER, USER], {}),
-    "Greedy unless it is told to sample (TGI)": (
+    "Greedy by default (TGI)": (
         ".parameters |= if .do_sample or .top_p or .top_k or .typical_p then . "
         "else {temperature: 0} + . end",
         {"inputs": "Once", "parameters": {"max_new_tokens": 9}}, "Once", {}),
