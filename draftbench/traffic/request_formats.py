@@ -393,9 +393,9 @@ def _add_fields(
     start = f"{prefix}." if prefix else ""
     beside = [path[len(start) :] for path in request.beside if path.startswith(start)]
     read = {*read, *_add_system(request, found, fields), *blocks, *nested, *models, *beside}
-    known = tuple(f"{path}." for path in read)
-    likely_ones = () if whole else _with_settings(fields)
-    others = {name: it for name, it in likely_ones if not f"{name}.".startswith(known)}
+    inside = tuple(f"{path}." for path in read)
+    others = dict(() if whole else _with_settings(fields))
+    others = {name: others[name] for name in others if not f"{name}.".startswith(inside)}
     # Some names are an API's in a request that was sent to a server, and elsewhere any column's.
     sampled = not around and not _TELLING.isdisjoint(fields)
     sent = whole or (request.server and not around) or sampled

@@ -167,7 +167,7 @@ def _add(message: dict[str, Any], delta: Mapping[str, Any]) -> None:
     for name, more in delta.items():
         have = message.get(name)
         if name == "so_far" and isinstance(more, str):
-            before = message["content"] or ""
+            before = message["content"] if isinstance(message["content"], str) else ""
             message["content"] = more if more.startswith(before) else before + more
         elif isinstance(more, list) and more:
             items = message[name] = have if isinstance(have, list) else []
