@@ -137,8 +137,9 @@ def read_request(
         raise BadRowError(MISSHAPEN) from error
     form = asked.form + " as chat" * (query.as_chat and isinstance(asked.content, str))
     given |= {"max_tokens": given.get("max_tokens", given.get("max_completion_tokens"))}
-    unsaid = [name for name in ASSUMED if given.get(name) is None]
-    assumed = tuple(ASSUMED[name].format(request.sampling.temperature) for name in unsaid)
+    heat, narrowing = request.sampling.temperature, ("top_p", "top_k")  # which change no argmax
+    unsaid = [it for it in ASSUMED if given.get(it) is None and (heat or it not in narrowing)]
+    assumed = tuple(ASSUMED[name].format(heat) for name in unsaid)
     named = (query.response_field, query.segment_by)
     left = {path: left[path] for path in left if path not in named}
     return ReadRow(form, request, assumed, {**left, **dict.fromkeys(unread)}, row, asked.model)

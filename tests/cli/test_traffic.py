@@ -28,7 +28,7 @@ def test_a_log_is_described_without_its_texts(command, log):
         "ignored fields: passage",
         "1 left out: redacted by the logger",
         "assumed where rows do not say it: temperature 0, greedy (1); temperature 1, the default",
-        "  of servers (1); no limit on output tokens (2); no top_k (2); top_p 1 (2)",
+        "  of servers (1); no limit on output tokens (2); no top_k (1); top_p 1 (1)",
         "  (--temperature sets another)",
         "1 of 2 requests with structured output, which only an engine applies: the built-in",
         "  decoder leaves them out; beside an engine draft models are replayed without it, so α",

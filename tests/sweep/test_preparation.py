@@ -100,9 +100,9 @@ def test_the_longest_row_is_known_before_anything_loads(small, logged):
         (
             None,
             "temperature 0, greedy (1); temperature 1, the default of servers (2); no limit on "
-            "output tokens (4); no top_k (4); top_p 1 (4) (--temperature sets another)",
+            "output tokens (4); no top_k (3); top_p 1 (3) (--temperature sets another)",
         ),
-        (0.5, "no limit on output tokens (4); no top_k (4); top_p 1 (4)"),
+        (0.5, "no limit on output tokens (4); no top_k (3); top_p 1 (3)"),
     ],
 )
 def test_what_is_assumed_since_the_log_leaves_it_out_is_said_once(
