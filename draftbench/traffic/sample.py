@@ -109,10 +109,9 @@ class _Reading:
         where = f"{self.name}:{row.number}"
         try:
             read = read_request(row.data, where, self.query)
-        except NotRepresentableError as error:
-            self._drop(f"not representable: {error}", where)
-        except NoTrafficError as error:
-            self._drop(str(error), where)
+        except (NotRepresentableError, NoTrafficError) as error:
+            asked = isinstance(error, NotRepresentableError)
+            self._drop("not representable: " * asked + str(error), where)
         except BadRowError as error:
             self._drop(_BAD, where)
             # The same reason in another message or column is still the same reason.
