@@ -83,14 +83,14 @@ DEFAULT, GREEDY = {"temperature": 1.0}, {"temperature": 0.0}
 # fmt: off
 SHAPES = {
     "OpenAI chat, bare": (CHAT, [USER], None, SAMPLED),
-    "OpenAI chat, bare, no temperature": (
+    "OpenAI, no temperature": (
         {"model": "m", "messages": [USER]}, [USER], None, DEFAULT),
-    "OpenAI chat, as a table flattens it": (
+    "OpenAI, flattened": (
         {f"request.body.{name}": CHAT[name] for name in CHAT}, [USER], None, SAMPLED),
-    "OpenAI chat, a column for each message": (
+    "OpenAI, columns": (
         {"messages.0.role": "user", "messages.0.content": "Hello", "model": "m"},
         [USER], None, DEFAULT),
-    "OpenAI chat, encoded twice": (
+    "OpenAI, encoded twice": (
         {"request": json.dumps(json.dumps(CHAT))}, [USER], None, SAMPLED),
     "body as JSON text": ({"body": json.dumps(CHAT)}, [USER], None, SAMPLED),
     "OpenAI batch": (
@@ -164,7 +164,7 @@ SHAPES = {
                      "generationConfig": SAMPLED},
          "response": {"candidates": [{"content": {"role": "model", "parts": [{"text": "Hi"}]}}]}},
         [USER], "Hi", SAMPLED),
-    "OpenAI chat, a plan before the call (Cohere)": (
+    "OpenAI, Cohere's plan": (
         {"model": "m", "messages": [
             USER, {"role": "assistant", "tool_plan": "hm", "tool_calls": [CALL]}, CALLED[2]]},
         [USER, {"role": "assistant", "content": None, "tool_calls": [CALL], "tool_plan": "hm",
@@ -259,13 +259,6 @@ SHAPES = {
             for name, value in SPAN.items()})},
         TOLD, THOUGHT, SAMPLED),
     "OpenTelemetry, columns": (SPAN, TOLD, THOUGHT, SAMPLED),
-    "OpenTelemetry, exported": (
-        {"name": "chat m", "attributes": [
-            {"key": "gen_ai.request.temperature", "value": {"doubleValue": 0.7}},
-            {"key": "gen_ai.request.max_tokens", "value": {"intValue": "9"}},
-            {"key": "gen_ai.input.messages",
-             "value": {"stringValue": json.dumps(SPAN_MESSAGES)}}]},
-        [USER], None, SAMPLED),
     "OpenTelemetry, table of texts": (
         {name: value if isinstance(value, str) else json.dumps(value)
          for name, value in SPAN.items()},
@@ -280,7 +273,7 @@ SHAPES = {
             "$ai_model": "m", "$ai_input": [USER], "$ai_output_choices": [ANSWER],
             "$ai_model_parameters": SAMPLED}},
         [USER], "Hi", SAMPLED),
-    "OpenAI chat, settings among a log's metadata": (
+    "OpenAI, metadata": (
         {"input": [USER], "output": [{"message": ANSWER}], "metadata": {"model": "m", **SAMPLED}},
         [USER], "Hi", SAMPLED),
     "vLLM custom": (
@@ -288,7 +281,7 @@ SHAPES = {
     "vLLM, constrained": (
         {"body": CHAT | {"structured_outputs": {"regex": "a+"}}},
         [USER], None, SAMPLED | {"constraint": {"regex": "a+"}}),
-    "OpenAI chat, a tool that must be called": (
+    "OpenAI, forced tool": (
         CHAT | {"tools": [{"type": "function", "function": {"name": "ls", "parameters": {}}}],
                 "tool_choice": {"type": "function", "function": {"name": "ls"}}},
         [USER], None, SAMPLED | {"constraint": {"tool": {}}}),
@@ -306,13 +299,9 @@ SHAPES = {
     "TGI, sampled": (
         {"inputs": "Once", "parameters": {"temperature": 0.7, "max_new_tokens": 9}},
         "Once", None, SAMPLED),
-    "TGI, greedy by default": (
-        {"inputs": "Once", "parameters": {"max_new_tokens": 9},
-         "response": [{"generated_text": "upon"}]},
-        "Once", "upon", GREEDY | {"max_tokens": 9}),
     "TGI, shortest": (
         {"request": {"inputs": "Once"}, "response": '[{"generated_text": "upon"}]'},
-        "Once", "upon", GREEDY),
+        "Once", "upon", DEFAULT),
     "Ollama /api/chat": (
         {"model": "m", "messages": [USER], "options": {"temperature": 0.7, "num_predict": 9}},
         [USER], None, SAMPLED),
@@ -347,23 +336,21 @@ SHAPES = {
     "ShareGPT with roles": ({"conversations": [USER, ANSWER]}, [USER], "Hi", GREEDY),
     "LMSYS, WildChat": (
         {"model": "m", "conversation": [USER, ANSWER], "turn": 1}, [USER], "Hi", GREEDY),
-    "OpenAI chat, roles in capitals": (
+    "OpenAI, capitals": (
         {"messages": [USER | {"role": "User"}, ANSWER | {"role": "Assistant"}]}, [USER], "Hi",
         GREEDY),
     "Alpaca": (
         {"instruction": "Greet", "input": "Bob", "output": "Hi Bob"},
         [{"role": "user", "content": "Greet\nBob"}], "Hi Bob", GREEDY),
-    "Alpaca with system and history": (
-        {"instruction": "Hello", "system": "Be brief", "history": [["Hello", "Hi"]],
-         "output": "Hi"},
-        [SYSTEM, USER, ANSWER, USER], "Hi", GREEDY),
+    "Alpaca with system": (
+        {"instruction": "Hello", "system": "Be brief", "output": "Hi"}, TOLD, "Hi", GREEDY),
     "ShareGPT with a system column": (
         {"system": "Be brief", "conversations": SHAREGPT}, TOLD, "Hi", GREEDY),
     "messages with a system column": (
         {"system_prompt": "Be brief", "messages": [USER, ANSWER]}, TOLD, "Hi", GREEDY),
-    "messages as a Python literal": (
+    "messages, Python's": (
         {"messages": str([USER, ANSWER])}, [USER], "Hi", GREEDY),
-    "messages as the text of a prompt": (
+    "messages, as text": (
         {"prompt": json.dumps({"messages": TOLD})}, TOLD, None, GREEDY),
     "what only looks like messages": (
         {"prompt": "[HumanMessage(content='Hello')]"},
@@ -378,7 +365,7 @@ SHAPES = {
         NotRepresentableError, "several values of temperature", {}),
     "two texts": (
         {"prompt": "Summarise:", "text": "Once upon a time"}, NotRepresentableError, "text", {}),
-    "a text and the same as it was rendered": (
+    "a text, rendered too": (
         {"instruction": "Greet", "output": "Hi", "text": "### Asked:\nGreet\n### Answer:\nHi"},
         [{"role": "user", "content": "Greet"}], "Hi", GREEDY),
     "choices of a question": (
@@ -420,7 +407,6 @@ SHAPES = {
         {"Timestamp": "5", "Model": "m", "Request tokens": "5", "Response tokens": "2"},
         LengthsOnlyError, "a trace of lengths only, without any text", {}),
 }
-# fmt: on
 
 
 PAGE = """\
@@ -436,17 +422,48 @@ the default of servers, 0 is greedy.
 """
 
 
-RECIPES = """
+# What `jq` makes of a row: its program, a row, what is then asked, and with what.
+RECIPES: dict[str, tuple[str, Any, str | list[Any], dict[str, Any]]] = {
+    "Requests in a list (GenAI-Perf)": (
+        ".data[].payload[]", {"data": [{"payload": [CHAT]}]}, [USER], SAMPLED),
+    "Requests in base64 (SageMaker)": (
+        ".captureData.endpointInput.data|@base64d|fromjson",
+        {"captureData": {"endpointInput": {"data": "eyJwcm9tcHQiOiAiT25jZSJ9"}}}, "Once", {}),
+    "Attributes with types (OpenTelemetry's OTLP)": (
+        ".resourceSpans[].scopeSpans[].spans[] | "
+        ".attributes |= (map({key, value: (.value|to_entries[0].value)})|from_entries)",
+        {"resourceSpans": [{"scopeSpans": [{"spans": [{"attributes": [
+            {"key": "gen_ai.request.temperature", "value": {"doubleValue": 0.7}},
+            {"key": "gen_ai.request.max_tokens", "value": {"intValue": "9"}},
+            {"key": "gen_ai.input.messages",
+             "value": {"stringValue": json.dumps(SPAN_MESSAGES)}}]}]}]}]},
+        [USER], SAMPLED),
+    "A prompt of several fields": (
+        '{prompt: "\\(.context)\\n\\(.question)"}',
+        {"context": "Bob did it.", "question": "Who?"}, "Bob did it.\nWho?", {}),
+    "The turns before an instruction (Alpaca's `history`)": (
+        '{messages: [(.history[]|{role: "user", content: .[0]}, {role: "assistant", '
+        'content: .[1]}), {role: "user", content: .instruction}]}',
+        {"instruction": "Hello", "history": [["Hello", "Hi"]], "output": "Hi"},
+        [USER, ANSWER, USER], {}),
+    "Greedy by default (TGI)": (
+        ".parameters |= if .do_sample or .top_p or .top_k or .typical_p then . "
+        "else {temperature: 0} + . end",
+        {"inputs": "Once", "parameters": {"max_new_tokens": 9}}, "Once", {}),
+    "Answers that begin with the prompt, without `echo` beside them": (
+        ".prompt as $asked | .response |= ltrimstr($asked)",
+        {"prompt": "Once", "response": "Once upon"}, "Once", {"answer": " upon"}),
+    "One of several models": (
+        'select(.request.model == "m")', {"request": CHAT}, [USER], SAMPLED),
+}
+# fmt: on
+_RECIPES = """
 ## Recipes
 
-With `jq`, before draftbench reads the log:
+With `jq -c '…' FILE`, before draftbench reads the log:
 
-- **Requests in a list or in base64** (GenAI-Perf's inputs, SageMaker's captures): the error's hint
-  has the command.
-- **A prompt of several fields:** `jq -c '{prompt: "\\(.context)\\n\\(.question)"}' FILE`.
-- **Answers that begin with the prompt**, without `echo` or `return_full_text` beside them:
-  `jq -c '.response |= ltrimstr(.prompt)' FILE`.
-- **One of several models:** `jq -c 'select(.request.model == "m")' FILE`.
+| what | `jq` |
+|---|---|
 """
 
 
@@ -460,7 +477,11 @@ def page() -> str:
     read = [name for name, shape in SHAPES.items() if not isinstance(shape[1], type)]
     others = "; ".join(name for name in read if name not in shown)
     lines = "".join(map(_line, first.values()))
-    return f"{PAGE}{lines}\nAlso read, with a test each: {others}.\n{RECIPES}"
+    recipes = "".join(
+        "| {} | `{}` |\n".format(name, query.replace("|", "\\|"))
+        for name, (query, *_) in RECIPES.items()
+    )
+    return f"{PAGE}{lines}\nAlso read, with a test each: {others}.\n{_RECIPES}{recipes}"
 
 
 def _line(shape: tuple[str, tuple[Any, ...]]) -> str:
@@ -472,7 +493,7 @@ def _line(shape: tuple[str, tuple[Any, ...]]) -> str:
     held = f"<br>(only with an engine: {', '.join(asked.constraint or ())})"
     cells = [
         ("<br>".join(messages) or str(asked.prompt)) + held * bool(asked.constraint),
-        f"({temperature})" if assumed else temperature,
+        f"({temperature})" if "temperature" in "".join(assumed) else temperature,
         str(asked.max_tokens or ""),
         " ".join(asked.stop),
         _said(asked.response) if isinstance(asked.response, dict) else asked.response or "",

@@ -87,12 +87,12 @@ def traffic_lines(summary: TrafficSummary) -> list[str]:
     for bad in summary.bad_rows:
         others = f" ({bad.rows} such rows)" if bad.rows > 1 else ""
         lines.append(f"bad row {bad.first}: {bad.reason}{others}")
-    for temperature, count in sorted(summary.assumed.items()):
-        meaning = "greedy" if temperature == "0" else "the default of servers"
-        lines.append(
-            f"{counted(count, 'row')} without a temperature: {temperature} is assumed, {meaning} "
-            "(--temperature sets another)"
-        )
+    if summary.assumed:
+        heats = {"temperature 0": ", greedy", "temperature 1": ", the default of servers"}
+        order = sorted(summary.assumed, key=lambda what: (what[:4] != "temp", what))
+        each = "; ".join(f"{it}{heats.get(it, '')} ({summary.assumed[it]})" for it in order)
+        sets = " (--temperature sets another)" * (not heats.keys().isdisjoint(order))
+        lines.append(f"assumed where rows do not say it: {each}{sets}")
     if summary.constrained:
         other = 1 - summary.constrained / summary.requests
         lines.append(

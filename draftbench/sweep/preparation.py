@@ -225,7 +225,11 @@ def render(
         source=Path(options.traffic.source).name,
         requests=len(prompts),
         left_out={**summary.left_out, **dropped},
-        assumed=summary.assumed if options.temperature is None else {},
+        assumed={
+            what: rows
+            for what, rows in summary.assumed.items()
+            if options.temperature is None or not what.startswith("temperature")
+        },
         constrained=sum(prompt.request.constraint is not None for prompt in prompts),
         chats=chats,
         first=first_request(first, rendered, shown=shown),

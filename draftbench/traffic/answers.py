@@ -9,12 +9,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
+from contextlib import suppress
 from http import HTTPStatus
 from typing import Any
 
 from draftbench.traffic.errors import BadRowError, NotRepresentableError
-from draftbench.traffic.json_paths import at, unpacked
-from draftbench.traffic.messages import messages_of
+from draftbench.traffic.json_paths import at, at_each, by_head, unpacked
+from draftbench.traffic.messages import READ, messages_of
 from draftbench.traffic.setting_names import PADDING
 from draftbench.traffic.streams import chunks_in, is_chunk, is_stream, joined
 
@@ -33,13 +34,10 @@ _INSIDE = (
     *("body", "choices", "candidates", "message", "generations", "output", "content"),
     *("parts", "text", "generated_text", "response", "completion"),
 )
-# Fields of a block that is text alone.
-_OF_TEXT = {"type", "text", "annotations", "logprobs", "citations"}
-_COUNTS = (
-    "usage.completion_tokens_details.reasoning_tokens",
-    "usage.output_tokens_details.reasoning_tokens",
-    "usageMetadata.thoughtsTokenCount",
-)
+# The Responses API's items that are the model's.
+_ITEMS = ("message", "function_call", "reasoning")
+# Fields in which an API speaks of the call beside a plain text.
+_OF_A_CALL = {"model", "created_at", "tokens_predicted"}
 # Fields that hold several answers to one question.
 _CHOICES = ("choices", "candidates", "generations")
 # What a program prints of an object that it cannot write out: Python's, an API client's classes,
@@ -52,22 +50,21 @@ _PRINTED = re.compile(
     rf"""<[^\n]{{1,300}}\ at\ 0x[0-9a-fA-F]+> | <{_CLASS}[\ (][^<>\n]{{0,300}}>
     | \[?{_CLASS}\(\w+=.*\)\]?
     | (id|content|text|choices|role|model)=['"\[].*\ \w+=.*
-    | ({_CLASS}|Promise)\ ?\{{.*\}} | \[object\ \w+\]
+    | b'.*' | b".*" | ({_CLASS}|Promise)\ ?\{{.*\}} | \[object\ \w+\]
     | (?i:\W{{0,9}}(object\ of\ type\ \S{{1,99}}\ is\ )?
         (not\ (json.)?|un)serializable[^\n]{{0,200}})""",
     re.VERBOSE | re.DOTALL,
 )
-# How a log says that a call failed: fields that hold an HTTP status, and fields that hold a word.
-_CODES = (
-    *("status_code", "response_status", "statusCode", "http_status", "response.status_code"),
-    *("response.statusCode", "status", "response.status"),
+# Where a log says that a call failed, by an HTTP status or a word.
+_MARKS = (
+    *("status", "status_code", "response_status", "statusCode", "http_status", "level", "success"),
+    *("status.code", "status.status_code", "result.type", "finish_reason"),
+    *("response.status_code", "response.statusCode", "response.status", "response.success"),
 )
-_WORDS = (
-    *("status", "level", "status.code", "status.status_code", "status_code", "result.type"),
-    *("response.status", "finish_reason", "success", "response.success"),
+_FAILED = re.compile(
+    r"[45]\d\d|(status_code_)?(error|errored|failed|failure|expired|canceled)|false", re.I
 )
-_FAILED_CODE = re.compile(r"[45]\d\d")
-_FAILED = re.compile(r"(status_code_)?(error|errored|failed|failure|expired|canceled)|false", re.I)
+_AT_ANSWERS, _AT_MARKS = by_head(ANSWERS), by_head(_MARKS)
 # What servers and gateways write instead of an answer; other short answers come from a model.
 _PAGES = {HTTPStatus(code).phrase.lower() for code in (500, 502, 503, 504)}
 
@@ -77,13 +74,10 @@ def failed(row: Mapping[str, Any]) -> bool:
     told = (row.get(name) for name in ("error", "exception", "error_message"))
     if any(word and word not in PADDING for word in told):
         return True
-    codes = (at(row, place) for place in _CODES)
-    words = (at(row, place) for place in _WORDS)
-    return (
-        any(_FAILED_CODE.fullmatch(str(code)) for code in codes)
-        or any(isinstance(word, str | bool) and _FAILED.fullmatch(str(word)) for word in words)
-        or any(_is_error(at(row, place)) for place in ANSWERS)
-    )
+    marks = at_each(row, _AT_MARKS).values()
+    return any(
+        _FAILED.fullmatch(str(mark)) for mark in marks if not isinstance(mark, dict | list)
+    ) or any(map(_is_error, at_each(row, _AT_ANSWERS).values()))
 
 
 def _is_error(answer: Any) -> bool:
@@ -93,10 +87,8 @@ def _is_error(answer: Any) -> bool:
     match unpacked(answer):
         case {"error": {"message": _}} | {"object": "error"}:
             return True
-        case {"choices": [{"finish_reason": "error"} | {"error": Mapping()}, *_]}:
-            return True
-        case [{"finish_reason": "error"} | {"error": Mapping()}, *_]:  # `choices` alone
-            return True
+        case {"choices": [first, *_]} | [first, *_]:
+            return at(first, "finish_reason") == "error" or isinstance(at(first, "error"), Mapping)
         case {"status_code": int(code), "body": _}:
             return code >= 400
         case str(text):  # `Internal Server Error`, `502 Bad Gateway`
@@ -104,67 +96,47 @@ def _is_error(answer: Any) -> bool:
     match answer:
         case {"type": "error"}:
             return True
-        case {"error": error} if error:
-            return True
         case {"message": str(), "code": int(code)}:
             return code >= 400
-        case {"detail": _, **rest}:
-            return not rest
-    return False
+        case {"detail": _}:
+            return len(answer) == 1
+    return bool(isinstance(answer, Mapping) and answer.get("error"))
 
 
-def answer_of(
-    row: Mapping[str, Any], path: str | None, last: LoggedAnswer | None
-) -> LoggedAnswer | None:
-    """The logged answer: at a path, else in the usual places, else the `last` message.
+def find_answer(row: Mapping[str, Any], path: str | None) -> tuple[LoggedAnswer | None, list[str]]:
+    """The logged answer, at a path or else in the usual places, and the places that hold one.
 
     Raises:
         BadRowError: the value at the path is not an answer.
     """
-    if path is not None:
-        given = at(row, path)
-        found = _read(given)
-        if found is None and given is not None and not _is_api_answer(unpacked(given)):
-            raise BadRowError("the logged response is not a text")
-    else:
-        places = (_standing(row, place) for place in ANSWERS)
-        values = sorted(places, key=lambda value: not isinstance(value, str))
-        found = next((each for each in map(_read, values) if each is not None), None)
-    if found is None:
-        return last
-    hidden = any(_positive(at(row, place)) for place in _COUNTS)
-    return _with_reasoning(found) if hidden else found
+    standing = _standing(row) if path is None else {path: at(row, path)}
+    read = {place: _read(standing[place]) for place in standing}
+    said = [place for place in read if read[place] is not None]
+    given = None if path is None or said else unpacked(standing[path])
+    if given is not None and not _is_api_answer(given):
+        raise BadRowError("the logged response is not a text")
+    first = min(said, key=lambda place: not isinstance(standing[place], str), default="")
+    found = read.get(first)
+    used = [row.get("usage"), row.get("usageMetadata"), unpacked(standing.get(first))]
+    if found is not None and any(map(_counts_reasoning, used)):
+        found = _with_reasoning(found)
+    return found, [*said, *({"choices"} & read.keys())]
 
 
-def has_answer(row: Mapping[str, Any], place: str) -> bool:
-    """Whether there is an answer, possibly without text, at one of `ANSWERS`."""
-    value = _standing(row, place)
-    return _read(value) is not None or (place == "choices" and value is not None)
-
-
-def _standing(row: Mapping[str, Any], place: str) -> Any:
-    """The value at one of `ANSWERS`; None for `choices` that are texts, as a quiz's options are."""
-    value = at(row, place)
-    if place != "choices":
-        return value
-    match unpacked(value):
+def _standing(row: Mapping[str, Any]) -> dict[str, Any]:
+    """What stands at `ANSWERS`; no `choices` that are texts, as a quiz's options are."""
+    found = at_each(row, _AT_ANSWERS)
+    match unpacked(found.pop("choices", None)):
         case [Mapping(), *_] as choices:
-            return choices if is_stream(choices[:1]) else choices[:1]
-    return None
+            found["choices"] = choices if is_stream(choices[:1]) else choices[:1]
+    return {place: found[place] for place in ANSWERS if place in found}
 
 
 def message_of(turn: Mapping[str, Any]) -> LoggedAnswer | None:
     """A message as an answer; None if it has neither text nor tool calls."""
-    parts = next((turn[name] for name in ("content", "parts") if name in turn), None)
-    match parts:
-        # A model's blocks follow one another; only those of a prompt are lines.
-        case [{"text": str()}, {"text": str()}, *_] if all(
-            isinstance(at(part, "text"), str) and part.keys() <= _OF_TEXT for part in parts
-        ):
-            turn = {**turn, "content": "".join(part["text"] for part in parts)}
-            turn.pop("parts", None)
     try:
-        (message, *_) = messages_of([turn], set()) or [{}]
+        # A model's blocks follow one another; only those of a prompt are lines.
+        (message, *_) = messages_of([turn], set(), between="") or [{}]
     except (BadRowError, NotRepresentableError):
         return None
     more = ("tool_calls", "reasoning_content", "tool_plan")
@@ -187,61 +159,46 @@ def _read(answer: Any) -> LoggedAnswer | None:
                 return answer
             return _read(chunks) if is_stream(chunks[:1]) else None
         case [first, *_] if is_stream([first]):
-            said = whole if isinstance(whole := joined(answer), str) else _read(whole)
-            answer = answer[-1]  # which counts the tokens
+            return _read(joined(answer))
         case Mapping() if is_chunk(answer):
             return _read([answer])
         case [list() as first, *_]:
-            return _inside("choices", first)
+            return _read(first[:1])
         case [{"message": first}, *_]:
             return _read(first)
         case [{"type": str()} | {"role": str()}, *_]:
             return _joined(answer)
-        case {"lc": _}:
-            said = message_of(answer)
         case {"message.role": _}:
-            return _read(at(answer, "message"))
-        case {"role": _} | {"content": list() | str()}:
-            said = message_of({"role": "assistant", **answer})
+            return message_of(answer)
+        case {"lc": _} | {"role": _} | {"content": list() | str()}:
+            return message_of({"role": "assistant", **answer})
         case {"response": str(text), "thinking": str(thought)}:  # Ollama's
-            said = message_of({"role": "assistant", "content": text, "thinking": thought})
+            return message_of({"role": "assistant", "content": text, "thinking": thought})
         case Mapping():
-            parts = (_inside(name, answer[name]) for name in _INSIDE if name in answer)
-            said = next((part for part in parts if part is not None), None)
+            standing = ((name, answer[name]) for name in _INSIDE if name in answer)
+            inside = (
+                it[:1] if name in _CHOICES and isinstance(it, list) else it for name, it in standing
+            )
+            return next((said for said in map(_read, inside) if said is not None), None)
         case [Mapping() as only]:
-            said = _read(only)
-        case _:
-            return None
-    if said is not None and any(_positive(at(answer, place)) for place in _COUNTS):
-        return _with_reasoning(said)
-    return said
-
-
-def _inside(name: str, value: Any) -> LoggedAnswer | None:
-    """The answer in a field of an API's answer."""
-    if name in _CHOICES and isinstance(value, list) and not is_stream(value[:1]):
-        value = value[:1]
-    return _read(value)
+            return _read(only)
+    return None
 
 
 def _joined(items: list[Any]) -> LoggedAnswer | None:
     """The answer as the Responses API's items, as blocks, or as messages."""
     if not all(isinstance(item, Mapping) for item in items):
         return None
-    if "role" in items[0] or items[0]["type"] in ("message", "function_call", "reasoning"):
-        hidden = [item for item in items if item.get("type") == "reasoning" and _is_hidden(item)]
-        try:
-            shown = [_with_role(item) for item in items if item not in hidden]
-            said = messages_of(shown, set())
-        except (BadRowError, NotRepresentableError):
-            return None
+    # What a server's own tools did in between is no part of what the model says.
+    own = [item for item in items if "role" in item or item.get("type") in _ITEMS]
+    if not own:
+        return message_of({"role": "assistant", "content": items})
+    hidden = [item for item in own if item.get("type") == "reasoning" and _is_hidden(item)]
+    with suppress(BadRowError, NotRepresentableError):
+        said = messages_of([it for it in own if it not in hidden], set(), between="")
         answer = message_of(said[-1]) if said else None
         return _with_reasoning(answer) if hidden and answer is not None else answer
-    return message_of({"role": "assistant", "content": items})
-
-
-def _with_role(item: Mapping[str, Any]) -> Mapping[str, Any]:
-    return {"role": "assistant", **item} if item.get("type") == "message" else item
+    return None
 
 
 def _is_hidden(item: Mapping[str, Any]) -> bool:
@@ -255,11 +212,28 @@ def _with_reasoning(answer: LoggedAnswer) -> LoggedAnswer:
     return {"reasoning_content": None, **answer}
 
 
-def _positive(value: Any) -> bool:
-    return isinstance(value, int | float) and value > 0
+def _counts_reasoning(value: Any) -> bool:
+    """Whether an API counts tokens of reasoning anywhere in its answer."""
+    match value:
+        case {"reasoning_tokens": int(count)} | {"thoughtsTokenCount": int(count)}:
+            return count > 0
+        case Mapping():
+            return any(map(_counts_reasoning, value.values()))
+        case list():
+            return any(map(_counts_reasoning, value))
+    return False
 
 
 def _is_api_answer(value: Any) -> bool:
+    """Whether JSON was written by an API: what its shape leaves open has only the API's fields, or
+    speaks of the call. Any other was written by the model.
+    """
+    first = value[0] if isinstance(value, list) and value else value
+    match first:
+        case {"role": "assistant"} if first.keys() <= READ:  # a message alone
+            return True
+        case {"generated_text": _} if first.keys() <= {"generated_text", "details"}:  # TGI
+            return True
     match value:
         case (
             {"choices": [{"message": _}, *_]}  # OpenAI
@@ -270,13 +244,15 @@ def _is_api_answer(value: Any) -> bool:
             | {"outputBodyJson": _}  # Bedrock's log, in which it is looked for
             | {"output": {"message": _}}  # Bedrock
             | {"content": [{"type": _}, *_]}  # Anthropic
-            | {"role": "assistant"}  # a message alone
-            | [{"role": "assistant"} | {"message": {"role": "assistant"}}, *_]
+            | [{"message": {"role": "assistant"}}, *_]
             | {"message": {"role": "assistant"}}  # Ollama
-            | {"generated_text": _}  # TGI
-            | [{"generated_text": _}, *_]
             | {"generations": [[_, *_], *_]}  # LangSmith
             | {"status_code": _, "body": _}  # OpenAI's batches
         ):
             return True
-    return is_stream(value[:1] if isinstance(value, list) else [value])
+        case list():
+            return is_stream(value[:1])
+        case Mapping():
+            plain = not any(isinstance(each, Mapping | list) for each in value.values())
+            return is_stream([value]) and not (plain and _OF_A_CALL.isdisjoint(value))
+    return False

@@ -70,33 +70,27 @@ class UnknownFormError(BadRowError):
         what = f"nothing under `{path}`" if path else "no prompt or messages found"
         super().__init__(f"{what}; {seen_in(row)}")
         names = readable_names(row)
-        meant = path and closest(path, names)
         texts = {name: row[name] for name in names if isinstance(unpacked(row[name]), str)}
         # Whoever names a field that is not there may mean any of them.
         likely = [
             name for name in texts if path or (is_sentence(texts[name]) and not not_asked(name))
         ]
-        self.hint = (
-            "docs/logs.md shows each known form; a prompt of several fields has to be joined first"
-        )
-        if any(
+        longest = max(likely, key=lambda name: len(texts[name]), default="")
+        field: str | None = (closest(path, names) if path else None) or longest
+        is_message = any(
             isinstance(each, Mapping) and {"role", "content"} <= each.keys()
             for each in (row, *row.values())
-        ):
-            self.hint = (
-                "a row is one message: put those of a conversation into one row, as `messages`"
-            )
+        )
+        found, query, field = (each and shlex.quote(each) for each in (found, query, field))
+        self.hint = "docs/logs.md shows each known form; several fields have to be joined first"
+        if is_message:
+            self.hint = "a row is one message: put those of a conversation into one, as `messages`"
         elif found:
-            self.hint = (
-                f"a request stands in one of its fields: --prompt-field {shlex.quote(found)}"
-            )
+            self.hint = f"a request stands in one of its fields: --prompt-field {found}"
         elif query:
-            self.hint = (
-                f"take the requests out first: jq -c {shlex.quote(query)} FILE > requests.jsonl"
-            )
-        elif meant or likely:
-            field = meant or max(likely, key=lambda name: len(texts[name]))
-            self.hint = f"name the prompt's field, perhaps --prompt-field {shlex.quote(field)}"
+            self.hint = f"take the requests out first: jq -c {query} FILE > requests.jsonl"
+        elif field:
+            self.hint = f"name the prompt's field, perhaps --prompt-field {field}"
 
 
 class LengthsOnlyError(BadRowError):

@@ -1,17 +1,15 @@
 """Finds a value in a raw row, however the log stores it: nested, as JSON or a Python literal in a
-text, in columns named by paths, or in OpenTelemetry's lists of typed attributes.
+text, or in columns named by paths.
 """
 
 from __future__ import annotations
 
 import ast
 import contextlib
-import io
-import itertools
 import json
 import math
 import re
-import tokenize
+from collections.abc import Iterable, Mapping, Sequence
 from functools import lru_cache
 from typing import Any
 
@@ -21,7 +19,7 @@ import msgspec
 _MOST_LITERAL = 1 << 20
 _TRUNCATED = "Input data was truncated"  # msgspec's words
 _HALF = re.compile(r"\\u[dD][89a-fA-F][0-9a-fA-F]{2}")  # of a character, as JSON writes it
-_SIDE_BY_SIDE = re.compile(r"""["']\s*[rbu]?["']""", re.IGNORECASE)
+_SIDE_BY_SIDE = re.compile(r"""["']\s+["']""")
 
 
 def at(row: Any, path: str) -> Any:
@@ -47,6 +45,22 @@ def at(row: Any, path: str) -> Any:
     if columns and all(head.isdecimal() and head.isascii() for head in heads):
         return [at(columns, head) for head in sorted(heads, key=lambda head: (len(head), head))]
     return columns or None
+
+
+def by_head(paths: Iterable[str]) -> dict[str, list[str]]:
+    """Paths by the name with which they begin, for `at_each`."""
+    heads: dict[str, list[str]] = {}
+    for path in paths:
+        heads.setdefault(path.partition(".")[0], []).append(path)
+    return heads
+
+
+def at_each(row: Any, paths: Mapping[str, Sequence[str]]) -> dict[str, Any]:
+    """What stands in an object at those of the paths, sorted by `by_head`, where anything does."""
+    names = [name for name in row if isinstance(name, str)] if isinstance(row, dict) else ()
+    heads = dict.fromkeys(name.partition(".")[0] for name in names)
+    places = (path for head in heads if head in paths for path in paths[head])
+    return {path: value for path in places if (value := at(row, path)) is not None}
 
 
 @lru_cache(1024)
@@ -98,11 +112,9 @@ def is_cut(value: Any) -> bool:
 
 
 def unpacked(value: Any) -> Any:
-    """The object or list in a text (JSON, possibly encoded twice, or a Python literal) or in a list
-    of typed attributes; anything else unchanged.
+    """The object or list in a text (JSON, possibly encoded twice, or a Python literal); anything
+    else unchanged.
     """
-    if not isinstance(value, str | list):
-        return value
     content = value
     while isinstance(content, str) and content.lstrip()[:1] in ("{", "[", '"'):
         try:
@@ -110,42 +122,17 @@ def unpacked(value: Any) -> Any:
         except (ValueError, RecursionError):
             content = _literal(content)
             break
-    if isinstance(content, list) and content and all(map(_is_attribute, content)):
-        return _untyped({"kvlistValue": {"values": content}})
     return content if isinstance(content, dict | list) else value
 
 
 def _literal(text: str) -> Any:
-    """The object or list in a Python literal, as tables store them; None for other texts.
-
-    Adjacent strings are separate items, as numpy writes them; Python would join them.
-    """
+    """The object or list in a Python literal, as tables store them; None for other texts."""
     if "'" not in text or len(text) > _MOST_LITERAL:
         return None
     try:
-        if _SIDE_BY_SIDE.search(text):
-            tokens = tokenize.generate_tokens(io.StringIO(text.strip()).readline)
-            words = [token for token in tokens if token.type != tokenize.NL]
-            text = " ".join(
-                word.string + "," * (word.type == after.type == tokenize.STRING)
-                for word, after in itertools.pairwise(words)
-            )
-        return ast.literal_eval(text.strip())
-    except (ValueError, SyntaxError, tokenize.TokenError, MemoryError, RecursionError):
+        found = ast.literal_eval(text.strip())
+    except (ValueError, SyntaxError, MemoryError, RecursionError):
         return None
-
-
-def _is_attribute(value: Any) -> bool:
-    return isinstance(value, dict) and value.keys() == {"key", "value"}
-
-
-def _untyped(value: Any) -> Any:
-    """OpenTelemetry's typed value as a plain one; whole numbers stay text."""
-    match value:
-        case {"kvlistValue": {"values": list(pairs)}} if all(map(_is_attribute, pairs)):
-            return {str(pair["key"]): _untyped(pair["value"]) for pair in pairs}
-        case {"arrayValue": {"values": list(values)}}:
-            return [_untyped(part) for part in values]
-        case {"stringValue": it} | {"intValue": it} | {"doubleValue": it} | {"boolValue": it}:
-            return it
-    return None
+    # Between texts numpy writes no commas, and Python would join them.
+    plain = isinstance(found, list) and all(isinstance(each, str) for each in found)
+    return None if plain and _SIDE_BY_SIDE.search(text) else found

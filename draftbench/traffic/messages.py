@@ -25,7 +25,7 @@ _REASONING = (
     *("reasoning_content", "reasoning", "thinking", "thinking_blocks", "reasoning_details"),
     "tool_plan",
 )
-_READ = {
+READ = {
     *("role", "type", "content", "contents", "parts", "id", "status", "finish_reason", "index"),
     *("tool_calls", "function_call", *_KEPT, *_REASONING, *MARKS),
 }
@@ -58,47 +58,38 @@ _THOUGHTS = (
     *("reasoning.text", "reasoning.summary", "reasoning.encrypted", "redacted_thinking"),
 )
 _NO_TEXTS = (*MEDIA, "input_image", "document", "file")
-_KINDS = {*_TEXTS, *_CALLS, *_RESULTS, *_THOUGHTS, *_NO_TEXTS}
+_KINDS = (*_TEXTS, *_CALLS, *_RESULTS, *_THOUGHTS, *_NO_TEXTS)
 # Where a tool's result is, and which other fields a text or result part may have.
 _RESULT = ("content", "output", "response", "result")
 _IDS = ("call_id", "tool_use_id", "toolUseId", "tool_call_id", "id")
 _OF_PART = {"type", "text", "name", "status", *_RESULT, *_IDS, *MARKS}
 
 
-def messages_of(turns: Iterable[Any], unread: set[str]) -> list[dict[str, Any]]:
-    """The messages of these turns; adds the names of fields that are not read to `unread`.
+def messages_of(
+    turns: Iterable[Any], unread: set[str], between: str = "\n"
+) -> list[dict[str, Any]]:
+    """The messages of these turns; adds the names of fields that are not read to `unread`. The
+    texts of a message are joined, as vLLM and llama.cpp do for plain-text templates.
 
     Raises:
         BadRowError: a turn is not a message.
         NotRepresentableError: a turn holds something that a text model cannot read.
     """
-    messages: list[dict[str, Any]] = []
-    joins = False  # whether the next item continues the assistant's message
+    whole: list[tuple[int, Mapping[str, Any]]] = []
+    joins = False  # whether the next of the Responses API's items continues the last turn
     for number, turn in enumerate(turns):
-        where = f"messages[{number}]"
         if not isinstance(turn, Mapping):
-            raise BadRowError(f"{where} is not an object")
-        item = turn.get("type") in (*_THOUGHTS, "function_call")
-        found = _messages_in(_flat(_unwrapped(turn)), where, unread)
-        if (joins or item) and _is_assistants(messages[-1:]) and _is_assistants(found[:1]):
-            _join(messages[-1], found.pop(0))
-        messages += found
-        joins = item or (joins and bool(messages) and _is_assistants(messages[-1:]))
-    return messages
-
-
-def _is_assistants(messages: list[dict[str, Any]]) -> bool:
-    return any(message["role"] == "assistant" for message in messages)
-
-
-def _join(message: dict[str, Any], more: Mapping[str, Any]) -> None:
-    """Add the Responses API's next item to the assistant's message."""
-    texts = [each["content"] for each in (message, more) if each["content"]]
-    calls = [*message.get("tool_calls", ()), *more.get("tool_calls", ())]
-    message |= {name: more[name] for name in more if name not in message}
-    message["content"] = "\n".join(texts) if texts or not calls else None
-    if calls:
-        message["tool_calls"] = calls
+            raise BadRowError(f"messages[{number}] is not an object")
+        given, item = _flat(_unwrapped(turn)), turn.get("type") in (*_THOUGHTS, "function_call")
+        own = speaker_of(given) == "assistant"
+        if own and (joins or item) and whole and speaker_of(whole[-1][1]) == "assistant":
+            number, before = whole.pop()
+            parts = [*_listed(before.get("content")), *_listed(given.get("content"))]
+            given = {**given, **before, "content": parts}
+        whole.append((number, given))
+        joins = own and (joins or item)
+    read = (_messages_in(turn, f"messages[{number}]", unread, between) for number, turn in whole)
+    return [message for messages in read for message in messages]
 
 
 def _unwrapped(turn: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -110,10 +101,15 @@ def _unwrapped(turn: Mapping[str, Any]) -> Mapping[str, Any]:
             return {"role": name, **inner}
         case {"from": str(name), "value": value}:
             beside = {key: turn[key] for key in turn if key not in ("from", "value")}
-            content = [{"type": name, **_call(value)}] if name == "function_call" else value
+            called = name == "function_call"
+            content = [{"type": name, name: unpacked(value)}] if called else value
             return {"role": role_of(name), "content": content, **beside}
         case {"role": _}:
             return turn
+        case {"parts": _} if "type" not in turn:  # Gemini's
+            return {"role": "user", **turn}
+        case {"type": "message", "content": _}:
+            return {"role": "assistant", **turn}
         case {"type": "function_call" | "reasoning"}:
             return {"role": "assistant", "content": [turn]}
         case {"type": "function_call_output"}:
@@ -158,14 +154,9 @@ def speaker_of(turn: Any) -> str | None:
     return _role(role) if isinstance(role, str) else None
 
 
-def _call(value: Any) -> Mapping[str, Any]:
-    call = unpacked(value)
-    if not isinstance(call, Mapping):
-        raise BadRowError("a function call is not JSON")
-    return call
-
-
-def _messages_in(turn: Mapping[str, Any], where: str, unread: set[str]) -> list[dict[str, Any]]:
+def _messages_in(
+    turn: Mapping[str, Any], where: str, unread: set[str], between: str
+) -> list[dict[str, Any]]:
     """A turn's messages; tool results inside a user's message become messages of their own."""
     role = turn.get("role")
     if not isinstance(role, str):
@@ -175,7 +166,7 @@ def _messages_in(turn: Mapping[str, Any], where: str, unread: set[str]) -> list[
             raise NotRepresentableError(f"messages.{name}")
     if turn.get("channel") in _CHANNELS:
         raise NotRepresentableError("messages.channel")
-    known = {name for name in turn if name.partition(".")[0] in _READ}
+    known = {name for name in turn if name.partition(".")[0] in READ}
     unread |= {f"messages.{name}" for name in turn.keys() - known if turn[name] not in _EMPTY}
     contents = [at(turn, name) for name in ("parts", "contents", "content")]
     given = [each for each in contents if each is not None]
@@ -193,13 +184,11 @@ def _messages_in(turn: Mapping[str, Any], where: str, unread: set[str]) -> list[
     thoughts = next((turn[name] for name in _REASONING if turn.get(name)), None)
     for thought in [] if read.thoughts else _listed(thoughts):
         read.add_thought(thought)
-    message: dict[str, Any] = {"role": _role(role)}
-    # vLLM and llama.cpp join them by line breaks too, for plain-text templates, and servers read
-    # a turn without any text as an empty one.
-    message["content"] = "\n".join(read.texts) if read.texts or not read.calls else None
-    message |= {
-        name: turn[name] for name in _KEPT if turn.get(name) and isinstance(turn[name], str)
-    }
+    # Servers read a turn without any text as an empty one.
+    text = between.join(read.texts) if read.texts or not read.calls else None
+    message: dict[str, Any] = {"role": _role(role), "content": text}
+    kept = [name for name in _KEPT if turn.get(name) and isinstance(turn[name], str)]
+    message |= {name: turn[name] for name in kept}
     if read.calls:
         message["tool_calls"] = read.calls
     if read.thoughts:
@@ -209,33 +198,19 @@ def _messages_in(turn: Mapping[str, Any], where: str, unread: set[str]) -> list[
 
 
 def _content(content: Any, role: str, where: str, unread: set[str]) -> _Parts:
-    """A message's content, which is a text or a list of parts."""
-    read = _Parts(where, unread)
-    match content:
-        case list():
-            parts = content
-        case str():
-            parts = [content] if role in ("tool", "function") else _parts_in(content)
-        case _:
-            raise BadRowError(f"{where} has no text as `content`")
+    """A message's content: a text, which may hold parts as JSON or as a Python literal, or a list
+    of parts.
+    """
+    if not isinstance(content, str | list):
+        raise BadRowError(f"{where} has no text as `content`")
+    read, parts = _Parts(where, unread), _listed(content)
+    if isinstance(content, str) and role not in ("tool", "function"):
+        held = unpacked(content) if content.lstrip().startswith("[") else None
+        if isinstance(held, list) and held and all(at(part, "type") in _KINDS for part in held):
+            parts = held
     for part in parts:
         read.add(part)
     return read
-
-
-def _parts_in(text: str) -> list[Any]:
-    """The message parts that a text holds as JSON or as a Python literal; else the text."""
-    match unpacked(text) if text.lstrip().startswith("[") else None:
-        case [{"type": str()}, *_] as parts if all(_is_part(part) for part in parts):
-            return parts
-    return [text]
-
-
-def _is_part(value: Any) -> bool:
-    match value:
-        case {"type": str(kind)}:
-            return kind in _KINDS
-    return False
 
 
 def _listed(value: Any) -> list[Any]:
@@ -304,7 +279,7 @@ class _Parts:
         function = at(call, "function") or call
         if not isinstance(function, Mapping) or not isinstance(function.get("name"), str):
             raise NotRepresentableError("a tool call without `function`")
-        names = ("arguments", "input", "args")
+        names = ("partial_json", "arguments", "input", "args")
         arguments: Any = next(
             (function[name] for name in names if function.get(name) is not None), {}
         )

@@ -12,12 +12,12 @@ from __future__ import annotations
 
 import re
 from base64 import b64decode
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
-from typing import Any, NamedTuple
+from dataclasses import dataclass, field
+from typing import Any
 
-from draftbench.traffic.answers import ANSWERS, LoggedAnswer, has_answer, message_of
+from draftbench.traffic.answers import LoggedAnswer, message_of
 from draftbench.traffic.errors import (
     BadRowError,
     LengthsOnlyError,
@@ -28,9 +28,9 @@ from draftbench.traffic.errors import (
     not_asked,
     readable_names,
 )
-from draftbench.traffic.json_paths import at, is_cut, parsed, splits, unpacked
-from draftbench.traffic.messages import BEGUN, messages_of, readable, role_of, speaker_of
-from draftbench.traffic.request_settings import SETTINGS, setting_value
+from draftbench.traffic.json_paths import at, at_each, by_head, is_cut, parsed, splits, unpacked
+from draftbench.traffic.messages import BEGUN, messages_of, readable, speaker_of
+from draftbench.traffic.request_settings import SETTINGS, add_setting
 from draftbench.traffic.setting_names import COLUMNS, HARMLESS, PADDING, is_sampler
 
 # Places that hold the body of an API call and nothing else; what surrounds it is the log's.
@@ -42,7 +42,7 @@ BODIES = (
 PARTS = ("input", "attributes", "properties", "inputs", "prompt")
 # Objects beside a prompt that hold its sampling parameters and nothing else. The first two are also
 # names for the choices of a quiz and for a schema, which set nothing. Any other object that holds
-# one of `_TELLING` is read for its settings too.
+# one of `_TELLING` is read for the settings that these lack.
 BLOCKS = (
     *("options", "parameters", "sampling_params", "model_parameters", "modelParameters"),
     *("extra_body", "gen_ai.request", "llm.invocation_parameters", "extra.invocation_params"),
@@ -61,268 +61,36 @@ NESTED = {
 # Where the model that was asked is named.
 MODELS = (
     *("model", "modelId", "model_name", "provided_model_name", "gen_ai.request.model"),
-    *("llm.model_name", "ai.model.id", "$ai_model", "metadata.model"),
-    "extra.invocation_params.model",
+    *("llm.model_name", "ai.model.id", "$ai_model", "metadata.model", "ls_model_name"),
 )
 # Fields beside a prompt or a conversation that hold its system text.
 SYSTEMS = (
     *("system", "system_prompt", "systemPrompt", "system_message", "system_instruction"),
-    *("systemInstruction", "gen_ai.system_instructions"),
+    *("systemInstruction", "gen_ai.system_instructions", "instructions"),
 )
 # Where a row keeps what is read from it beside the request.
 SEGMENTS = ("segment", "category", "tags.segment")
 # Settings with which a server repeats the prompt in its answer.
 _REPEATING = ("echo", "return_full_text")
 _EMPTY: tuple[Any, ...] = ("", [], {}, *PADDING)
-_TEXT = str | int | float
-_BESIDE_A_REQUEST = (*ANSWERS, *SEGMENTS, "timestamp", "model")
 # Only a request to a server has these: what stands beside them is a request's too.
-_TELLING = {"temperature", "top_p", "topP", "top_k", "topK", "min_p"}
+_TELLING = {"temperature", "ls_temperature", "top_p", "topP", "top_k", "topK", "min_p"}
 # The highest that hosted models take; above it is one of the weather or of a device.
 _HOTTEST = 2
-_OF_SETTINGS = re.compile(r"param|setting|config|option|kwargs|metadata|sampl", re.IGNORECASE)
+_OF_SETTINGS = re.compile(r"param|setting|config|option|kwargs|metadata|extra|sampl", re.I)
 _PARAMETERS = SETTINGS | {"do_sample", "details", "return_full_text"}
 # Fields that may accompany a bare text sent to SGLang, TGI or AIPerf.
 _BESIDE_A_TEXT = HARMLESS | SETTINGS | {
     *BLOCKS, "text", "text_input", "inputs", "system", "type", "timestamp", "delay", "role",
     "output_length",
 }  # fmt: skip
-# Models that do not answer an `input` but embed, judge or speak it.
+# Models that do not answer but embed, judge or speak a text.
 _NO_ANSWER = re.compile(r"embed|moderation|rerank|\b(bge|gte|e5|minilm|tts)\b", re.IGNORECASE)
-# Fields of traces that record only the lengths of requests, not their text.
+# Fields of traces that record only the lengths of requests: Mooncake's, Azure's, BurstGPT's.
 _LENGTHS = (
-    {"input_length", "output_length"},  # Mooncake
-    {"ContextTokens", "GeneratedTokens"},  # Azure
-    {"Request tokens", "Response tokens"},  # BurstGPT
+    *({"input_length", "output_length"}, {"ContextTokens", "GeneratedTokens"}),
+    {"Request tokens", "Response tokens"},
 )
-
-
-@dataclass(frozen=True)
-class LoggedRequest:
-    """What a log's row asks a model."""
-
-    content: Any  # a text, or turns of a conversation
-    read: tuple[str, ...] = ()  # the paths of what a form read for it
-    answer: LoggedAnswer | None = None  # with which a logged conversation ends
-    settings: Mapping[str, Any] = field(default_factory=dict)
-    # Whether it was sent to a server, whose default is temperature 1; None: nothing says so.
-    server: bool | None = None
-    repeated: bool = False  # whether the logged answer begins with the prompt
-    form: str = ""  # the name of the form in which it was written
-    model: tuple[str, str] | None = None  # where the model that was asked is named, and its name
-    parts: Sequence[tuple[str, Any]] = ()  # of a prompt, that were not read: where, and what
-    unread: Mapping[str, Any] = field(default_factory=dict)  # what else was not read
-
-
-def _user(content: Any) -> dict[str, Any]:
-    return {"role": "user", "content": content}
-
-
-def _with_system(
-    fields: Mapping[str, Any], request: LoggedRequest, *, chat: bool
-) -> tuple[LoggedRequest, list[str]]:
-    """The request with the system text that an object keeps separately put before it, and the names
-    under which that was found.
-
-    Args:
-        chat: whether a system text makes a plain prompt a user's message.
-    """
-    given = _at_any(fields, SYSTEMS)
-    found = {name: turns for name in given if (turns := _system(given[name]))}
-    content = request.content
-    if not found or str(fields.get("raw")).lower() == "true":
-        return request, list(found)
-    if isinstance(content, str) and chat:
-        content = [_user(content)]
-    if not isinstance(content, list):
-        return request, []
-    said = {_text(turn).strip() for turn in content if _is_system(turn)}
-    texts: dict[str, str] = {}
-    for text in (_text(turn) for turns in found.values() for turn in turns):
-        texts.setdefault(text.strip(), text)
-    others = [{"role": "system", "content": texts[it]} for it in texts if it not in said]
-    if others and len(others) + len(said) > 1:
-        raise NotRepresentableError("several system texts")
-    return replace(request, content=[*others, *content]), list(found)
-
-
-def _system(value: Any) -> list[dict[str, Any]]:
-    """The messages of a system text, in whatever way it is written; none if it is not one."""
-    match unpacked(value):
-        case {"role": _} as turn if _is_system(turn):
-            return [turn]
-        case [{"role": _}, *_] as turns if all(map(_is_system, turns)):
-            return turns
-        case {"parts": list(parts)} | ([{"type": _} | {"text": _} | str(), *_] as parts):
-            return [{"role": "system", "content": parts}]
-        case {"text": str()} as part:
-            return [{"role": "system", "content": [part]}]
-    text = isinstance(value, str) and value not in _EMPTY and value.strip()
-    return [{"role": "system", "content": value}] if text else []
-
-
-def _is_system(turn: Any) -> bool:
-    return speaker_of(turn) == "system"
-
-
-def _text(turn: Any) -> str:
-    return messages_of([turn], set())[0]["content"] or ""
-
-
-def _turns_in(value: Any) -> LoggedRequest | None:
-    """A conversation's turns, in any API's or data set's format; None for anything else."""
-    match unpacked(value):
-        case {"role": "user" | "system" | "developer" | "human", "content": _} as turn:
-            return LoggedRequest([turn])
-        case [{"role": _} | {"lc": _} | {"type": "human" | "system", "content": _}, *_] as turns:
-            return LoggedRequest(turns)
-        case [{"from": _, "value": _}, *_] as turns:
-            return _sharegpt(turns)
-    return None
-
-
-def _messages(value: Any, call: Mapping[str, Any]) -> LoggedRequest | None:
-    messages = unpacked(value)
-    if messages in (None, *PADDING) or (not messages and call.get("prompt")):
-        return None
-    if "messages" not in call and not isinstance(messages, list):  # columns that speak of messages
-        return None
-    if not isinstance(messages, list):
-        raise BadRowError("`messages` is not a list")
-    match messages:
-        case [list(first)]:  # LangSmith's
-            return LoggedRequest(first)
-        case [list(), *_]:
-            raise NotRepresentableError("messages of several prompts")
-    return LoggedRequest(messages)
-
-
-def _prompt(prompt: Any, call: Mapping[str, Any]) -> LoggedRequest | None:
-    raw = str(call.get("raw")).lower() == "true"
-    if turns := _turns_in(prompt):
-        return turns
-    match prompt, unpacked(prompt):
-        case (None | Mapping(), _) | (_, {"messages": _} | {"conversations": _}):  # see `PARTS`
-            return None
-        case list(), _:
-            raise NotRepresentableError("prompt as a list")
-        # A server that takes `options` beside a prompt (Ollama's) makes it a chat.
-        case str(text), _ if _block(call, "options") and not raw:
-            return LoggedRequest([_user(text)])
-    return LoggedRequest(prompt)
-
-
-def _contents(value: Any, _call: Mapping[str, Any]) -> LoggedRequest | None:
-    match unpacked(value):
-        case [{"parts": _}, *_] as turns if all(isinstance(turn, Mapping) for turn in turns):
-            return LoggedRequest([{"role": "user", **turn} for turn in turns])
-    return None
-
-
-def _conversations(value: Any, _call: Mapping[str, Any]) -> LoggedRequest | None:
-    turns = unpacked(value)
-    if turns in (None, *PADDING) or isinstance(turns, Mapping):
-        return None
-    if not isinstance(turns, list) or not all(isinstance(turn, dict) for turn in turns):
-        raise BadRowError("`conversations` is not a list of objects")
-    plain = turns and all("role" in turn for turn in turns)
-    return LoggedRequest(turns) if plain else _sharegpt(turns)
-
-
-def _sharegpt(turns: list[dict[str, Any]]) -> LoggedRequest:
-    """The turns up to the last human one and the tools' output after it, and the answer."""
-    roles = [role_of(str(turn.get("from"))) for turn in turns]
-    if "user" not in roles:
-        raise BadRowError("`conversations` has no human turn")
-    end = max(n for n, role in enumerate(roles, start=1) if role in ("user", "tool"))
-    answers = roles[end : end + 1] == ["assistant"]
-    return LoggedRequest(turns[:end], answer=message_of(turns[end]) if answers else None)
-
-
-def _input(value: Any, call: Mapping[str, Any]) -> LoggedRequest | None:
-    match value, unpacked(value):
-        case _, [{"role": _} | {"type": _} | {"lc": _}, *_] as items:
-            content = items
-        case _, Mapping() as inner if PROMPTS & inner.keys():  # Langfuse: a part of the request
-            return None
-        case str(text), _ if {"modelParameters", "provided_model_name"} & call.keys():
-            return LoggedRequest(text)  # Langfuse: a completion
-        case str(text), _ if "model" in call and not _unanswered(call):
-            content = [_user(text)]
-        case _:
-            return None
-    if call.get("previous_response_id") not in (None, *_EMPTY):
-        raise NotRepresentableError("previous_response_id")
-    if before := _system(call.get("instructions")):
-        return LoggedRequest([*before, *content], ("instructions",))
-    return LoggedRequest(content)
-
-
-def _unanswered(call: Mapping[str, Any]) -> bool:
-    other = {"encoding_format", "dimensions", "input_type", "voice"} & call.keys()
-    return bool(other or _NO_ANSWER.search(str(call["model"])))
-
-
-def _text_of(value: Any, _call: Mapping[str, Any]) -> LoggedRequest | None:
-    return LoggedRequest(value) if isinstance(value, str) else None
-
-
-def _inputs(value: Any, call: Mapping[str, Any]) -> LoggedRequest | None:
-    given = _block(call, "parameters")
-    alone = call.keys() <= _BESIDE_A_TEXT
-    if not isinstance(value, str) or (given is None and not alone):
-        return None
-    # TGI samples where any setting narrows the choice (text_generation_server/utils/tokens.py).
-    neutral = {"do_sample": False, "temperature": 1, "top_p": 1, "typical_p": 1, "top_k": 0}
-    greedy = all(((given or {}).get(name) or off) == off for name, off in neutral.items())
-    if not greedy or (given is None and _has_temperature(call)):
-        return LoggedRequest(value)
-    return LoggedRequest(value, ("temperature",), settings={"temperature": 0.0})
-
-
-def _has_temperature(fields: Mapping[str, Any]) -> bool:
-    blocks = (_block(fields, name) for name in BLOCKS)
-    return "temperature" in fields or any(block and _has_temperature(block) for block in blocks)
-
-
-def _text_alone(value: Any, call: Mapping[str, Any]) -> LoggedRequest | None:
-    return _text_of(value, call) if call.keys() <= _BESIDE_A_TEXT else None
-
-
-def _listed(value: Any, _call: Mapping[str, Any]) -> LoggedRequest | None:
-    messages = unpacked(value)
-    return LoggedRequest(messages) if isinstance(messages, list) else None
-
-
-def _turns(value: Any, _call: Mapping[str, Any]) -> LoggedRequest | None:
-    match unpacked(value):
-        # Only the first turn: a later one needs the answers before it.
-        case [str(first), *_] | [{"text": str(first)}, *_]:
-            return LoggedRequest([_user(first)])
-    return None
-
-
-def _instruction(value: Any, call: Mapping[str, Any]) -> LoggedRequest | None:
-    if not isinstance(value, str):
-        return None
-    # Dolly calls the input `context`; a structure is left.
-    names = (name for name in ("input", "context") if isinstance(call.get(name), _TEXT))
-    beside = [name for name in names if call[name] not in _EMPTY][:1]
-    text = "\n".join([value, *(str(call[name]) for name in beside)])
-    return LoggedRequest([*_history(call.get("history")), _user(text)], ("history", *beside))
-
-
-def _history(value: Any) -> list[dict[str, Any]]:
-    """The earlier questions and answers in a data set's row."""
-    pairs = [] if value in _EMPTY else unpacked(value) or []
-    turns = []
-    for pair in pairs if isinstance(pairs, list) else [pairs]:
-        match pair:
-            case [str(asked), str(answer)]:
-                turns += [_user(asked), {"role": "assistant", "content": answer}]
-            case _:
-                raise BadRowError("`history` is not a list of questions with their answers")
-    return turns
 
 
 @dataclass(frozen=True)
@@ -331,77 +99,92 @@ class Form:
 
     name: str
     prompts: tuple[str, ...]  # the paths under which it may keep its prompt
-    # The request in what stands there, beside the object's other fields; None: of another form.
-    content: Callable[[Any, Mapping[str, Any]], LoggedRequest | None]
+    # What a text there is: a `prompt`, a user's message in a `chat`, or its `first` of several;
+    # empty: only turns stand there.
+    text: str = ""
     # Whether a request in this form was sent to a server; None: if the row names a `model`.
     server: bool | None = False
     logged: bool = False  # whether its last message may be the logged answer
     needs: tuple[str, ...] = ()  # fields of which one stands beside the prompt
     lacks: tuple[str, ...] = ()  # fields of which none does
+    beside: frozenset[str] = frozenset()  # the only fields that may; empty: any
     limit: str = ""  # where the most tokens stand, if not under a setting's name
+    then: tuple[str, ...] = ()  # fields of which the first that is a text follows the prompt's
     read: tuple[str, ...] = ()  # fields that shape the prompt, or are the same once more
 
-    def request(self, call: Mapping[str, Any]) -> LoggedRequest | None:
-        """The request in an object; None: it is of another form."""
-        if self.needs and not any(_stands(call, name) for name in self.needs):
-            return None
-        if any(name in call for name in self.lacks):
-            return None
-        for place in self.prompts:
-            if (request := self.content(at(call, place), call)) is not None:
-                limit = {"max_tokens": call.get(self.limit)} if self.limit else {}
-                read = (place, self.limit, *self.read, *request.read)
-                return replace(request, read=read, settings=limit | {**request.settings})
-        return None
 
-
-def _stands(call: Mapping[str, Any], name: str) -> bool:
-    return _block(call, name) is not None if name in BLOCKS else name in call
-
-
-_OPTIONS, _CONFIG = ("options",), ("inferenceConfig", "toolConfig")
 # The forms that are recognised; the first that fits is used.
 # fmt: off
 FORMS = (
-    Form("ShareGPT", ("conversations",), _conversations, logged=True),
-    Form("Bedrock", ("messages",), _messages, server=True, needs=_CONFIG),
-    Form("Gemini", ("contents",), _contents, server=None, logged=True),
-    Form("Ollama", ("messages",), _messages, server=True, needs=_OPTIONS),
-    Form("Ollama", ("prompt",), _prompt, server=True, needs=_OPTIONS, read=("raw",)),
-    Form("messages", ("messages",), _messages, server=None, logged=True),
+    Form("ShareGPT", ("conversations",), logged=True),
+    Form("Bedrock", ("messages",), server=True, needs=("inferenceConfig", "toolConfig")),
+    Form("Gemini", ("contents",), server=None, logged=True),
+    # A server that takes `options` beside a prompt makes it a chat.
+    Form("Ollama", ("messages",), server=True, needs=("options",)),
+    Form("Ollama", ("prompt",), "chat", server=True, needs=("options",), read=("raw",)),
+    Form("messages", ("messages",), server=None, logged=True),
     # Beside an answer or the prompt's count `output_tokens` is the answer's length, not a limit.
-    Form("vLLM custom", ("prompt",), _prompt, needs=("output_tokens",), limit="output_tokens",
+    Form("vLLM custom", ("prompt",), "prompt", needs=("output_tokens",), limit="output_tokens",
          lacks=("response", "completion", "output", "input_tokens", "max_tokens"), read=("raw",)),
-    Form("prompt", ("prompt",), _prompt, server=None, logged=True, read=("raw",)),
-    Form("conversation", ("conversation",), lambda value, _: _turns_in(value), logged=True),
-    Form("Responses or Langfuse", ("input",), _input, server=True, read=("text.format",)),
-    Form("SGLang", ("text",), _text_of, server=True, needs=("sampling_params",)),
-    Form("TGI", ("inputs",), _inputs, server=True),
-    Form("text", ("text", "text_input"), _text_alone, server=None, limit="output_length"),
+    Form("prompt", ("prompt",), "prompt", server=None, logged=True, read=("raw",)),
+    Form("conversation", ("conversation",), logged=True),
+    Form("Langfuse", ("input",), "prompt", server=True,
+         needs=("modelParameters", "provided_model_name")),
+    # The fields that it lacks are of calls that embed or speak.
+    Form("Responses", ("input",), "chat", server=True, needs=("model",), read=("text.format",),
+         lacks=("encoding_format", "dimensions", "input_type", "voice")),
+    Form("input", ("input",), server=True, read=("text.format",)),
+    Form("SGLang", ("text",), "prompt", server=True, needs=("sampling_params",)),
+    Form("TGI", ("inputs",), "prompt", server=True, needs=("parameters",)),
+    Form("text", ("text", "text_input", "inputs"), "prompt", server=None, beside=_BESIDE_A_TEXT,
+         limit="output_length"),
     # The second is OpenLLMetry's.
-    Form("OpenTelemetry", ("gen_ai.input.messages", "gen_ai.prompt"), _listed, server=True),
-    Form("OpenInference", ("llm.input_messages",), _listed, server=True,
+    Form("OpenTelemetry", ("gen_ai.input.messages", "gen_ai.prompt"), server=True),
+    Form("OpenInference", ("llm.input_messages",), server=True,
          read=("input.value", "input.mime_type")),
-    Form("Vercel AI SDK", ("ai.prompt.messages",), _listed, server=True),
-    Form("PostHog", ("$ai_input",), _listed, server=True),
-    Form("turns", ("turns",), _turns),
-    Form("Alpaca", ("instruction",), _instruction, needs=("output", "response")),
+    Form("Vercel AI SDK", ("ai.prompt.messages",), server=True),
+    Form("PostHog", ("$ai_input",), server=True),
+    Form("turns", ("turns",), "first"),
+    # Dolly calls the input `context`.
+    Form("Alpaca", ("instruction",), "chat", needs=("output", "response"),
+         then=("input", "context")),
 )
 # fmt: on
 PROMPTS = frozenset(name for form in FORMS for name in form.prompts)
 # Fields that are part of a prompt wherever they are; tools and what is not text count as settings.
 _OF_PROMPTS = PROMPTS | {
-    *SYSTEMS, "instructions", "context", "documents", "choices", "chat_history", "preamble",
+    *SYSTEMS, "context", "documents", "choices", "chat_history", "preamble",
     "promptVariables", "prompt_variables", "variables", "prompt_template", "promptTemplate",
     "contexts", "retrieved_context", "retrieved_contexts", "retrieved_documents", "cachedContent",
 }  # fmt: skip
-_AT_FIELD = "--prompt-field"
 # How many objects of a row are searched for a request.
 _MOST_SEARCHED = 100
+_AT_PROMPTS, _AT_OTHERS = by_head(PROMPTS), by_head([*SYSTEMS, *BLOCKS, *NESTED, *MODELS])
 
 
-def find_request(row: Mapping[str, Any], prompt_field: str | None) -> LoggedRequest:
-    """The request of a row; `prompt_field` is a dotted path to its prompt (None: the usual places).
+@dataclass(slots=True)
+class LoggedRequest:
+    """What a log's row asks a model."""
+
+    content: Any  # a text, or turns of a conversation
+    form: str = ""  # the name of the form in which it was written
+    # Whether it was sent to a server, whose default is temperature 1; None: nothing says so.
+    server: bool | None = None
+    beside: Collection[str] = ()  # the paths of what else is read of the row
+    answer: LoggedAnswer | None = None  # with which a logged conversation ends
+    settings: dict[str, Any] = field(default_factory=dict)
+    # Settings in objects that only look like a request's: they hold where it says nothing itself.
+    likely: dict[str, Any] = field(default_factory=dict)
+    repeated: bool = False  # whether the logged answer begins with the prompt
+    model: tuple[str, str] | None = None  # where the model that was asked is named, and its name
+    parts: list[tuple[str, Any]] = field(default_factory=list)  # of a prompt, not read: where, what
+    unread: dict[str, Any] = field(default_factory=dict)  # what else was not read
+
+
+def find_request(
+    row: Mapping[str, Any], prompt_field: str | None, beside: Collection[str] = ()
+) -> LoggedRequest:
+    """The request of a row, at a path or in the usual places; `beside` it other things are read.
 
     Raises:
         UnknownFormError: there is no known form in a known place.
@@ -409,23 +192,19 @@ def find_request(row: Mapping[str, Any], prompt_field: str | None) -> LoggedRequ
         BadRowError, NotRepresentableError: there is a request that cannot be used.
     """
     if prompt_field is not None:
-        return _at_prompt_field(row, prompt_field)
+        return _at_prompt_field(row, prompt_field, beside)
     for place in (*BODIES, "", *PARTS):
-        call = unpacked(at(row, place))
-        if place in BODIES and is_cut(call):
+        call, whole = unpacked(at(row, place)), place in BODIES
+        if (whole and is_cut(call)) or (isinstance(call, Mapping) and "litellm_truncated" in call):
             raise NoTrafficError("cut by the logger")
         if not isinstance(call, Mapping):
             continue
-        if "litellm_truncated" in call:
-            raise NoTrafficError("cut by the logger")
-        if request := _request_in(
-            call, place, whole=place in BODIES, server=place not in ("", "prompt")
-        ):
-            around = list(_around(row, place))
-            for prefix, fields, child, _ in around:
-                request = _with_fields(request, fields, prefix, (child,), around=True)
-            return replace(request, model=_model([(place, call), *(each[:2] for each in around)]))
-        if place in BODIES and "input" in call:  # an embedding
+        server = place not in ("", "prompt")
+        if request := _request_in(call, place, beside, whole=whole, server=server):
+            for prefix, fields, child, _ in _around(row, place):
+                _add_fields(request, fields, prefix, (child,), around=True)
+            return request
+        if whole and "input" in call:  # an embedding
             raise NotRepresentableError("input")
     if at(row, "input.inputBodyS3Path"):
         raise NoTrafficError("kept elsewhere by the logger")
@@ -435,129 +214,132 @@ def find_request(row: Mapping[str, Any], prompt_field: str | None) -> LoggedRequ
     raise UnknownFormError(row, found=path, query=query)
 
 
-def _model(objects: Sequence[tuple[str, Mapping[str, Any]]]) -> tuple[str, str] | None:
-    """Where these objects of a row, with their paths, first name a model, and its name."""
-    for prefix, fields in objects:
-        for name, value in _at_any(fields, MODELS).items():
-            if isinstance(value, str) and value not in _EMPTY:
-                return _join(prefix, name), value
-    return None
-
-
-def _elsewhere(row: Mapping[str, Any]) -> tuple[str | None, str | None]:
-    """Where a row of unknown form holds a request, a conversation if there is one, else a text: its
-    path; or what `jq` takes it out with, if it stands in a list or in base64.
+def _at_prompt_field(row: Mapping[str, Any], path: str, beside: Collection[str]) -> LoggedRequest:
+    """The request whose prompt is at a path, with what the objects around it say about it. Other
+    parts of a prompt beside it are only named.
     """
-    texts: list[tuple[str | None, str | None]] = []
-    objects: list[tuple[str, str, bool, Mapping[str, Any]]] = [("", "", False, row)]
-    for path, query, deep, fields in objects:  # which grow meanwhile
-        sampled = any(
-            isinstance(each, Mapping) and _TELLING & each.keys() for each in fields.values()
-        )
-        for name in readable_names(fields) if len(objects) < _MOST_SEARCHED else ():
-            if name in _OF_PROMPTS - PROMPTS or not_asked(name):
-                continue
-            value = unpacked(fields[name])
-            quoted = name if name.isidentifier() else f'"{name}"'
-            inner, inside = f"{query}.{quoted}" + "|fromjson" * (value is not fields[name]), deep
-            if str(fields.get("encoding")).lower() == "base64" and isinstance(value, str):
-                with suppress(ValueError):
-                    value = parsed(b64decode(value, validate=True))
-                    inner, inside = f"{inner}|@base64d|fromjson", True
-            # What cannot be used is not pointed at.
-            with suppress(BadRowError, NotRepresentableError, NoTrafficError):
-                request = _turns_in(value)
-                while request is None and isinstance(value, list) and value:
-                    value, inner, inside = unpacked(value[0]), f"{inner}[]", True
-                place = (None, inner) if inside else (_join(path, name), None)
-                if isinstance(value, Mapping):
-                    objects.append((_join(path, name), inner, inside, value))
-                    request = request or _request_in(value, _join(path, name), server=True)
-                elif inside:  # what is beside it is taken out too
-                    place = (None, query)
-                match request.content if request else value if sampled else None:
-                    case list() as turns if "user" in map(speaker_of, turns):
-                        return place
-                    case str(text) if request or is_sentence(text):
-                        texts.append(place)
-    return next(iter(texts), (None, None))
-
-
-def _at_prompt_field(row: Mapping[str, Any], path: str) -> LoggedRequest:
-    """The request whose prompt is at a path, with what the objects around it say about it."""
     if (found := at(row, path)) is None:
         raise UnknownFormError(row, path)
-    content, request, unread = unpacked(found), None, {}
-    holders = list(_around(row, path))
-    holding = [(each.prefix, each.fields) for each in holders]
+    content, around = unpacked(found), list(_around(row, path))
+    request, others = None, dict[str, Any]()
     if isinstance(content, Mapping):
-        request = _request_in(content, path, server=True)
-    around = holders
-    for depth, holder in reversed(list(enumerate(holders, start=1))):
-        if request is None and holder.rest in PROMPTS:
-            others = [name for name in holder.fields if name in PROMPTS - {holder.rest}]
-            call = {name: holder.fields[name] for name in holder.fields if name not in others}
-            if request := _request_in(call, holder.prefix):
-                around = holders[depth:]
-                unread = {_join(holder.prefix, name): holder.fields[name] for name in others}
+        request = _request_in(content, path, beside, server=True)
+    for depth, (prefix, fields, _, rest) in enumerate(around, 1):
+        if request is None and rest in PROMPTS:
+            call = {name: fields[name] for name in fields if name not in PROMPTS - {rest}}
+            if request := _request_in(call, prefix, beside):
+                others = {_join(prefix, name): fields[name] for name in fields.keys() - call}
+                around = around[depth:]
     if request is None:  # undecoded, since a prompt may happen to be JSON
-        turns = _turns_in(content)
-        request = _answered(turns) if turns else LoggedRequest(found)
-    bodies = {
-        name: unpacked(at(row, name)) for name in BODIES if not f"{path}.".startswith(f"{name}.")
-    }
-    for name, body in bodies.items():
-        if isinstance(body, Mapping):
-            request = _with_fields(request, body, name, ("body",), around=True)
+        request = LoggedRequest(_turns_in(content) or found, beside=beside)
+        _split_answer(request)
     for prefix, fields, child, _ in around:
-        read = (child, *bodies)
-        request = _with_fields(request, fields, prefix, read, around=True, chat=True)
+        _add_fields(request, fields, prefix, (child,), around=True)
     if request.server is None:
         wrapped = any(name in BODIES for name, _ in splits(path))
-        request = replace(request, server=wrapped or _model(holding) is not None)
-    unread |= {**request.unread, **dict(request.parts)}
-    model = _model([(path, content), *holding, *bodies.items()])
-    return replace(request, form=_AT_FIELD, parts=(), unread=unread, model=model)
+        request.server = wrapped or request.model is not None
+    request.unread |= others | dict(request.parts)
+    request.form, request.parts = "--prompt-field", []
+    return request
 
 
 def _request_in(
-    call: Mapping[str, Any], prefix: str, *, whole: bool = False, server: bool = False
+    call: Mapping[str, Any],
+    prefix: str,
+    beside: Collection[str] = (),
+    *,
+    whole: bool = False,
+    server: bool = False,
 ) -> LoggedRequest | None:
-    """The request in an object.
-
-    Args:
-        prefix: the object's path in its row.
-        whole: whether it is the body of an API call and nothing else.
-        server: whether its place shows that it was sent to a server.
+    """The request in the object at the path `prefix`, which may be the `whole` body of an API call
+    and nothing else, or stand where only what was sent to a `server` does.
     """
+    prompts = at_each(call, _AT_PROMPTS)
+    if not prompts or _NO_ANSWER.search(str(call.get("model"))):
+        return None
     for form in FORMS:
         # A body that was sent to a server has none of the forms of data sets.
-        request = None if whole and form.server is False else form.request(call)
-        if request is None:
+        if prompts.keys().isdisjoint(form.prompts) or (whole and form.server is False):
             continue
-        if form.logged and not whole:
-            request = _answered(request)
-        elif whole and _is_continued(call, request.content):
-            raise NotRepresentableError("an assistant message for the model to continue")
-        own, read = request.settings, request.read
+        if not _fits(form, call):
+            continue
+        texts = (name for name in form.then if isinstance(call.get(name), str | int | float))
+        then = next((name for name in texts if call[name] not in _EMPTY), "")
+        place = next(place for place in form.prompts if place in prompts)
+        content = _content(form, place, prompts[place], call, f"\n{call[then]}" if then else "")
+        if content is None:
+            continue
         sent = ("model" in call or None) if form.server is None else form.server
-        request = replace(request, settings={}, server=server or sent)
-        request = _with_fields(request, call, prefix, read, whole=whole, chat=True)
-        named = "OpenAI request" if whole and form.name in ("messages", "prompt") else form.name
-        settings = dict(request.settings)
-        for name, value in own.items():
-            settings[name] = value if name in read else _agreed(name, settings.get(name), value)
-        return replace(request, settings=settings, form=named)
+        request = LoggedRequest(content, form.name, server or sent, beside)
+        if whole and form.name in ("messages", "prompt"):
+            request.form = "OpenAI request"
+        if form.logged and not whole:
+            _split_answer(request)
+        elif whole and _is_continued(call, content):
+            raise NotRepresentableError("an assistant message for the model to continue")
+        if form.limit:
+            add_setting(request.settings, "max_tokens", call.get(form.limit))
+        _add_fields(request, call, prefix, (place, then, form.limit, *form.read), whole=whole)
+        return request
     return None
 
 
-def _answered(request: LoggedRequest) -> LoggedRequest:
-    """A conversation that ends with the assistant, as a request and its answer."""
+def _fits(form: Form, call: Mapping[str, Any]) -> bool:
+    """Whether an object's fields beside its prompt are those of a form."""
+    needs = [_block(call, n) is not None if n in BLOCKS else n in call for n in form.needs]
+    others = form.beside and not call.keys() <= form.beside
+    return (any(needs) or not needs) and call.keys().isdisjoint(form.lacks) and not others
+
+
+def _content(
+    form: Form, place: str, value: Any, call: Mapping[str, Any], then: str
+) -> str | list[Any] | None:
+    """The prompt at one of a form's places, its text and what follows `then`, or its turns; None:
+    it is of another form.
+    """
+    if isinstance(value, str) and form.text in ("chat", "prompt"):
+        if turns := _turns_in(value):
+            return turns
+        if isinstance(inner := unpacked(value), Mapping) and PROMPTS & inner.keys():  # see `PARTS`
+            return None
+        chat = form.text == "chat" and str(call.get("raw")).lower() != "true"
+        return [_user(value + then)] if chat else value + then
+    match unpacked(value):
+        case [str(first), *_] | [{"text": str(first)}, *_] if form.text == "first":
+            return [_user(first)]  # a later one needs the answers before it
+        case [list(turns)] | ([Mapping(), *_] as turns):  # the first is LangSmith's
+            return turns
+        case {"role": _, "content": _} as turn if form.text:
+            return [turn]
+        case [list(), *_]:
+            raise NotRepresentableError(f"{place} of several prompts")
+        case list() if form.text:
+            raise NotRepresentableError(f"{place} as a list")
+    return None
+
+
+def _user(content: Any) -> dict[str, Any]:
+    return {"role": "user", "content": content}
+
+
+def _turns_in(value: Any) -> list[Any] | None:
+    """The turns of a conversation where also a text may stand; None for anything else."""
+    match unpacked(value):
+        case {"role": "user" | "system" | "developer" | "human", "content": _} as turn:
+            return [turn]
+        case [{"role": _} | {"lc": _} | {"from": _, "value": _}, *_] as turns:
+            return turns
+        case [{"type": "human" | "system" | "message", "content": _}, *_] as turns:
+            return turns
+    return None
+
+
+def _split_answer(request: LoggedRequest) -> None:
+    """Take the assistant's message with which a conversation ends for its answer."""
     match request.content:
-        case [_, *_, Mapping() as last] if speaker_of(last) == "assistant":
+        case [*turns, Mapping() as last] if turns and speaker_of(last) == "assistant":
             if not any(map(last.get, BEGUN)):
-                return replace(request, content=request.content[:-1], answer=message_of(last))
-    return request
+                request.content, request.answer = turns, message_of(last)
 
 
 def _is_continued(call: Mapping[str, Any], content: Any) -> bool:
@@ -571,27 +353,19 @@ def _is_continued(call: Mapping[str, Any], content: Any) -> bool:
     return False
 
 
-class _Around(NamedTuple):
-    """One of a row's objects on the way to a path."""
-
-    prefix: str  # its own path
-    fields: Mapping[str, Any]
-    child: str  # its field through which the path continues
-    rest: str  # the path from this object on
-
-
-def _around(row: Mapping[str, Any], path: str) -> Iterator[_Around]:
-    """The objects on the way to a path, the innermost first."""
-    heads = [("", path), *splits(path)] if path else []
+def _around(row: Mapping[str, Any], path: str) -> Iterator[tuple[str, Mapping[str, Any], str, str]]:
+    """The objects on the way to a path, the innermost first: the path of each, its fields, the one
+    in it on the way, and the rest of the path.
+    """
     child = path
-    for prefix, rest in reversed(heads):
+    for prefix, rest in reversed([("", path), *splits(path)] if path else []):
         fields = unpacked(at(row, prefix))
         if isinstance(fields, Mapping):
-            yield _Around(prefix, fields, child[len(prefix) :].removeprefix("."), rest)
+            yield prefix, fields, child[len(prefix) :].removeprefix("."), rest
             child = prefix
 
 
-def _with_fields(
+def _add_fields(
     request: LoggedRequest,
     fields: Mapping[str, Any],
     prefix: str,
@@ -599,99 +373,134 @@ def _with_fields(
     *,
     whole: bool = False,
     around: bool = False,
-    chat: bool = False,
-) -> LoggedRequest:
-    """Add an object's system text and settings to the request, and list its other fields as unread.
-
-    Args:
-        prefix: the object's path in its row.
-        read: the paths that were read in it before.
-        whole: whether all its fields are an API's, so that no unknown field is ignored.
-        around: whether it surrounds the request rather than being it.
-        chat: whether a system text makes a plain prompt a user's message.
+    likely: bool = False,
+) -> None:
+    """Add the system text and the settings of the object at `prefix` to the request, and list what
+    else is not `read` as unread; but if it is `whole`, all its fields are an API's, and none is
+    ignored. It may be `around` the request instead of holding it, or only `likely` its settings.
     """
-    request, systems = _with_system(fields, request, chat=chat)
-    given = _at_any(fields, BLOCKS)
-    blocks = {name: block for name in given if (block := _block(fields, name)) is not None}
-    if not whole:
-        names = [name for name in _with_settings(fields) if not _is_inside(name, (*read, *blocks))]
-        blocks |= {name: block for name in names if (block := unpacked(at(fields, name)))}
-    nested = _at_any(fields, NESTED)
-    settings = dict(request.settings)
-    for path, value in nested.items():
-        if value not in _EMPTY:
-            settings[NESTED[path]] = _agreed(NESTED[path], settings.get(NESTED[path]), value)
-    parts, unread = list(request.parts), dict(request.unread)
+    found = at_each(fields, _AT_OTHERS)
+    settings = request.likely if likely else request.settings
+    names = [name for name in BLOCKS if name in found]
+    blocks = {name: block for name in names if (block := _block(fields, name)) is not None}
+    nested = [path for path in NESTED if path in found]
+    for path in nested:
+        if found[path] not in _EMPTY:
+            add_setting(settings, NESTED[path], found[path])
+    models = [path for path in MODELS if isinstance(found.get(path), str)]
+    if request.model is None and (named := [path for path in models if found[path] not in _EMPTY]):
+        request.model = _join(prefix, named[0]), found[named[0]]
+    start = f"{prefix}." if prefix else ""
+    beside = [path[len(start) :] for path in request.beside if path.startswith(start)]
+    read = {*read, *_add_system(request, found, fields), *blocks, *nested, *models, *beside}
+    inside = tuple(f"{path}." for path in read)
+    others = dict(() if whole else _with_settings(fields))
+    others = {name: others[name] for name in others if not f"{name}.".startswith(inside)}
     # Some names are an API's in a request that was sent to a server, and elsewhere any column's.
     sampled = not around and not _TELLING.isdisjoint(fields)
     sent = whole or (request.server and not around) or sampled
-    known = SETTINGS if sent else SETTINGS - COLUMNS
-    beside = (*systems, *blocks, *nested, *_read_beside(fields, prefix))
-    for name, value in _left(fields, (*read, *beside)):
+    for name, value in _left(fields, {*read, *others}):
         path = _join(prefix, name)
         if name in _REPEATING and str(value).lower() in ("true", "1"):
-            request = replace(request, repeated=True)
-        if name in known:
-            settings[name] = _agreed(name, settings.get(name), value)
+            request.repeated = True
+        if name in SETTINGS and (sent or name not in COLUMNS):
+            add_setting(settings, name, value)
         elif value in _EMPTY:
             continue
         elif name in _OF_PROMPTS:
-            parts.append((name if whole else path, value))
-        elif name not in HARMLESS and (
-            (whole and name in fields) or (sampled and is_sampler(name, value))
-        ):
-            raise NotRepresentableError(
-                name if readable(name) == name else "an unreadable field name"
-            )
-        elif not (sent and name in HARMLESS):
-            unread[path] = value
-    request = replace(request, settings=settings, parts=parts, unread=unread)
+            request.parts.append((name if whole else path, value))
+        elif name in HARMLESS:
+            request.unread |= {} if sent else {path: value}
+        elif (whole and name in fields) or (sampled and is_sampler(name, value)):
+            plain = readable(name) == name
+            raise NotRepresentableError(name if plain else "an unreadable field name")
+        else:
+            request.unread[path] = value
     for name, block in blocks.items():
-        request = _with_fields(request, block, _join(prefix, name), whole=name in BLOCKS)
-    return request
+        _add_fields(request, block, _join(prefix, name), whole=True, likely=likely)
+    for name, block in others.items():
+        _add_fields(request, block, _join(prefix, name), likely=True)
 
 
-def _with_settings(fields: Mapping[str, Any], *, deep: bool = False) -> Iterator[str]:
-    """The paths of objects, also as dotted columns, that are settings: they hold one of `_TELLING`,
-    and another one or a name that says so. Those inside others are named if `deep`, or if the
-    others would not even be named as unread.
+def _add_system(
+    request: LoggedRequest, found: Mapping[str, Any], fields: Mapping[str, Any]
+) -> list[str]:
+    """Put the system text that an object keeps separately before the request; gives the names of
+    the known places, `found` in the object, that hold it.
     """
-    heads = {name.rpartition(".")[0] for name in fields if isinstance(name, str) and "." in name}
-    for name in {**dict.fromkeys(sorted(heads)), **fields}:
+    systems = {name: turns for name in SYSTEMS if (turns := _system(found.get(name)))}
+    content = request.content
+    if not systems or str(fields.get("raw")).lower() == "true":
+        return list(systems)
+    turns = [_user(content)] if isinstance(content, str) else content
+    if not isinstance(turns, list):
+        return []
+    said = {_text(turn).strip() for turn in turns if speaker_of(turn) == "system"}
+    told = {
+        _text(turn).strip(): _text(turn) for name in reversed(systems) for turn in systems[name]
+    }
+    others = [{"role": "system", "content": told[it]} for it in told if it not in said]
+    if others and len(others) + len(said) > 1:
+        raise NotRepresentableError("several system texts")
+    request.content = [*others, *turns]
+    return list(systems)
+
+
+def _system(value: Any) -> list[dict[str, Any]]:
+    """The messages of a system text, in whatever way it is written; none if it is not one."""
+    found = unpacked(value)
+    turns = found if isinstance(found, list) else [found]
+    match found:
+        case {"role": _} | [{"role": _}, *_]:
+            return turns if all(speaker_of(turn) == "system" for turn in turns) else []
+        case {"parts": list(parts)}:
+            return [{"role": "system", "content": parts}]
+        case {"text": str()} | [{"type": _} | {"text": _} | str(), *_]:
+            return [{"role": "system", "content": turns}]
+    text = isinstance(value, str) and value not in _EMPTY and value.strip()
+    return [{"role": "system", "content": value}] if text else []
+
+
+def _text(turn: Any) -> str:
+    return messages_of([turn], set())[0]["content"] or ""
+
+
+def _with_settings(
+    fields: Mapping[str, Any], *, deep: bool = False
+) -> Iterator[tuple[str, Mapping[str, Any]]]:
+    """The objects, also as dotted columns, that are settings: they hold one of `_TELLING`, and
+    another one or have a name that says so. Those inside others are found if `deep`, or if the
+    name of the others says so.
+    """
+    heads = {name.rpartition(".")[0]: None for name in fields if isinstance(name, str)}
+    for name in {**heads, **fields}:
+        if not name or not isinstance(name, str) or not_asked(name.partition(".")[0]):
+            continue
         value = fields[name] if name in fields else at(fields, name)
-        if not isinstance(name, str) or not isinstance(value, Mapping | str):
-            continue
-        if not_asked(name.partition(".")[0]):
-            continue
         if isinstance(value, str) and value.startswith("{") and '"t' in value:
             value = unpacked(value)
         if not isinstance(value, Mapping):
             continue
-        temperature = value.get("temperature")
-        if isinstance(temperature, int | float) and temperature > _HOTTEST:
+        heat = value.get("temperature")
+        if isinstance(heat, int | float) and heat > _HOTTEST:
             continue
-        if not _TELLING.isdisjoint(value) and (
-            len(SETTINGS & value.keys()) > 1 or _OF_SETTINGS.search(name)
-        ):
-            yield name
-        elif deep or name in HARMLESS:
-            yield from (f"{name}.{inner}" for inner in _with_settings(value, deep=True))
-
-
-def _is_inside(name: str, paths: Collection[str]) -> bool:
-    return any(f"{name}.".startswith(f"{path}.") for path in paths)
+        named = _OF_SETTINGS.search(name) or len(SETTINGS & value.keys()) > 1
+        if named and not _TELLING.isdisjoint(value):
+            yield name, value
+        elif deep or _OF_SETTINGS.search(name):
+            yield from ((f"{name}.{n}", block) for n, block in _with_settings(value, deep=True))
 
 
 def _left(fields: Mapping[str, Any], read: Collection[str]) -> Iterator[tuple[str, Any]]:
     """What an object holds apart from these paths; if an object in it was read in part, its other
     fields.
     """
+    dotted = [path for path in read if "." in path]
+    columns = tuple(f"{path}." for path in read)
     for name, value in fields.items():
-        if not isinstance(name, str) or value is None or name in read:
+        if not isinstance(name, str) or value is None or f"{name}.".startswith(columns):
             continue
-        if "." in name and any(name.startswith(f"{path}.") for path in read):
-            continue
-        inside = [path[len(name) + 1 :] for path in read if path.startswith(f"{name}.")]
+        inside = [path[len(name) + 1 :] for path in dotted if path.startswith(f"{name}.")]
         if inside and isinstance(inner := unpacked(value), Mapping):
             yield from ((f"{name}.{each}", left) for each, left in _left(inner, inside))
         else:
@@ -702,34 +511,6 @@ def _join(prefix: str, name: str) -> str:
     return f"{prefix}.{name}" if prefix else name
 
 
-def _read_beside(fields: Mapping[str, Any], prefix: str) -> list[str]:
-    """What is read, apart from the request, in the object at a path of its row."""
-    start = f"{prefix}." if prefix else ""
-    names = [path[len(start) :] for path in _BESIDE_A_REQUEST if path.startswith(start)]
-    names = [name for name in names if f"{start}{name}" not in ANSWERS or has_answer(fields, name)]
-    models = _at_any(fields, MODELS)
-    return [*names, *(name for name in models if isinstance(models[name], str))]
-
-
-def _at_any(fields: Any, paths: Iterable[str]) -> dict[str, Any]:
-    """What stands at those of the paths where anything does."""
-    if not isinstance(fields, Mapping):
-        return {}
-    heads = {name.partition(".")[0] for name in fields if isinstance(name, str)}
-    found = {path: at(fields, path) for path in paths if path.partition(".")[0] in heads}
-    return {path: found[path] for path in found if found[path] is not None}
-
-
-def _agreed(name: str, given: Any, again: Any) -> Any:
-    """A setting that is given twice with the same value."""
-    if given is None:
-        return again
-    first, second = setting_value(name, given), setting_value(name, again)
-    if None not in (first, second) and first != second:
-        raise NotRepresentableError(f"several values of {name}")
-    return again if first is None else given
-
-
 def _block(call: Mapping[str, Any], name: str) -> Mapping[str, Any] | None:
     """An object's sampling parameters under one of `BLOCKS`; None if there are none."""
     block = unpacked(at(call, name))
@@ -737,3 +518,43 @@ def _block(call: Mapping[str, Any], name: str) -> Mapping[str, Any] | None:
         return None
     other = name in BLOCKS[:2] and block and not _PARAMETERS & block.keys()
     return None if other else block
+
+
+def _elsewhere(row: Mapping[str, Any]) -> tuple[str | None, str | None]:
+    """Where a row of unknown form holds a conversation, else a text: its path, unless it stands in
+    a list or in base64, and what `jq` takes it out with.
+    """
+    texts: list[tuple[str | None, str | None]] = []
+    objects: list[tuple[str | None, str, Mapping[str, Any]]] = [("", "", row)]
+    for path, query, fields in objects:  # which grow meanwhile
+        blocks = [each for each in fields.values() if isinstance(each, Mapping)]
+        sampled = any(_TELLING & block.keys() for block in blocks)
+        for name in readable_names(fields) if len(objects) < _MOST_SEARCHED else ():
+            if name in _OF_PROMPTS - PROMPTS or not_asked(name):
+                continue
+            value, place = unpacked(fields[name]), None if path is None else _join(path, name)
+            quoted = name if name.isidentifier() else f'"{name}"'
+            inner = f"{query}.{quoted}" + "|fromjson" * (value is not fields[name])
+            # What cannot be used is not pointed at.
+            with suppress(BadRowError, NotRepresentableError, NoTrafficError, ValueError):
+                if str(fields.get("encoding")).lower() == "base64" and isinstance(value, str):
+                    value, inner = (
+                        parsed(b64decode(value, validate=True)),
+                        f"{inner}|@base64d|fromjson",
+                    )
+                    place = None
+                content: Any = _turns_in(value)
+                while content is None and isinstance(value, list) and value:
+                    value, inner, place = unpacked(value[0]), f"{inner}[]", None
+                if isinstance(value, Mapping):
+                    objects.append((place, inner, value))
+                    if content is None and (request := _request_in(value, "", server=True)):
+                        content = request.content
+                elif place is None:  # what is beside it is taken out too
+                    inner = query
+                match content or (value if sampled else None):
+                    case list() as turns if "user" in map(speaker_of, turns):
+                        return place, inner
+                    case str(text) if content or is_sentence(text):
+                        texts.append((place, inner))
+    return next(iter(texts), (None, None))

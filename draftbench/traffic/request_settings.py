@@ -60,45 +60,38 @@ SETTINGS = frozenset({
 })  # fmt: skip
 
 
+def add_setting(settings: dict[str, Any], name: str, value: Any) -> None:
+    """Add a setting by the name that all APIs have here, if it sets anything.
+
+    Raises:
+        NotRepresentableError: it was given before with another value.
+    """
+    name = ALIASES.get(name, name)
+    value = _value(name, value)
+    if name == "think":  # Ollama's
+        name = "enable_thinking" if isinstance(value, bool) else "reasoning_effort"
+    if value is None:
+        return
+    if (given := settings.setdefault(name, value)) is not value and given != value:
+        raise NotRepresentableError(f"several values of {name}")
+
+
 def request_fields(settings: Mapping[str, Any], *, server: bool) -> dict[str, Any]:
-    """The settings, all of `SETTINGS`, as keyword arguments of `Request`.
-
-    Null and empty text mean absent. Neutral values (top_p 1, top_k 0 or -1, min_p 0) become `None`.
-    `n` samples count as `n` times the weight.
-
-    Args:
-        server: whether a server was asked: an absent temperature then means 1.0, the servers'
-            default, else 0.0.
+    """The settings as keyword arguments of `Request`, where neutral values become `None` and `n`
+    samples count as `n` times the weight. An absent temperature means 1 if a `server` was asked,
+    as servers' default is, else 0.
 
     Raises:
         NotRepresentableError: the request sets a field that `Request` cannot express, or to a
             value of the wrong type or range.
     """
-    given: dict[str, Any] = {}
-    if isinstance(tools := setting_value("tools", settings.get("tools")), list):
-        tools = [function for tool in tools for function in _functions(tool)]
-        settings = {**settings, "tools": tools}
-    constraint, forced = constraint_of(
-        {
-            name: setting_value(name, settings[name])
-            for name in (*CONSTRAINTS, "tools", "tool_choice")
-            if name in settings
-        }
-    )
-    for alias, text in settings.items():
-        name = ALIASES.get(alias, alias)
-        value = setting_value(name, text)
-        if name == "think":  # Ollama's
-            name = "enable_thinking" if isinstance(value, bool) else "reasoning_effort"
-        if value is None:
-            continue
-        if name == "tool_choice" and (forced or not tools):
-            continue
-        # Tables turn a column of whole numbers with gaps into floats.
-        whole = isinstance(value, float) and value.is_integer()
-        value = int(value) if whole and name in (*_Applied.__struct_fields__, "seed") else value
-        if (other := given.setdefault(name, value)) is not value and other != value:
-            raise NotRepresentableError(f"several values of {name}")
+    given = dict(settings)
+    if isinstance(tools := given.get("tools"), list):
+        given["tools"] = [function for tool in tools for function in _functions(tool)]
+    constraint, forced = constraint_of(given)
+    if forced or not given.get("tools"):
+        given.pop("tool_choice", None)
+    for name, value in given.items():
         if name in NEUTRAL and value not in NEUTRAL[name]:
             raise NotRepresentableError(name)
     given.setdefault("temperature", 1.0 if server else 0.0)
@@ -137,30 +130,31 @@ def _in_words(types: re.Match[str]) -> str:
     return " or ".join(_TYPES.get(name, name) for name in types.groups() if name)
 
 
-def setting_value(name: str, value: Any) -> Any:
+def _value(name: str, value: Any) -> Any:
     """A setting's value, which a table or a log may store as text; None: it sets nothing."""
-    content = _untyped(name, value)
-    limit = ALIASES.get(name, name) in ("max_tokens", "max_completion_tokens")
-    return None if limit and content in _ENDLESS else content
-
-
-def _untyped(name: str, value: Any) -> Any:
-    if not isinstance(value, str):
-        return value
-    if not value.strip() or value in PADDING:
+    content = _parsed(name, value) if isinstance(value, str) else value
+    if name in ("max_tokens", "max_completion_tokens") and content in _ENDLESS:
         return None
-    if name == "tool_choice" and value.isalpha():
-        return value.lower()  # Gemini's has capitals
-    content = unpacked(value)
-    if content is value:
+    # Tables turn a column of whole numbers with gaps into floats.
+    whole = isinstance(content, float) and content.is_integer()
+    return int(content) if whole and name in (*_Applied.__struct_fields__, "seed") else content
+
+
+def _parsed(name: str, text: str) -> Any:
+    if not text.strip() or text in PADDING:
+        return None
+    if name == "tool_choice" and text.isalpha():
+        return text.lower()  # Gemini's has capitals
+    content = unpacked(text)
+    if content is text:
         try:
-            content = parsed(_PYTHON.get(value, value))
+            content = parsed(_PYTHON.get(text, text))
         except (ValueError, RecursionError):
-            return value
+            return text
     if name == "stop":
-        return content if content is None or isinstance(content, list) else value
-    text = CONSTRAINTS.get(name) in ("regex", "grammar") and content is not None
-    return value if text else content
+        return content if content is None or isinstance(content, list) else text
+    verbatim = CONSTRAINTS.get(name) in ("regex", "grammar") and content is not None
+    return text if verbatim else content
 
 
 def _functions(tool: Any) -> list[dict[str, Any]]:

@@ -18,19 +18,24 @@ import msgspec
 
 from draftbench.records import Request
 from draftbench.safe_files import without_controls
-from draftbench.traffic.answers import LoggedAnswer, answer_of, failed
+from draftbench.traffic.answers import LoggedAnswer, failed, find_answer
 from draftbench.traffic.errors import BadRowError, NoTrafficError, NotRepresentableError
 from draftbench.traffic.files import MAX_ROW
 from draftbench.traffic.json_paths import at, parsed, unpacked
 from draftbench.traffic.messages import messages_of
 from draftbench.traffic.query import TrafficQuery
 from draftbench.traffic.request_formats import SEGMENTS, LoggedRequest, find_request
-from draftbench.traffic.request_settings import request_fields, setting_value
+from draftbench.traffic.request_settings import request_fields
 from draftbench.traffic.setting_names import PADDING
 
 # Most bytes of a request as JSON, and of a logged response; a row with more is a bad row.
 MAX_TEXT = 1 << 20
 _MAX_LABEL = 200
+# What is assumed where a row does not name a setting.
+ASSUMED = {
+    "temperature": "temperature {:g}", "top_p": "top_p 1", "top_k": "no top_k",
+    "max_tokens": "no limit on output tokens",
+}  # fmt: skip
 # What is said of a row that no form foresaw.
 MISSHAPEN = "not of the shape that its form has"
 
@@ -83,7 +88,7 @@ class ReadRow(NamedTuple):
 
     form: str
     request: Request
-    assumed: bool  # whether the row names no temperature
+    assumed: tuple[str, ...]  # of the settings that decide what is drawn, those it does not name
     unread: dict[str, Any]  # fields that were not read, with what they hold
     columns: Mapping[str, Any]  # the row's own
     model: tuple[str, str] | None  # where the model that was asked is named, and its name
@@ -92,10 +97,8 @@ class ReadRow(NamedTuple):
 def read_request(
     data: bytes | Mapping[str, Any] | BadRowError, source: str, query: TrafficQuery
 ) -> ReadRow:
-    """Read one row.
-
-    `Request.id` is the first 16 hex digits of HMAC-SHA256(`query.key`, content and settings): equal
-    requests have equal ids, whatever their source, segment, response and time.
+    """Read one row. Its id is a hash with `query.key` of content and settings, and of the model
+    asked if that is the segment: equal requests have equal ids, wherever they come from.
 
     Raises:
         BadRowError: the row is not a request (`UnknownFormError`: its form is not known).
@@ -105,15 +108,19 @@ def read_request(
     unread: set[str] = set()
     try:
         row = _parse(data)
-        asked = find_request(row, query.prompt_field)
+        answer, places = find_answer(row, query.response_field)
+        asked = find_request(row, query.prompt_field, (*places, *SEGMENTS, "timestamp"))
         if asked.server and failed(row):
             raise NoTrafficError("the call failed")
         content = _content(asked.content, unread, chat=query.as_chat)
-        settings = request_fields(asked.settings, server=bool(asked.server))
-        answer = _response(row, query.response_field, asked)
+        given = asked.likely | asked.settings
+        settings = request_fields(given, server=bool(asked.server))
+        answer = _response(answer, asked)
+        place, model = asked.model or (None, None)
+        apart = {"model": model} if place and place == query.segment_by else {}
         left = dict(asked.unread) | _new_parts(asked, content, answer)
         request = Request(
-            id=_identity(content | settings, query.key),
+            id=_identity(content | settings | apart, query.key),
             source=source,
             segment=_segment(row, query.segment_by),
             response=answer,
@@ -129,24 +136,25 @@ def read_request(
         # Whatever a stranger wrote into a row, --skip-bad can skip it.
         raise BadRowError(MISSHAPEN) from error
     form = asked.form + " as chat" * (query.as_chat and isinstance(asked.content, str))
-    assumed = setting_value("temperature", asked.settings.get("temperature")) is None
+    given |= {"max_tokens": given.get("max_tokens", given.get("max_completion_tokens"))}
+    heat, narrowing = request.sampling.temperature, ("top_p", "top_k")  # which change no argmax
+    unsaid = [it for it in ASSUMED if given.get(it) is None and (heat or it not in narrowing)]
+    assumed = tuple(ASSUMED[name].format(heat) for name in unsaid)
     named = (query.response_field, query.segment_by)
     left = {path: left[path] for path in left if path not in named}
     return ReadRow(form, request, assumed, {**left, **dict.fromkeys(unread)}, row, asked.model)
 
 
 def _parse(data: bytes | Mapping[str, Any] | BadRowError) -> Mapping[str, Any]:
-    row = data
     if isinstance(data, BadRowError):
         raise data
-    if isinstance(data, bytes):
-        if len(data) > MAX_ROW:
-            raise BadRowError("longer than 16 MiB")
-        try:
-            row = parsed(data)
-        except msgspec.DecodeError as error:
-            reason = str(error).removeprefix("JSON is malformed: ")
-            raise BadRowError(f"not JSON ({reason})") from None
+    if isinstance(data, bytes) and len(data) > MAX_ROW:
+        raise BadRowError("longer than 16 MiB")
+    try:
+        row = parsed(data) if isinstance(data, bytes) else data
+    except msgspec.DecodeError as error:
+        reason = str(error).removeprefix("JSON is malformed: ")
+        raise BadRowError(f"not JSON ({reason})") from None
     if not isinstance(row, Mapping):
         raise BadRowError("not an object")
     return row
@@ -166,12 +174,14 @@ def _content(content: Any, unread: set[str], *, chat: bool) -> dict[str, Any]:
             {"messages": ({"role": "user", "content": content},)} if chat else {"prompt": content}
         )
     if not isinstance(content, list):
-        missing = "the prompt is missing" if content is None else "the prompt is not a text"
-        raise BadRowError(missing)
+        raise BadRowError("the prompt is not a text")
     messages = tuple(messages_of(content, unread))
+    if all(message["role"] == "assistant" for message in messages):
+        raise BadRowError("the messages ask nothing")
     if not any((message["content"] or "").strip() for message in messages):
         raise BadRowError("the messages are empty")
     said = [message["content"] or "" for message in messages]
+    # Loggers cut the longest texts first; what tools write was often cut before.
     longest = max((len(text) for text in said if not _ends_cut(text)), default=0)
     for message, text in zip(messages, said, strict=True):
         tool = message["role"] == "tool"
@@ -179,21 +189,15 @@ def _content(content: Any, unread: set[str], *, chat: bool) -> dict[str, Any]:
         json = text.lstrip().startswith(('[{"', '{"'))
         if not tool and not json and _LIKE_MESSAGES.match(text):
             raise NotRepresentableError("messages as the text of a message")
-        for each in (
-            text,
-            message.get("reasoning_content", ""),
-            *_texts(message.get("tool_calls")),
-        ):
+        thought = message.get("reasoning_content", "")
+        for each in (text, thought, *_texts(message.get("tool_calls"))):
             _refuse_mark(each, cut_before=tool or len(each) < longest)
     return {"messages": messages}
 
 
 def _refuse_mark(text: str, *, cut_before: bool = False) -> None:
-    """Raise a NoTrafficError if the logger left a mark in this text: cut, redacted, kept elsewhere.
-
-    Args:
-        cut_before: whether the mark of a cut may be part of what the model read: in a tool's
-            output, or in a text shorter than an uncut one (loggers cut the longest first).
+    """Raise a NoTrafficError if the logger left a mark in this text; that of a cut may be part of
+    what the model read where it may have been `cut_before`.
     """
     cut = _CUT_AT_END.match(text) if cut_before else _ends_cut(text)
     if _LANGFUSE_MEDIA in text:
@@ -225,10 +229,8 @@ def _new_parts(
     request: LoggedRequest, content: Mapping[str, Any], answer: LoggedAnswer | None
 ) -> dict[str, Any]:
     """The unread parts of a prompt that can be ignored: numbers, labels, or a rendered copy of the
-    prompt and the answer. Text that only repeats turns, or lines of a plain prompt, is ignored too.
-
-    Raises:
-        NotRepresentableError: a part holds anything else.
+    prompt and the answer. Text that only repeats turns, or lines of a plain prompt, is ignored too;
+    anything else leaves the row out.
     """
     asked = list(_texts(content.get("messages", content.get("prompt"))))
     lines = [line.strip() for text in (*asked, *_texts(answer)) for line in text.splitlines()]
@@ -242,11 +244,8 @@ def _new_parts(
         rendered = answer and isinstance(part, str) and all(line in part for line in lines)
         number = _NUMBER.fullmatch(part) if isinstance(part, str) else isinstance(part, int | float)
         # A context of single words labels the call, as a span's does; a text is the model's.
-        labels = (
-            path.endswith("context")
-            and isinstance(part, Mapping)
-            and not any(len(text.split()) > 1 for text in texts)
-        )
+        words = all(len(text.split()) == 1 for text in texts)
+        labels = path.endswith("context") and isinstance(part, Mapping) and words
         if rendered or number or labels or not texts:
             left[path] = value
         elif any(f"\n{text}\n" not in plain for text in texts - known):
@@ -273,10 +272,8 @@ def _identity(request: Mapping[str, Any], key: bytes) -> str:
 
 def _without_ids(message: Mapping[str, Any]) -> dict[str, Any]:
     """A message without the ids that tie a tool's result to its call, which differ in every log."""
-    calls = [
-        {name: call[name] for name in call if name != "id"}
-        for call in message.get("tool_calls", ())
-    ]
+    given = message.get("tool_calls", ())
+    calls = [{name: call[name] for name in call if name != "id"} for call in given]
     kept = {name: message[name] for name in message if name != "tool_call_id"}
     return kept | ({"tool_calls": calls} if calls else {})
 
@@ -305,11 +302,10 @@ def _timestamp(value: Any) -> str | None:
     return text if len(text) <= _MAX_LABEL else None
 
 
-def _response(
-    row: Mapping[str, Any], path: str | None, asked: LoggedRequest
-) -> LoggedAnswer | None:
-    answer = answer_of(row, path, asked.answer)
-    if asked.repeated and answer is not asked.answer:
+def _response(answer: LoggedAnswer | None, asked: LoggedRequest) -> LoggedAnswer | None:
+    if answer is None:
+        answer = asked.answer
+    elif asked.repeated:
         prompt = asked.content  # of messages the log does not have the text that is repeated
         plain = isinstance(answer, str) and isinstance(prompt, str) and answer.startswith(prompt)
         answer = str(answer)[len(prompt) :] if plain else None

@@ -22,7 +22,7 @@ import hmac
 import math
 import re
 from collections import Counter, defaultdict
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -93,8 +93,9 @@ class _Reading:
         self.query, self.name = query, name
         self.rows = self.several = 0
         self.dropped, self.forms = Counter[str](), Counter[str]()  # rows by reason, by form
+        self.first: dict[str, str] = {}  # the first row that was left out, by reason
         self.answered, self.models, self.places = 0, Counter[str](), Counter[str]()
-        self.assumed = Counter[float]()  # rows without a temperature, by the one that is assumed
+        self.assumed = Counter[str]()  # rows by what is assumed since they do not say it
         self.bad: dict[str, BadRows] = {}
         self.unread, self.sizes = Counter[str](), dict[str, int]()  # rows, size of the first value
         self.columns: dict[str, None] = {}  # of the first row
@@ -108,12 +109,11 @@ class _Reading:
         where = f"{self.name}:{row.number}"
         try:
             read = read_request(row.data, where, self.query)
-        except NotRepresentableError as error:
-            self.dropped[f"not representable: {error}"] += 1
-        except NoTrafficError as error:
-            self.dropped[str(error)] += 1
+        except (NotRepresentableError, NoTrafficError) as error:
+            asked = isinstance(error, NotRepresentableError)
+            self._drop("not representable: " * asked + str(error), where)
         except BadRowError as error:
-            self.dropped[_BAD] += 1
+            self._drop(_BAD, where)
             # The same reason in another message or column is still the same reason.
             alike = re.sub(r"\d+", "", str(error))
             if (known := self.bad.get(alike)) is not None:
@@ -122,6 +122,10 @@ class _Reading:
                 self.bad[alike] = BadRows(reason=str(error), first=where, rows=1, hint=error.hint)
         else:
             self._add(read)
+
+    def _drop(self, reason: str, where: str) -> None:
+        self.dropped[reason] += 1
+        self.first.setdefault(reason, where)
 
     def _add(self, read: ReadRow) -> None:
         request, query = read.request, self.query
@@ -133,9 +137,10 @@ class _Reading:
         self.columns = self.columns or dict.fromkeys(readable_names(read.columns))
         if request.constraint is not None and not request.constraint.keys() <= query.constraints:
             lacks = "this engine does not apply" if query.constraints else "only an engine applies"
-            self.dropped[f"{_STRUCTURED} ({next(iter(request.constraint))}), which {lacks}"] += 1
+            reason = f"{_STRUCTURED} ({next(iter(request.constraint))}), which {lacks}"
+            self._drop(reason, request.source)
             return
-        self.assumed[request.sampling.temperature] += read.assumed
+        self.assumed.update(read.assumed)
         self.answered += request.response is not None
         if read.model and (read.model[1] in self.models or len(self.models) < _FIELDS_COUNTED):
             self.places[read.model[0]] += 1
@@ -184,20 +189,15 @@ def load(query: TrafficQuery) -> Traffic:
     if bad_rows and (not query.skip_bad or dropped[_BAD] == read.rows):
         raise _unusable(bad_rows, dropped[_BAD], read.rows, layout, misnamed)
     if not read.rows:
-        raise TrafficError(
-            f"`{name}` holds no rows", hint=misnamed or "give a source with at least one request"
-        )
+        hint = misnamed or "give a source with at least one request"
+        raise TrafficError(f"`{name}` holds no rows", hint=hint)
     if not entries:
-        counts = ", ".join(f"{reason} ({count})" for reason, count in dropped.items())
         often = max(dropped, key=lambda reason: dropped[reason])
-        first = "".join(f"; {each.first}: {each.reason}" for each in bad_rows[:1])
-        raise TrafficError(
-            f"no row of `{name}` can be used: {counts}{first}",
-            hint=next(
-                (hint for begin, hint in _HINTS.items() if often.startswith(begin)),
-                "docs/logs.md has a row of each kind that can; `draftbench traffic` lists others",
-            ),
-        )
+        hint = "docs/logs.md has a row of each kind that can; `draftbench traffic` lists others"
+        hint = next((_HINTS[begin] for begin in _HINTS if often.startswith(begin)), hint)
+        out = [(read.first[why], why, dropped[why]) for why in dropped if why != _BAD]
+        out += [(bad.first, bad.reason, bad.rows) for bad in bad_rows]
+        raise TrafficError(f"no row of `{name}` can be used: {_named(out)}", hint=hint)
     if query.segment_by and all(entry.segment is None for entry in entries.values()):
         raise _nothing_under("--segment-by", "row has a segment", query.segment_by, read.columns)
     requests = choose(entries, read.kept, query.sample)
@@ -221,7 +221,7 @@ def load(query: TrafficQuery) -> Traffic:
         unread=dict(sorted(read.unread.items(), key=lambda item: (-read.sizes[item[0]], item[0]))),
         left_out={reason: dropped[reason] for reason in dropped if reason != _BAD},
         bad_rows=bad_rows,
-        assumed={f"{temperature:g}": count for temperature, count in (+read.assumed).items()},
+        assumed=dict(read.assumed),
         constrained=sum(request.constraint is not None for request in requests),
         chats=sum(request.messages is not None for request in requests),
         figures=(figures := request_figures(requests)),
@@ -233,27 +233,27 @@ def load(query: TrafficQuery) -> Traffic:
 def _unusable(
     bad: Sequence[BadRows], rows: int, read: int, layout: Sequence[str], misnamed: str | None
 ) -> TrafficError:
-    """The error for rows that cannot be read, so many of those that were read: the first row for
-    each reason.
-    """
-    named = "; ".join(
-        f"{each.first}: {each.reason}" + f" ({each.rows} such rows)" * (each.rows > 1)
-        for each in bad
-    )
+    """The error for rows that cannot be read, so many of those that were read."""
     counted = f"{rows} of {read} rows cannot be read: " if rows > 1 else ""
     guessed = f"; read as {', '.join(layout)}" if layout and rows == read else ""
     hint = bad[0].hint
-    if hint == BadRowError.hint and misnamed:
-        hint = misnamed
-    elif bad[0].reason == "not UTF-8":
+    if bad[0].reason == "not UTF-8" and not misnamed:
         hint = "save the file as UTF-8, or skip and count such rows with --skip-bad"
-    elif hint == BadRowError.hint and rows == read:
-        hint = "docs/logs.md has a row of each kind that can be read"
-        if rows == 1:
-            hint = "fix it: it is the only row"
-    elif hint == BadRowError.hint and rows > 1:
-        hint = "fix them, or skip and count them with --skip-bad"
+    elif hint == BadRowError.hint:
+        alone = "fix it: it is the only row" if rows == read == 1 else hint
+        some = "fix them, or skip and count them with --skip-bad" if rows > 1 else alone
+        none = "docs/logs.md has a row of each kind that can be read"
+        hint = misnamed or (none if rows == read > 1 else some)
+    named = _named((each.first, each.reason, each.rows) for each in bad)
     return TrafficError(f"{counted}{named}{guessed}", hint=hint)
+
+
+def _named(reasons: Iterable[tuple[str, str, int]]) -> str:
+    """The first row for each reason, and how many there are."""
+    return "; ".join(
+        f"{first}: {reason}" + f" ({rows} such rows)" * (rows > 1)
+        for first, reason, rows in reasons
+    )
 
 
 def _nothing_under(flag: str, what: str, path: str, columns: Collection[str]) -> TrafficError:

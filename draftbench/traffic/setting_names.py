@@ -56,13 +56,14 @@ ALIASES = {
     "max_gen_len": "max_tokens", "max_tokens_to_sample": "max_tokens",
     "frequencyPenalty": "frequency_penalty", "presencePenalty": "presence_penalty",
     "candidateCount": "n", "random_seed": "seed",
+    "ls_temperature": "temperature", "ls_max_tokens": "max_tokens", "ls_stop": "stop",
     # koboldcpp, lm-eval
     "max_length": "max_tokens", "stop_sequence": "stop", "rep_pen": "repetition_penalty",
     "typical": "typical_p", "tfs": "tfs_z", "until": "stop", "max_gen_toks": "max_tokens",
 }
-# Marks that no model reads: where a provider may cache, where an agent's step begins, and what
-# only a provider reads.
-MARKS = ("cachePoint", "cache_control", "step-start", "thoughtSignature")
+# Marks that no model reads: where a provider may cache, where an agent's step begins, what only a
+# provider reads, and a block's number.
+MARKS = ("cachePoint", "cache_control", "step-start", "thoughtSignature", "index")
 # Parts of a prompt that are not text.
 MEDIA = (
     *("image", "images", "audio", "audios", "video", "videos"),
@@ -76,6 +77,7 @@ NEUTRAL: dict[str, tuple[Any, ...]] = {
     "stop_regex": ([],), "best_of": (1,), "use_beam_search": (False,), "num_beams": (1,),
     "no_repeat_ngram_size": (0,), "logits_processors": ([],), "custom_logit_processor": (),
     "vllm_xargs": ({},), "lora_path": (), "modalities": (["text"],), "history": ([],),
+    "previous_response_id": (),
     **dict.fromkeys(MEDIA, ([], {}, 0)), "tool_choice": ("auto", {"type": "auto"}, {"auto": {}}),
     "parallel_tool_calls": (True,), "functions": ([],), "thinking": ({"type": "disabled"},),
     "guardrailConfig": (), "responseMimeType": ("text/plain",),

@@ -7,30 +7,61 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
-from draftbench.traffic.json_paths import at, parsed
+from draftbench.traffic.json_paths import parsed
 
 # Server-sent events: comments and fields, of which one holds JSON.
-_EVENTS = re.compile(r"\s*(?:(?::|event:|id:|retry:|data:)[^\n]*\n\s*)*data: ?(\{|\[)")
+_SENT = re.compile(r"\s*(?:(?::|event:|id:|retry:|data:)[^\n]*\n\s*)*data: ?(\{|\[)")
 # How JSON of an API begins, of which the rest was cut off.
 _OF_AN_API = re.compile(
-    r"""\\*"(choices|candidates|delta|finish_reason|meta_info|generated_text|outputBodyJson)\\*":
-    | \\*"(contentBlock\w*|content_block|messageStart)\\*":\ ?\{
-    | \\*"(role\\*":\ ?\\*"assistant|type\\*":\ ?\\*"(message_start|response\.\w+))\\*"
-    | \\*"(done|stop)\\*":\ ?(true|false) | \\*"token\\*":\ ?\{""",
-    re.VERBOSE,
+    r'\\*"(choices|candidates|delta|finish_reason|meta_info|generated_text|outputBodyJson'
+    r'|contentBlock\w*|content_block|messageStart|token)\\*":'
+    r'|\\*"(role\\*": ?\\*"assistant|type\\*": ?\\*"(message_start|response\.\w+))\\*"'
+    r'|\\*"(done|stop)\\*": ?(true|false)'
 )
 _MOST_SEARCHED = 2000
 _SOMETHING = re.compile(r"\S")
 # What stands beside the text of a completion; beside other things the model may have written it.
 _BESIDE_A_TEXT = {"finish_reason", "index", "logprobs", "object", "model", "created", "id"}
-_THOUGHTS = ("reasoning_content", "reasoning", "thinking")
+
+
+class _Shape(NamedTuple):
+    """A chunk of an API."""
+
+    says: str  # where it says something; of a list the first item does
+    ends: str = ""  # where it tells whether it is the last
+    needs: str = ""  # what else stands in it
+
+
+_SHAPES = (
+    _Shape("choices.delta", "choices.finish_reason"),
+    _Shape("choices.text", "choices.finish_reason"),
+    _Shape("delta", "finish_reason", needs="index"),  # a choice alone
+    _Shape("message", "done", needs="done"),  # Ollama's
+    _Shape("response", "done", needs="done"),
+    _Shape("content", "stop", needs="stop"),  # llama.cpp's
+    _Shape("token.text", "generated_text"),  # TGI's, whose last says all again
+    _Shape("text", "meta_info.finish_reason", needs="meta_info"),  # SGLang's, which all do
+    _Shape("candidates.content", "candidates.finishReason"),  # Gemini's, whose last may lack it
+    _Shape("", "candidates.finishReason", needs="candidates"),
+)
+# Events of Anthropic and Bedrock, and whether they are the last, if they tell.
+_EVENTS = {
+    "message_start": False, "message_stop": True, "messageStart": False, "messageStop": True,
+    **dict.fromkeys(["ping", "message_delta", "content_block_stop", "contentBlockStop"]),
+    "metadata": None,
+}  # fmt: skip
+# Where chunks add to a text; anything else that is given again is the same.
+_IN_PIECES = {
+    *("content", "text", "reasoning_content", "reasoning", "thinking", "summary"),
+    *("arguments", "partial_json", "input"),
+}
 
 
 def chunks_in(text: str) -> list[Any] | None:
     """The chunks of a stream that was kept as text, none if they are not whole; None: no stream."""
-    if _EVENTS.match(text):
+    if _SENT.match(text):
         lines = re.split(r"\r\n?|\n", text)
         told = [line[5:].strip() for line in lines if line.startswith("data:")]
         try:
@@ -52,145 +83,127 @@ def chunks_in(text: str) -> list[Any] | None:
 
 def is_stream(chunks: list[Any]) -> bool:
     """Whether a list holds chunks of a stream, and nothing else."""
-    return bool(chunks) and all(_delta(chunk) is not None for chunk in chunks)
+    return bool(chunks) and all(_told(chunk) is not None for chunk in chunks)
 
 
 def is_chunk(value: Mapping[str, Any]) -> bool:
     """Whether an object alone is a chunk, not the whole answer."""
-    match value, _delta(dict(value)):
-        case _, {"end": False}:
-            return True
-        case (({"choices": [{"delta": _}, *_]} | {"delta": _}), Mapping()):
-            return True
-    return False
+    told = _told(value)
+    streamed = "delta" in value or _at(value, "choices.delta") != ()
+    return told is not None and (told[1] is False or streamed)
 
 
 def joined(chunks: list[Any]) -> Any:
-    """The whole answer's text, its message, or the object that the last chunk holds; None: a chunk
-    is not known, or the stream did not come to its end.
+    """The whole answer, as a message or as the object that the last chunk holds; None: a chunk is
+    not known, or the stream did not come to its end.
     """
-    said = {"content": "", "reasoning_content": ""}
-    calls: dict[Any, dict[str, Any]] = {}
+    message: dict[str, Any] = {"role": "assistant", "content": None}
     ends = []
-    for delta in map(_delta, chunks):
-        if delta is None:
+    for chunk in chunks:
+        if (told := _told(chunk)) is None:
             return None
+        delta, end = told
         if "whole" in delta:
             return delta["whole"]
-        if "end" in delta:
-            ends.append(delta["end"])
-        thought = next((delta[name] for name in _THOUGHTS if delta.get(name)), "")
-        for name, text in (("content", delta.get("content") or ""), ("reasoning_content", thought)):
-            if not isinstance(text, str):
-                return None
-            said[name] += text
-        if "so_far" in delta:
-            before, text = said["content"], delta["so_far"]
-            said["content"] = text if text.startswith(before) else before + text
-        for place, call in enumerate(_list(delta.get("tool_calls"))):
-            _add_call(calls.setdefault(str(at(call, "index") or place), {}), call)
-    if (ends and not any(ends)) or not (calls or any(said.values())):
-        return None
-    if not calls and not said["reasoning_content"]:
-        return said["content"]
-    message: dict[str, Any] = {"role": "assistant", "content": said["content"] or None}
-    message |= {"tool_calls": list(calls.values())} if calls else {}
-    thoughts = said["reasoning_content"]
-    return message | ({"reasoning_content": thoughts} if thoughts else {})
+        ends += [] if end is None else [end]
+        _add(message, delta)
+    return message if not ends or any(ends) else None
 
 
-def _list(value: Any) -> list[Any]:
-    return value if isinstance(value, list) else []
-
-
-def _add_call(call: dict[str, Any], more: Any) -> None:
-    """Add what a chunk says of a tool call: its name, then its arguments piece by piece."""
-    function = call.setdefault("function", {"name": "", "arguments": ""})
-    for name in function:
-        piece = at(more, f"function.{name}")
-        text = isinstance(piece, str) and isinstance(function[name], str)
-        function[name] = function[name] + piece if text else piece or function[name]
-    call["id"] = at(more, "id") or call.get("id")
-
-
-def _delta(chunk: Any) -> dict[str, Any] | None:
-    """What a chunk adds to a message, in the words of OpenAI's chat API, and whether it is the
-    `end`, if it says that; `so_far` is all of the text up to it, `whole` the whole answer. None: it
-    is no chunk that is known.
+def _told(chunk: Any) -> tuple[dict[str, Any], bool | None] | None:
+    """What a chunk adds to the message, and whether it is the last, if it tells; None: it is no
+    chunk that is known.
     """
     match chunk:
         case {"error": error} if error:
             return None
-        # OpenAI's, with choices and as these alone.
+        # No answer, or another one to the same question.
+        case {"choices": []}:
+            return {}, None
         case {"choices": [{"index": int(place)}, *_]} | {"delta": _, "index": int(place)} if (
             place and "type" not in chunk
         ):
-            return {}
-        case {"choices": []}:
-            return {}
-        case {"choices": [{"delta": Mapping() | None as delta, **rest}, *_]}:
-            return {**(delta or {}), **_end(rest, "finish_reason")}
-        case {"choices": [{"text": str(text), **rest}, *_], **more} if not (
-            rest or more
-        ) or _BESIDE_A_TEXT & (rest.keys() | more.keys()):
-            return {"content": text, **_end(rest, "finish_reason")}
-        case {"delta": Mapping() as delta, "index": _, **rest} if "type" not in rest:
-            return {**delta, **_end(rest, "finish_reason")}
-        # Ollama's, llama.cpp's, TGI's, SGLang's.
-        case {"message": Mapping() as message, "done": _}:
-            return {**message, **_end(chunk, "done")}
-        case {"response": str(text), "done": _}:
-            return {"content": text, "thinking": chunk.get("thinking"), **_end(chunk, "done")}
-        case {"content": str(text), "stop": bool()}:
-            return {"content": text, **_end(chunk, "stop")}
-        case {"token": {"text": str(text), **token}}:
-            ended = _end(chunk, "generated_text")
-            return {"content": "" if token.get("special") else text, **ended}
-        case {"text": str(text), "meta_info": Mapping() as about}:
-            return {"so_far": text, **_end(about, "finish_reason")}
-        # Gemini's, Bedrock's.
-        case {"candidates": [{"content": {"parts": [*parts]}, **rest}, *_]} if all(
-            isinstance(at(part, "text"), str) for part in parts
+            return {}, None
+        case {"choices": [{"text": _, **rest}, *_], **more} if (rest or more) and (
+            _BESIDE_A_TEXT.isdisjoint(rest.keys() | more.keys())
         ):
-            text = "".join(part["text"] for part in parts if not part.get("thought"))
-            thought = "".join(part["text"] for part in parts if part.get("thought"))
-            return {"content": text, "thinking": thought, **_end(rest, "finishReason")}
-        case {"contentBlockDelta": {"delta": {"text": str(text)}}}:
-            return {"content": text}
-        case {"messageStart": _} | {"messageStop": _}:
-            return {"end": "messageStop" in chunk}
-        case {"contentBlockStop": _} | {"metadata": {"usage": _}}:
-            return {}
-        # Anthropic's and OpenAI's typed events.
-        case {"type": "response.completed" | "response.incomplete", "response": whole}:
-            return {"whole": whole}
-        case {"type": "message_start" | "message_stop"}:
-            return {"end": chunk["type"] == "message_stop"}
-        case {"type": "ping" | "content_block_stop" | "message_delta"}:
-            return {}
+            return None
         case {"type": "content_block_start" | "content_block_delta", "index": place}:
-            return _block_delta(place, chunk.get("content_block") or chunk.get("delta"))
-        case {"type": str(kind), **rest} if kind.startswith("response.") and "role" not in rest:
-            return {"end": False}
+            return _block(chunk.get("content_block") or chunk.get("delta"), place), None
+        case {"contentBlockStart": Mapping() as block} | {"contentBlockDelta": Mapping() as block}:
+            said = block.get("start") or block.get("delta")
+            return _block(said, block.get("contentBlockIndex")), None
+        case {"type": "response.completed" | "response.incomplete", "response": whole}:
+            return {"whole": whole}, True
+        case {"type": str(kind)} if kind.startswith("response.") and "role" not in chunk:
+            return {}, False
+        case Mapping():
+            name = chunk.get("type") or next(iter(chunk), None)  # Bedrock's are their only field
+            if isinstance(name, str) and name in _EVENTS:
+                return {}, _EVENTS[name]
+            if "type" in chunk and "delta" in chunk:
+                return None
+    for shape in _SHAPES if isinstance(chunk, Mapping) else ():
+        if (said := _at(chunk, shape.says)) != () and shape.needs in ("", *chunk):
+            end = _at(chunk, shape.ends)
+            if shape.says == "token.text" and isinstance(end, str):
+                return {"whole": {"role": "assistant", "content": end}}, True
+            field = "so_far" if shape.needs == "meta_info" else "content"
+            delta = said if isinstance(said, dict) and shape.says else {field: said}
+            return delta if shape.says else {}, None if end == () else bool(end)
     return None
 
 
-def _end(fields: Mapping[Any, Any], name: str) -> dict[str, Any]:
-    return {"end": bool(fields[name])} if name in fields else {}
+def _block(said: Any, place: Any) -> dict[str, Any]:
+    """What is said in one of an answer's blocks."""
+    if not isinstance(said, Mapping):
+        return {}
+    kind = {"type": str(said["type"]).removesuffix("_delta")} if "type" in said else {}
+    return {"content": [{**said, **kind, "index": place}]}
 
 
-def _block_delta(place: Any, block: Any) -> dict[str, Any] | None:
-    """What an Anthropic event adds to one of the answer's blocks."""
-    match block:
-        case {"type": "text" | "text_delta", "text": str(text)}:
-            return {"content": text}
-        case {"type": "thinking" | "thinking_delta", "thinking": str(text)}:
-            return {"thinking": text}
-        case {"type": "signature_delta"}:
-            return {}
-        case {"type": "tool_use", "name": str(name)}:
-            function = {"name": name, "arguments": ""}
-            return {"tool_calls": [{"index": place, "id": block.get("id"), "function": function}]}
-        case {"type": "input_json_delta", "partial_json": str(text)}:
-            return {"tool_calls": [{"index": place, "function": {"arguments": text}}]}
-    return None
+def _add(message: dict[str, Any], delta: Mapping[str, Any]) -> None:
+    """Add what a chunk says: texts are joined, items of lists by their index."""
+    for name, more in delta.items():
+        have = message.get(name)
+        if name == "so_far" and isinstance(more, str):
+            before = message["content"] if isinstance(message["content"], str) else ""
+            message["content"] = more if more.startswith(before) else before + more
+        elif isinstance(more, list) and more:
+            items = message[name] = have if isinstance(have, list) else []
+            for item in more:
+                if isinstance(item, Mapping):
+                    _add(_continued(items, item), item)
+                else:
+                    items.append(item)
+        elif isinstance(have, dict) and isinstance(more, Mapping):
+            _add(have, more)
+        elif isinstance(have, str) and isinstance(more, str):
+            message[name] = have + more if name in _IN_PIECES else have or more
+        elif more or have is None:
+            message[name] = dict(more) if isinstance(more, Mapping) else more
+
+
+def _continued(items: list[Any], item: Mapping[str, Any]) -> dict[str, Any]:
+    """The item that another one continues: that of its index; if it has none, a text before it, or
+    a call if it has no name of its own; else a new one.
+    """
+    place, function = item.get("index"), item.get("function")
+    last = [each for each in items if isinstance(each, dict) and each.get("index") == place][-1:]
+    if last and place is None:
+        nameless = isinstance(function, Mapping) and not function.get("name")
+        last = last if nameless or ("text" in item and item.keys() == last[0].keys()) else []
+    if not last or item.get("id") not in (None, "", last[0].get("id")):
+        last = [{}]
+        items += last
+    return last[0]
+
+
+def _at(value: Any, path: str) -> Any:
+    """What stands at a path, in a list in its first item; an empty tuple: nothing does."""
+    for name in filter(None, path.split(".")):
+        value = value[0] if isinstance(value, list) and value else value
+        if not isinstance(value, Mapping) or name not in value:
+            return ()
+        value = value[name]
+    return value

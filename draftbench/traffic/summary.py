@@ -60,7 +60,7 @@ class TrafficSummary(Record, frozen=True):
     unread: dict[str, int]  # fields that were not read: in how many rows; longest first
     left_out: dict[str, int]  # rows by the reason why they are no request
     bad_rows: tuple[BadRows, ...]  # one entry per reason
-    assumed: dict[str, int]  # rows without a temperature by the one that is assumed
+    assumed: dict[str, int]  # rows by what is assumed of them, since they do not say it
     constrained: int  # requests with structured output
     chats: int  # requests that the chat template renders
     figures: RequestFigures  # what the requests ask for

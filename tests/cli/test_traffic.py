@@ -27,9 +27,9 @@ def test_a_log_is_described_without_its_texts(command, log):
         "2 requests from 3 rows; formats: messages (1), prompt (1)",
         "ignored fields: passage",
         "1 left out: redacted by the logger",
-        "1 row without a temperature: 0 is assumed, greedy (--temperature sets another)",
-        "1 row without a temperature: 1 is assumed, the default of servers (--temperature sets",
-        "  another)",
+        "assumed where rows do not say it: temperature 0, greedy (1); temperature 1, the default",
+        "  of servers (1); no limit on output tokens (2); no top_k (1); top_p 1 (1)",
+        "  (--temperature sets another)",
         "1 of 2 requests with structured output, which only an engine applies: the built-in",
         "  decoder leaves them out; beside an engine draft models are replayed without it, so α",
         "  holds only for the other 50%",
@@ -54,7 +54,7 @@ def test_one_look_says_how_many_rows_were_answered_and_by_which_models(command, 
     assert "models: m (3), other (1); --segment-by request.model reports on each" in lines
     assert "logged answers: 3 of 4 rows, of 4 characters (median; at most 4)" in lines
     apart = command("traffic", log, "--segment-by", "request.model").out
-    assert "segments: m (1)" in apart  # the same request is one request
+    assert "segments: m (1), other (1)" in apart  # the same request to another is another
     told = json.loads(command("traffic", log, "--format", "json").out)
     assert (told["models"], told["answered"]) == ({"m": 3, "other": 1}, 3)
     assert told["model_field"] == "request.model"

@@ -99,22 +99,22 @@ def test_the_longest_row_is_known_before_anything_loads(small, logged):
     [
         (
             None,
-            [
-                "1 row without a temperature: 0 is assumed, greedy (--temperature sets another)",
-                "2 rows without a temperature: 1 is assumed, the default of servers "
-                "(--temperature sets another)",
-            ],
+            "temperature 0, greedy (1); temperature 1, the default of servers (2); no limit on "
+            "output tokens (4); no top_k (3); top_p 1 (3) (--temperature sets another)",
         ),
-        (0.5, []),
+        (0.5, "no limit on output tokens (4); no top_k (3); top_p 1 (3)"),
     ],
 )
-def test_a_temperature_that_the_log_leaves_out_is_said_once(small, tmp_path, temperature, said):
+def test_what_is_assumed_since_the_log_leaves_it_out_is_said_once(
+    small, tmp_path, temperature, said
+):
     asked = {"model": "m", "prompt": "def f():\n"}
     rows = [asked, asked, {"prompt": "import os\n"}, {"prompt": "x = 1\n", "temperature": 1}]
     path = tmp_path / "prod.jsonl"
     path.write_text("".join(json.dumps(row) + "\n" for row in rows))
     prepared = small.prepared("ngram", traffic=query(path), temperature=temperature)
-    assert [line for line in lines_of(prepared) if "without a temp" in line] == said
+    (line,) = [line for line in lines_of(prepared) if "assumed" in line]
+    assert line == f"assumed where rows do not say it: {said}"
 
 
 def test_prompts_that_a_tool_renders_are_read_as_they_are_unless_asked_otherwise(small, tmp_path):

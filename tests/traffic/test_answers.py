@@ -5,7 +5,7 @@ import json
 import pytest
 from log_shapes import ANSWER, CHAT
 from traffic.asked import QUERY, asked
-from traffic.written import KEPT, STREAMED
+from traffic.written import KEPT, STREAMED, output
 
 from draftbench.traffic.errors import BadRowError, NoTrafficError, NotRepresentableError
 from draftbench.traffic.rows import read_request
@@ -33,7 +33,7 @@ def test_an_answer_that_is_json_stays_an_answer(text):
         {"output": {"message": {"role": "assistant", "content": [{"text": "Hi"}]}}},
         {"generations": [[{"text": "Hi"}, {"text": "Ho"}]]},
         {"message": ANSWER, "done": True},
-        {"response": "Hi", "done": True},
+        {"model": "m", "response": "Hi", "done": True},
         {"content": "Hi", "stop": True, "tokens_predicted": 1},
         {"generated_text": "Hi"},
         [{"generated_text": "Hi"}],
@@ -290,3 +290,94 @@ QUIZ = {"question": "Capital?", "choices": [{"text": "Paris", "correct": True}, 
 )  # fmt: skip
 def test_an_answer_in_parts_is_all_of_them_and_no_part_of_what_the_model_wrote(response, said):
     assert asked({"prompt": "a", "response": response}).response == said
+
+
+@pytest.mark.parametrize(
+    "written",
+    [
+        {"response": "Hi", "done": True},
+        {"content": "Hi", "stop": True},
+        {"generated_text": "Hi", "score": 1},
+        [{"generated_text": "Hi", "score": 1}],
+        {"role": "assistant", "content": "Hi", "mood": "glad"},
+        {"type": "ping"},
+    ],
+)
+def test_json_that_a_model_may_have_written_is_its_own(written):
+    text = json.dumps(written)
+    assert asked({"prompt": "a", "response": text}).response == text
+
+
+def chat_chunks(*deltas):
+    return [{"choices": [{"delta": each, "index": 0}]} for each in deltas]
+
+
+CALLED_LS = {"type": "function", "function": {"name": "ls", "arguments": {"a": 1}}}
+LS = {"name": "ls", "arguments": '{"a'}
+MORE = {"arguments": '": 1}'}
+
+
+@pytest.mark.parametrize(
+    ("deltas", "more"),
+    [
+        ([{"reasoning_details": [{"index": 0, "type": "reasoning.text", "text": "Let "}]},
+          {"reasoning_details": [{"index": 0, "type": "reasoning.text", "text": "me."}]},
+          {"content": "Hi"}],
+         {"content": "Hi", "reasoning_content": "Let me."}),
+        ([{"function_call": LS}, {"function_call": MORE}], {"tool_calls": [CALLED_LS]}),
+        ([{"function_call": LS}, {"function_call": {"name": "ls", **MORE}}],
+         {"tool_calls": [CALLED_LS]}),
+        ([{"tool_calls": [{"index": 0, "id": "c", "function": LS}]},
+          {"tool_calls": [{"index": 0, "id": "c", "function": {"name": "ls", **MORE}}]}],
+         {"tool_calls": [CALLED_LS | {"id": "c"}]}),
+        ([{"tool_calls": [{"id": "c", "function": LS}]}, {"tool_calls": [{"function": MORE}]}],
+         {"tool_calls": [CALLED_LS | {"id": "c"}]}),
+        # Two calls, each whole, of which the server gives no index, or one for all.
+        ([{"tool_calls": [{"function": CALLED_LS["function"]}]}] * 2,
+         {"tool_calls": [CALLED_LS, CALLED_LS]}),
+        ([{"tool_calls": [{"index": 0, "id": name, "function": {"name": "ls", "arguments": "{}"}}]}
+          for name in "cd"],
+         {"tool_calls": [
+             {"type": "function", "id": name, "function": {"name": "ls", "arguments": {}}}
+             for name in "cd"]}),
+    ],
+)  # fmt: skip
+def test_the_pieces_of_a_streamed_answer_are_joined_however_they_are_numbered(deltas, more):
+    said = {"role": "assistant", "content": None, **more}
+    assert asked(told(*chat_chunks(*deltas))).response == said
+
+
+def test_what_else_a_stream_says_costs_no_answer():
+    cited = {"type": "citations_delta", "citation": {"cited_text": "x"}}
+    blocks = [
+        {"type": "content_block_delta", "index": 0, "delta": each}
+        for each in (
+            {"type": "text_delta", "text": "Hi"},
+            cited,
+            {"type": "text_delta", "text": "!"},
+        )
+    ]
+    assert asked(told(*blocks, {"type": "message_stop"})).response == "Hi!"
+    gemini = STREAMED["Gemini"](["Hi", "!"])
+    gemini[-1]["candidates"][0]["finishReason"] = None
+    for last in ({"content": {"role": "model"}, "finishReason": "STOP"}, {"finishReason": "STOP"}):
+        assert asked(told(*gemini, {"candidates": [last]})).response == "Hi!"
+    called = {"toolUse": {"toolUseId": "c", "name": "ls"}}
+    pieces = [{"toolUse": {"input": text}} for text in ('{"a', '": 1}')]
+    bedrock = [{"contentBlockStart": {"start": called, "contentBlockIndex": 0}}]
+    bedrock += [{"contentBlockDelta": {"delta": it, "contentBlockIndex": 0}} for it in pieces]
+    response = asked(told(*bedrock, {"messageStop": {"stopReason": "tool_use"}})).response
+    assert response["tool_calls"] == [CALLED_LS | {"id": "c"}]
+
+
+def test_a_search_of_the_server_before_a_message_costs_no_answer():
+    search = {"type": "web_search_call", "id": "w", "status": "completed"}
+    (message,) = output("Hi")["output"]
+    for items in ([search, message], [{"type": "reasoning", "summary": []}, search, message]):
+        response = asked({"request": CHAT, "response": {"output": items}}).response
+        assert (response if isinstance(response, str) else response["content"]) == "Hi"
+
+
+@pytest.mark.parametrize("text", ["b'Hi'", 'b"It\'s"'])
+def test_bytes_that_python_printed_are_no_answer(text):
+    assert asked({"request": CHAT, "response": text}).response is None

@@ -16,7 +16,7 @@ from draftbench.traffic.rows import read_request
 
 @pytest.mark.parametrize("text", ["[{'role': 'user'}\n {'role': 'user'}]", "hello", "{'a': 1}"])
 def test_messages_that_are_no_list_are_a_bad_row(text):
-    with pytest.raises(BadRowError, match="`messages` is not a list"):
+    with pytest.raises(BadRowError, match="no prompt or messages found; its fields are `messages`"):
         asked({"messages": text})
 
 

@@ -82,10 +82,6 @@ def test_a_form_says_itself_what_is_wrong_with_a_row():
     ("row", "reason"),
     [
         (
-            {"instruction": "x", "output": "y", "history": 5},
-            "`history` is not a list of questions with their answers",
-        ),
-        (
             {"prompt": {"role": "user", "content": [{"type": ["x"]}]}},
             "messages[0] has a part whose `type` is not a text",
         ),
@@ -129,10 +125,10 @@ def test_whatever_a_form_does_not_foresee_is_a_bad_row_that_can_be_skipped(
 ):
     find = reader.find_request
 
-    def unforeseen(row, prompt_field):
+    def unforeseen(row, *places):
         if "odd" in row:
             raise error("as Python puts it")
-        return find(row, prompt_field)
+        return find(row, *places)
 
     monkeypatch.setattr(reader, "find_request", unforeseen)
     log = tmp_path / "log.jsonl"

@@ -4,13 +4,15 @@ import base64
 import json
 import re
 import shlex
+import shutil
+import subprocess
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
-from log_shapes import ANSWER, CALLED, CHAT, HUMAN, SHAPES, SPAN, SYSTEM, TOLD, USER, page
+from log_shapes import ANSWER, CALLED, CHAT, HUMAN, RECIPES, SHAPES, SPAN, SYSTEM, TOLD, USER, page
 from traffic.asked import QUERY, asked
 
 from draftbench.records import Sampling
@@ -39,6 +41,19 @@ def test_a_log_is_read_as_what_was_asked(row, content, answer, asks):
     assert (found.sampling, found.max_tokens) == (sampling, asks.get("max_tokens"))
     assert found.stop == asks.get("stop", ())
     assert (found.constraint, found.template) == (asks.get("constraint"), asks.get("template", {}))
+
+
+@pytest.mark.skipif(not shutil.which("jq"), reason="jq is not installed")
+@pytest.mark.parametrize("name", RECIPES)
+def test_a_recipe_makes_a_row_that_is_read_as_what_was_asked(name):
+    query, row, content, asks = RECIPES[name]
+    made = subprocess.run(
+        ["jq", "-c", query], input=json.dumps(row).encode(), stdout=-1, check=True
+    )
+    found = read_request(made.stdout, name, QUERY).request
+    assert (found.prompt or list(found.messages)) == content
+    assert found.sampling.temperature == asks.get("temperature", 0)
+    assert found.response == asks.get("answer")
 
 
 def test_the_page_of_logs_says_what_becomes_of_each_shape():
@@ -160,16 +175,6 @@ def test_a_plain_prompt_can_be_a_message():
 
 
 @pytest.mark.parametrize(
-    "parameters",
-    [{"do_sample": True}, {"top_p": 0.9}, {"top_k": 5}, {"do_sample": True, "temperature": 1.0}],
-)
-def test_tgi_samples_where_it_is_told_to_or_the_choice_is_narrowed(parameters):
-    row = {"inputs": "Once", "parameters": parameters}
-    assert asked(row).sampling.temperature == 1.0
-    assert asked({"inputs": "Once", "parameters": {"temperature": 1.0}}).sampling.temperature == 0.0
-
-
-@pytest.mark.parametrize(
     ("row", "field"),
     [
         ({"model": "m", "input": [USER], "previous_response_id": "r"}, "previous_response_id"),
@@ -205,6 +210,8 @@ def test_tgi_samples_where_it_is_told_to_or_the_choice_is_narrowed(parameters):
             "repetition_penalty",
         ),
         ({"prompt": ["a", "b"]}, "prompt as a list"),
+        ({"inputs": ["a"]}, "inputs as a list"),
+        ({"model": "m", "input": ["a", "b"]}, "input as a list"),
         ({"prompt": "Sum up {x}", "variables": {"x": "Once"}}, "variables"),
         ({"prompt_template": "Sum up {x}", "inputs": {"text": "Once"}}, "prompt_template"),
         ({"prompt": "Who did it?", "retrieved_context": "Bob did."}, "retrieved_context"),
@@ -258,13 +265,11 @@ def test_whatever_stands_where_a_request_could_is_read_or_refused(row, path):
     [
         {"text": "a story", "label": 1},
         {"inputs": "a", "normalize": True},
-        {"inputs": ["a"]},
         {"instruction": "a"},
         {"conversation": "a"},
         {"input": "a"},
         {"model": "BAAI/bge-m3", "input": "a"},
         {"model": "m", "input": "a", "encoding_format": "float"},
-        {"model": "m", "input": ["a", "b"]},
     ],
 )
 def test_a_text_that_may_be_anything_is_no_request(row):
@@ -280,7 +285,7 @@ def test_a_text_that_may_be_anything_is_no_request(row):
         ({"body": {"prompt": "Once"}}, "Once", 1.0),
         ({"text": "Once", "sampling_params": {}}, "Once", 1.0),
         ({"inputs": "Once"}, "Once", 0.0),
-        ({"request": {"inputs": "Once", "parameters": None}}, "Once", 0.0),
+        ({"request": {"inputs": "Once", "parameters": None}}, "Once", 1.0),
         ({"model": "gpt-5", "input": "Hello"}, None, 1.0),
     ],
 )
@@ -438,9 +443,8 @@ def sharegpt(said, settings):
 
 def alpaca(said, settings):
     messages, system = with_system(said, str)
-    texts = [each["content"] for each in messages]
-    pairs = [list(pair) for pair in zip(texts[:-1:2], texts[1::2], strict=True)]
-    return {"instruction": texts[-1], "history": pairs, **system, "output": "x", **settings}
+    assume(len(messages) == 1)
+    return {"instruction": messages[0]["content"], **system, "output": "x", **settings}
 
 
 FORMS = {

@@ -5,12 +5,21 @@ from typing import Any
 
 import pytest
 from log_shapes import CHAT, SAMPLED, USER
-from traffic.asked import FUNCTION, QUERY, TOOL, asked
+from traffic.asked import FUNCTION, QUERY, TOOL, asked, read
 
 from draftbench.records import Sampling
 from draftbench.traffic.errors import NotRepresentableError
-from draftbench.traffic.request_settings import request_fields
+from draftbench.traffic.request_settings import add_setting
+from draftbench.traffic.request_settings import request_fields as of_settings
 from draftbench.traffic.rows import read_request
+
+
+def request_fields(asked, **server):
+    settings = {}
+    for name, value in asked.items():
+        add_setting(settings, name, value)
+    return of_settings(settings, **server)
+
 
 NOTHING = request_fields({}, server=True)
 # fmt: off
@@ -302,7 +311,6 @@ def test_a_neutral_value_may_be_text(name, text):
     [
         ('["a", "b"]', ("a", "b")),
         ("['a', 'b']", ("a", "b")),
-        ("['a' 'b']", ("a", "b")),  # as numpy writes it
         ("END", ("END",)),
         ("5", ("5",)),
         ("[/INST]", ("[/INST]",)),
@@ -411,3 +419,20 @@ def test_tools_may_be_a_list_of_json_texts(name):
     flat = {"type": "function", **TOOL, "inputSchema": {"type": "object"}}
     row = {"attributes": {prompt: [USER], name: [json.dumps(flat)]}}
     assert asked(row).tools == (FUNCTION,)
+
+
+@pytest.mark.parametrize("block", ["metadata", "config", "extra"])
+def test_settings_of_the_request_itself_hold_before_those_in_an_object_that_looks_like_some(block):
+    said = {"temperature": 0.2, "max_new_tokens": 5, "top_p": 0.5}
+    for row in (CHAT | {block: said}, {"request": CHAT, block: said}):
+        found = asked(row)
+        assert (found.sampling.temperature, found.max_tokens) == (0.7, 9)
+        assert found.sampling.top_p == 0.5
+
+
+def test_langsmith_keeps_settings_in_its_metadata_too():
+    row = {"inputs": {"messages": [[USER]]}, "outputs": {"generations": [[{"text": "Hi"}]]}}
+    said = {"ls_temperature": 0.7, "ls_max_tokens": 9, "ls_stop": ["."], "ls_model_name": "m"}
+    found = read(row | {"extra": {"metadata": said}})
+    assert (found.request.sampling.temperature, found.request.max_tokens) == (0.7, 9)
+    assert (found.request.stop, found.model) == ((".",), ("extra.metadata.ls_model_name", "m"))

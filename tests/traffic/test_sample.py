@@ -74,12 +74,17 @@ def test_what_was_dropped_is_counted_by_reason(tmp_path):
     assert traffic.summary.form == "OpenAI request, prompt"
 
 
-def test_rows_without_a_temperature_are_counted_by_the_one_taken(tmp_path):
+def test_rows_are_counted_by_what_is_assumed_since_they_do_not_say_it(tmp_path):
     """Known fault: one without a number was read at 1 and not counted."""
     chat = {"model": "m", "messages": [{"role": "user", "content": "a"}]}
     empty = [{"model": "m", "prompt": "a", "temperature": text} for text in ("", " ", "None")]
     path = log(tmp_path, chat, chat, *empty, {"prompt": "b"}, {"prompt": "c", "temperature": 0})
-    assert load(query(path)).summary.assumed == {"1": 5, "0": 1}
+    # Of what is drawn greedily neither top_p nor top_k changes a token.
+    others = {"top_p 1": 5, "no top_k": 5, "no limit on output tokens": 7}
+    assumed = {"temperature 1": 5, "temperature 0": 1} | others
+    assert load(query(path)).summary.assumed == assumed
+    said = {"temperature": 0, "top_p": 1, "top_k": 5, "max_completion_tokens": 9}
+    assert load(query(log(tmp_path, {"prompt": "c"} | said))).summary.assumed == {}
 
 
 @pytest.mark.parametrize(
@@ -94,8 +99,8 @@ def test_rows_without_a_temperature_are_counted_by_the_one_taken(tmp_path):
         (
             [{"prompt": "b", "temperature": MARKER}],
             {},
-            "no row of `log.jsonl` can be used: not representable: `temperature`: expected a "
-            "number, got text (1)",
+            "no row of `log.jsonl` can be used: log.jsonl:1: not representable: `temperature`: "
+            "expected a number, got text",
             "docs/logs.md",
         ),
         (
@@ -122,7 +127,7 @@ def test_rows_without_a_temperature_are_counted_by_the_one_taken(tmp_path):
         (
             ["x", {"prompt": "a", "min_tokens": 5}],
             {"skip_bad": True},
-            "no row of `log.jsonl` can be used: bad row (1), not representable: min_tokens (1); "
+            "no row of `log.jsonl` can be used: log.jsonl:2: not representable: min_tokens; "
             "log.jsonl:1: not JSON (invalid character (byte 0))",
             "docs/logs.md",
         ),

@@ -24,8 +24,8 @@ WHOLE = {
     "Gemini": lambda text: {
         "candidates": [{"content": {"role": "model", "parts": [{"text": text}]}}]
     },
-    "Ollama, chat": lambda text: {"message": message(text), "done": True},
-    "Ollama": lambda text: {"response": text, "done": True},
+    "Ollama, chat": lambda text: {"model": "m", "message": message(text), "done": True},
+    "Ollama": lambda text: {"model": "m", "response": text, "done": True},
     "llama.cpp": lambda text: {"content": text, "stop": True, "tokens_predicted": 2},
     "TGI": lambda text: [{"generated_text": text}],
     "SGLang": lambda text: {"text": text, "meta_info": {"finish_reason": {"type": "stop"}}},
@@ -117,10 +117,14 @@ STREAMED = {
         pieces, lambda it, end: {"choices": [{"text": it} | _reason(end)]}
     ),
     "Ollama, chat": lambda pieces: _each(
-        pieces, lambda it, end: {"message": message(it), "done": end}
+        pieces, lambda it, end: {"model": "m", "message": message(it), "done": end}
     ),
-    "Ollama": lambda pieces: _each(pieces, lambda it, end: {"response": it, "done": end}),
-    "llama.cpp": lambda pieces: _each(pieces, lambda it, end: {"content": it, "stop": end}),
+    "Ollama": lambda pieces: _each(
+        pieces, lambda it, end: {"model": "m", "response": it, "done": end}
+    ),
+    "llama.cpp": lambda pieces: _each(
+        pieces, lambda it, end: {"content": it, "stop": end, "tokens_predicted": 1}
+    ),
     "TGI": _tgi,
     "SGLang": _sglang,
     "Gemini": lambda pieces: _each(pieces, _gemini),
