@@ -484,6 +484,12 @@ class Recommendation(Record, frozen=True):
         return sorted(rest, key=lambda caveat: by_urgency.index(caveat.kind))
 
     @property
+    def doubts(self) -> list[CaveatKind]:
+        """The kinds of what makes the answer provisional, and of what a first screen must say."""
+        decisive = [caveat for caveat in self.caveats if caveat.decisive]
+        return list(dict.fromkeys(caveat.kind for caveat in (*decisive, *self.urgent_caveats)))
+
+    @property
     def control_below_one(self) -> Literal["temperature > 0", "near ties"] | None:
         """Where the target as its own draft is rejected; None if it is not to speak of, or if
         neither explains it.

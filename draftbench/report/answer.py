@@ -46,6 +46,7 @@ from draftbench.run_folder.folder import command_of
 from draftbench.run_folder.manifest import Manifest
 
 LONGEST_NAME = 40
+NOT_CHOSEN = "Not chosen, and why"
 DECISIONS = {
     "speculate": "Speculate",
     "do_not_speculate": "Do not speculate",
@@ -62,8 +63,7 @@ _LEGEND = {
     "experts": "experts: how many of a target layer's experts a verification pass reads, counted / "
     "at most, if each token chose its own independently.",
     "expected ×": "Expected: the prediction, corrected by measured decoding, whose errors its "
-    "interval includes. Drafts whose estimates are closer than their errors are pulled together, "
-    "because the best of several looks too good.",
+    "interval includes.",
     "memory": "Memory: the draft's weights and its cache for the longest request.",
 }
 _PREDICTED_ONLY = "Expected: the prediction; its interval includes the error that predictions have."
@@ -224,7 +224,7 @@ def basis(answer: Recommendation, leader: Evaluation) -> str:
     asked = "" if answer.min_speedup == 1 else f"; {answer.min_speedup:g}× is asked for"
     tie = ""
     if answer.toss_up and answer.runner_up:
-        tie = f"; a toss-up with {named(answer.runner_up)}"
+        tie = f"; {named(answer.runner_up)} may be as fast"
     return f"prefill {included}; {rests_on}{asked}{tie}"
 
 
@@ -244,7 +244,8 @@ def certainty(answer: Recommendation) -> list[str]:
         sure = answer.probability_best
         likely = f"{sure:.0%}" if sure < 0.995 else "Over 99%"
         notes.append(
-            f"{likely} likely to be the best choice; expected regret {answer.expected_regret:.1%}."
+            f"{likely} likely to be the best choice; on average {answer.expected_regret:.1%} slower "
+            "than the best."
         )
     if answer.objective != "speedup":
         notes.append(f"Ranked by {RANKS_BY[answer.objective]}.")
@@ -308,6 +309,11 @@ def candidates(
     # A head, or prompt lookup: what it proposes depends on where a round began.
     without_alpha = any(each.replayed and or_alone("alpha")(each) is None for each in evaluations)
     grammars = any(caveat.kind == "structured-output" for caveat in answer.caveats)
+    stops = {each.stop.kind: each.stop for each in evaluations if each.stop}
+    rules = [
+        f"{kind} {stop.threshold:g}: {STOP_RULES[kind].at(stop.threshold)}"
+        for kind, stop in stops.items()
+    ]
     meanings = {
         "α": "α acceptance rate"
         + " (draft models only)" * without_alpha
@@ -315,7 +321,7 @@ def candidates(
         "tok/round": "tok/round over all rounds",
         "c": "c draft/target step",
     }
-    legend = [words for column, words in meanings.items() if column in head]
+    legend = [*rules, *(words for column, words in meanings.items() if column in head)]
     legend += ["* predicted" if answer.costs_from else "* not decoded"] if starred else []
     legend += ["without ±: too few requests"] if alone else []
     legend += [
@@ -394,8 +400,7 @@ def every_section(answer: Recommendation) -> list[Section]:
     if len(answer.schedule) > 1 and answer.leader:
         by_load = replace(by_load, notes=[*by_load.notes, crossover(answer)])
     caveats = [f"{caveat.kind}: {caveat.text}" for caveat in answer.caveats]
-    caveats += ["What one of them means: draftbench explain KIND"] if caveats else []
-    lost = "Why the others lost" if answer.choice else "Why none was chosen"
+    caveats += ["What KIND means, and what to do: draftbench explain KIND"] if caveats else []
     sections = (
         speed_ups(answer),
         Section("Candidates at their best k", head, rows, [legend], names=3),
@@ -404,7 +409,7 @@ def every_section(answer: Recommendation) -> list[Section]:
         ),
         other_ks(answer),
         by_load,
-        Section(lost, notes=losers(answer)),
+        Section(NOT_CHOSEN, notes=losers(answer)),
         Section("Not measured", notes=failures(answer)),
         Section("Checks", notes=answer.checks),
         headroom(answer),
@@ -449,7 +454,8 @@ def speed_ups(answer: Recommendation) -> Section:
         corrected = "as measured; the interval includes the uncertainty of times"
     drawn = leader.drawn_to_others or 0.0
     if abs(drawn) >= TIMING_NOISE / 2:
-        corrected += f", then shrunk {abs(drawn):.0%} towards the other drafts"
+        corrected += f", then {'lowered' if drawn < 0 else 'raised'} {abs(drawn):.0%}: drafts whose "
+        corrected += "intervals overlap are drawn together, since the best may only be lucky"
     rows = [
         ("deciding", answer.speedup_deciding, "used for the decision"),
         ("expected", leader.speedup_expected, corrected),
@@ -628,9 +634,8 @@ def stopping(answer: Recommendation) -> str | None:
     if (stop := answer.leader.stop) is None:
         best = f"{found.rule.length}: {found.speedup_rule:.2f}×"
         return f"A fixed k is as good as stopping where the draft is unsure (best: {best})."
-    rule = STOP_RULES[stop.kind]
-    follows = f"{rule.engine} stops so" if rule.engine else "no engine stops so"
-    return f"Rule: {rule.at(stop.threshold)} ({follows}). The best fixed k: {fixed}."
+    follows = STOP_RULES[stop.kind].engine or "no engine"
+    return f"The best fixed k: {fixed}; {follows} stops a draft by the rule."
 
 
 def on_engines(answer: Recommendation) -> str | None:

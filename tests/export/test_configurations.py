@@ -355,8 +355,8 @@ def test_transformers_is_given_a_rules_threshold_which_stays(plan):
     exec(found.text, scope)
     assert 1 <= scope["output"].shape[1] - scope["inputs"]["input_ids"].shape[1] <= 5
     assert found.to_do[0] == (
-        "the rule of a round: draft on until the draft is less than 0.4 sure of a token, and "
-        "propose that token too; draft 4 tokens at most"
+        "the rule of a round: stop after a token that the draft is under 0.4 sure of; draft 4 "
+        "tokens at most"
     )
     assert "sklearn" not in configure(plan(), "transformers").text
     drawn = configure(plan(**pair, stop=AFTER, sampled=True, mode=SAMPLED), "transformers")
@@ -367,8 +367,8 @@ def test_llama_server_is_given_a_rules_threshold_and_the_rule_is_said(plan):
     found = configure(plan("d.gguf", target="t.gguf", stop=BEFORE), "llama.cpp")
     assert " --spec-draft-n-max 4 --spec-draft-n-min 0 --spec-draft-p-min 0.75 " in found.text
     assert found.to_do[0] == (
-        "the rule of a round: draft on until the draft is less than 0.75 sure of a token, and do "
-        "not propose that token; draft 4 tokens at most"
+        "the rule of a round: stop before a token that the draft is under 0.75 sure of; draft 4 "
+        "tokens at most"
     )
 
 
