@@ -145,6 +145,7 @@ def serve_plan(
         differences=differences,
         doubts=tuple(doubts),
         engine=question.engine,
+        costs_given=answer.costs_from is not None,
     )
     if not synthetic:
         return plan

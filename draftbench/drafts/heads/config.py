@@ -15,6 +15,7 @@ import msgspec
 from draftbench.drafts.kind import Method
 from draftbench.drafts.kinds import DRAFT_KINDS, WORDS, parsed
 from draftbench.drafts.speculation import Speculation
+from draftbench.engines.engine import USUAL_K
 from draftbench.engines.every import ENGINES, listed
 from draftbench.engines.pair_rules import EngineAnswer
 from draftbench.errors import ModelError, PairError, closest
@@ -86,12 +87,12 @@ def check_head(target: ModelSource, head: str) -> HeadSheet:
             words = f"it {misread[key]}" if known else f"not known to draft by {method}"
             engines.append(EngineAnswer(engine.name, "refuses", words, None))
             continue
-        converted = bool(engine.converter) and not model.endswith(".gguf")
-        option = engine.option(Speculation(method, model + ".gguf" * converted, 1))
+        file = engine.file_of(model)
+        option = engine.option(Speculation(method, file, USUAL_K))
         reason = f"method {method}"
         if engine.converter:
             reason = "as a .gguf file"
-            if converted:
+            if file != model:
                 reason += f", which {engine.head_converter} makes"
         engines.append(EngineAnswer(engine.name, "accepts", reason, option))
     return HeadSheet(head, method, (), caveats, tuple(engines))
