@@ -64,7 +64,8 @@ _LEGEND = {
     "at most, if each token chose its own independently.",
     "expected ×": "Expected: the prediction, corrected by measured decoding, whose errors its "
     "interval includes.",
-    "memory": "Memory: the draft's weights and its cache for the longest request.",
+    "memory": "Memory: the draft's weights and its cache for the longest request; what prompt lookup "
+    "and suffix trees remember is not counted.",
 }
 _PREDICTED_ONLY = "Expected: the prediction; its interval includes the error that predictions have."
 
