@@ -6,16 +6,19 @@ from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 
+from msgspec.structs import replace
+
 from draftbench.cli.flags import COSTS, RunArgument, read, with_costs
 from draftbench.cli.invocation import command, words_of
 from draftbench.cli.output import Output, width
+from draftbench.engines.every import STARTED
 from draftbench.errors import DraftbenchError
 from draftbench.export.configurations import configure
 from draftbench.export.serve_plan import engines_for, serve_plan
 from draftbench.flags import flag, flag_name, flags_of
 from draftbench.planner.options import DecisionOptions
 from draftbench.planner.recommend import recommend as decide
-from draftbench.planner.recommendation import Recommendation
+from draftbench.planner.recommendation import Caveat, Recommendation
 from draftbench.records import to_json
 from draftbench.report.answer import (
     LONGEST_NAME,
@@ -23,6 +26,7 @@ from draftbench.report.answer import (
     candidates,
     crossover,
     every_section,
+    explained_by,
     headline,
     limits_kept,
     next_sweep,
@@ -97,7 +101,6 @@ def recommend(
     following = [f"{command()} {again}"] if again else []
     following += [command("acceptance", name)] if answer.leader is None else []
     following += [] if everything else [command("recommend", *same, "--all")]
-    following += [command("explain", *answer.doubts)] if answer.doubts else []
     following.append(command("report", *same, "--html", "report.html"))
     if engine := _serving(answer, observed):
         following.append(command("export", *same, "--engine", engine))
@@ -107,11 +110,19 @@ def recommend(
 
 
 def _serving(answer: Recommendation, run: Run) -> str | None:
-    """The first engine that can serve the choice; None without a choice."""
-    for engine in engines_for(answer, run):
+    """The first engine that can serve the choice, or else what it can do of it; None without a
+    choice.
+    """
+    served = [(answer.choice, engine.key) for engine in engines_for(answer, run)]
+    served += [
+        (at.leader, at.engine or next(iter(STARTED)))
+        for at in answer.on_engines
+        if answer.choice and at.decision == "speculate"
+    ]
+    for configuration, engine in served:
         with suppress(DraftbenchError):
-            configure(serve_plan(answer, run), engine.key)
-            return engine.key
+            configure(serve_plan(replace(answer, choice=configuration), run), engine)
+            return engine
     return None
 
 
@@ -149,7 +160,7 @@ def render(
         else:
             table = candidates(answer)
             urgent = answer.urgent_caveats[:_MOST_CAVEATS]
-            after = [*_below(answer), *(f"Caveat ({caveat.kind}): {caveat.text}" for caveat in urgent)]
+            after = [*_below(answer), *(f"{_label(each)} {each.text}" for each in urgent)]
             below = [f"- {markdown_escaped(line)}" for line in after]
             rest = [
                 markdown_table(table.head, table.rows),
@@ -178,10 +189,9 @@ def _screen(answer: Recommendation, top: list[str], width: int, commands: Sequen
     notes = [paragraph(text, width) for text in _below(answer)]
     for caveat in answer.urgent_caveats[:_MOST_CAVEATS]:
         # In its short form if the long one takes more than two lines.
-        label = f"Caveat ({caveat.kind}):"
-        long = paragraph(f"{label} {caveat.text}", width)
+        long = paragraph(f"{_label(caveat)} {caveat.text}", width)
         short = long.count("\n") > 1 and caveat.short
-        notes.append(paragraph(f"{label} {caveat.short}", width) if short else long)
+        notes.append(paragraph(f"{_label(caveat)} {caveat.short}", width) if short else long)
     first = [paragraph(line, width) for line in top]
     following = command_lines(commands, width)
     for most in range(len(notes), -1, -1):
@@ -192,6 +202,11 @@ def _screen(answer: Recommendation, top: list[str], width: int, commands: Sequen
         if text.count("\n") < SCREEN_LINES:
             break
     return text
+
+
+def _label(caveat: Caveat) -> str:
+    """What stands before a caveat: the command that explains it."""
+    return f"Caveat ({explained_by([caveat.kind])}):"
 
 
 def _fitted_table(answer: Recommendation, width: int) -> tuple[Section, list[str]]:

@@ -132,6 +132,7 @@ def recommend(run: Run, options: DecisionOptions | None = None) -> Recommendatio
         engine=engine_name(run) if question.engine else None,
         arrivals=arrivals,
         costs_from=evaluator.source.runner if evaluator.foreign else None,
+        passes_given=evaluator.source.passes_given,
         slo_kept=slo_kept(run, leader, decided.concurrency, evaluator.options.slo),
         settled_by=remedy,
         larger_sweep=larger,

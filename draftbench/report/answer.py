@@ -15,6 +15,7 @@ import msgspec
 from draftbench.acceptance.intervals import MIN_REQUESTS, Estimate
 from draftbench.drafts.stopping import STOP_RULES
 from draftbench.memory import format_size
+from draftbench.planner.caveat_kinds import CaveatKind
 from draftbench.planner.decide import TIMING_NOISE
 from draftbench.planner.latency import longer_tail
 from draftbench.planner.options import RANKS_BY
@@ -172,7 +173,14 @@ def _size(answer: Recommendation, larger: LargerSweep) -> str:
 
 def provisional(answer: Recommendation) -> str | None:
     """Why a longer or quieter run could change the decision; None if nothing suggests that."""
-    return f"Provisional: {answer.provisional}." if answer.provisional and answer.leader else None
+    if not (answer.provisional and answer.leader):
+        return None
+    return f"Provisional: {answer.provisional} ({explained_by(answer.doubts)})."
+
+
+def explained_by(kinds: Sequence[CaveatKind]) -> str:
+    """The command that explains these caveats."""
+    return f"`draftbench explain {' '.join(kinds)}`"
 
 
 def speed_up(answer: Recommendation) -> str:
@@ -215,6 +223,9 @@ def basis(answer: Recommendation, leader: Evaluation) -> str:
         rests_on = f"{requests}, {'all' if decoded == replayed else decoded} decoded"
     if answer.costs_from:
         rests_on += f" with costs of {answer.costs_from}"
+        if answer.passes_given:
+            given = ", ".join(map(str, answer.passes_given))
+            rests_on += f" (interpolated between passes over {given} tokens)"
     elif answer.engine:
         rests_on += f" in {answer.engine}"
     if here.between:
@@ -401,7 +412,8 @@ def every_section(answer: Recommendation) -> list[Section]:
     if len(answer.schedule) > 1 and answer.leader:
         by_load = replace(by_load, notes=[*by_load.notes, crossover(answer)])
     caveats = [f"{caveat.kind}: {caveat.text}" for caveat in answer.caveats]
-    caveats += ["What KIND means, and what to do: draftbench explain KIND"] if caveats else []
+    kinds = list(dict.fromkeys(caveat.kind for caveat in answer.caveats))
+    caveats += [f"What each means, and what to do: {explained_by(kinds)}"] if caveats else []
     sections = (
         speed_ups(answer),
         Section("Candidates at their best k", head, rows, [legend], names=3),

@@ -137,15 +137,17 @@ def test_a_caveat_is_printed_whole_in_its_short_form_or_not_at_all(crowded, answ
         for width in (60, 88):
             text = " ".join(render(answer, "table", width).split())
             for caveat in answer.caveats:
-                begun = f"Caveat ({caveat.kind}): {' '.join(caveat.text.split()[:3])}"
+                begun = f"`): {' '.join(caveat.text.split()[:3])}"
                 assert begun not in text or caveat.text.strip() in text
     for words, shown in ((2, "reasons reasons and what to do"), (30, "do this")):
         long = "reasons " * words + "and what to do"
         caveat = Caveat(kind="uncertain-cost", text=long, short="do this")
-        assert f"Caveat (uncertain-cost): {shown}" in lines_of(replace(log, caveats=(caveat,)))
+        assert f"Caveat (`draftbench explain uncertain-cost`): {shown}" in " ".join(
+            map(str.strip, lines_of(replace(log, caveats=(caveat,))))
+        )
     # What makes the answer provisional stands in its second line.
     slower = Caveat(kind="uncertain-cost", text="slower", decisive=True, short="slower")
-    assert "Caveat (uncertain-cost): slower" not in lines_of(replace(log, caveats=(slower,)))
+    assert not any(line.startswith("Caveat") for line in lines_of(replace(log, caveats=(slower,))))
 
 
 @pytest.mark.parametrize("folder", ["a/long/folder" * 4, "a folder/with spaces" * 3, "a" * 70])
@@ -200,8 +202,8 @@ def test_a_decision_is_provisional_for_reasons_that_are_said_once():
     ]
     assert "rovisional" not in render(clean, "markdown", 80)
     lines = lines_of(hand.answer(hand.perfect()))
-    assert lines[1] == "Provisional: only 10 requests."
-    assert not any(line.startswith("Caveat: only") for line in lines)
+    assert lines[1] == "Provisional: only 10 requests (`draftbench explain few-requests`)."
+    assert not any(line.startswith("Caveat") and "only" in line for line in lines)
 
 
 def test_drafts_stand_in_the_order_of_their_expected_speed_up():
@@ -286,10 +288,10 @@ def test_the_answer_over_concurrencies_is_a_table_with_its_crossover(command, en
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        (["--costs", "ENGINE"], ["predicted for 48 requests with costs of an engine 1.0 "]),
+        (["--costs", "ENGINE"], ["with costs of an engine 1.0 (interpolated between passes over "]),
         (
             ["--costs", "ENGINE", "--concurrency", "4"],
-            ["with costs of an engine 1.0, interpolated between concurrency 1 and 9 "],
+            ["tokens), interpolated between concurrency 1 and 9 "],
         ),
         (["--concurrency", "2"], ["requests, costs interpolated between concurrency 1 and 4 "]),
         (["--costs", "ENGINE", "--all"], ["all speed-ups here are predictions"]),
