@@ -335,7 +335,7 @@ def candidates(
     }
     legend = [*rules, *(words for column, words in meanings.items() if column in head)]
     legend += ["* predicted" if answer.costs_from else "* not decoded"] if starred else []
-    legend += ["without ±: too few requests"] if alone else []
+    legend += ["no interval: too few requests"] if alone else []
     legend += [
         f"{named(each.configuration)} was measured at {with_ends(each.speedup_measured, '×')}: "
         "above is what all timings together suggest"

@@ -128,7 +128,7 @@ def test_a_run_of_one_request_says_what_is_known_and_what_to_run():
     assert "Too few requests for an interval; so far 2.29× with small, k = 2. What" in known
     (row,) = [line for line in lines if line.split()[:2] == ["small", "2"]]
     assert row.split()[2:4] == ["1.00", "2.67"]
-    assert "without ±: too few requests" in " ".join(lines)
+    assert "no interval: too few requests" in " ".join(lines)
     assert not any("1 requests" in line or "Runner-up" in line for line in lines)
 
 
