@@ -181,7 +181,12 @@ def sections(answer: CheckResult, *, everything: bool = False) -> Iterator[Secti
         options = [f"{each.engine}: {each.option}" for each in head.engines if each.option]
         yield Section(
             _verdict(head.name, answer.target.name, "no" if head.obstacles else "yes"),
-            notes=[*head.obstacles, *head.caveats, *engines, *([_LENGTH] if options and everything else [])],
+            notes=[
+                *head.obstacles,
+                *head.caveats,
+                *engines,
+                *([_LENGTH] if options and everything else []),
+            ],
             code=options if everything else [],
         )
     if everything or len(answer.pairs) == 1:

@@ -95,8 +95,8 @@ def of_decoder(
         assumed=(
             "Assumed: the machine stays as busy as it is now, every response reaches its limit, "
             "each candidate is decoded at one k, and no draft gives a speed-up.",
-            f"Memory: weights, and caches for up to {tokens} tokens; not activations, nor the second "
-            "copy of the weights that a CPU with room to spare makes.",
+            f"Memory: weights, and caches for up to {tokens} tokens; not activations, nor the "
+            "second copy of the weights that a CPU with room to spare makes.",
         ),
     )
 

@@ -65,8 +65,8 @@ _LEGEND = {
     "at most, if each token chose its own independently.",
     "expected ×": "Expected: the prediction, corrected by measured decoding, whose errors its "
     "interval includes.",
-    "memory": "Memory: the draft's weights and its cache for the longest request; what prompt lookup "
-    "and suffix trees remember is not counted.",
+    "memory": "Memory: the draft's weights and its cache for the longest request; what prompt "
+    "lookup and suffix trees remember is not counted.",
 }
 _PREDICTED_ONLY = "Expected: the prediction; its interval includes the error that predictions have."
 
@@ -256,8 +256,8 @@ def certainty(answer: Recommendation) -> list[str]:
         sure = answer.probability_best
         likely = f"{sure:.0%}" if sure < 0.995 else "Over 99%"
         notes.append(
-            f"{likely} likely to be the best choice; on average {answer.expected_regret:.1%} slower "
-            "than the best."
+            f"{likely} likely to be the best choice; on average {answer.expected_regret:.1%} "
+            "slower than the best."
         )
     if answer.objective != "speedup":
         notes.append(f"Ranked by {RANKS_BY[answer.objective]}.")
@@ -467,7 +467,9 @@ def speed_ups(answer: Recommendation) -> Section:
         corrected = "as measured; the interval includes the uncertainty of times"
     drawn = leader.drawn_to_others or 0.0
     if abs(drawn) >= TIMING_NOISE / 2:
-        corrected += f", then {'lowered' if drawn < 0 else 'raised'} {abs(drawn):.0%}: drafts whose "
+        corrected += (
+            f", then {'lowered' if drawn < 0 else 'raised'} {abs(drawn):.0%}: drafts whose "
+        )
         corrected += "intervals overlap are drawn together, since the best may only be lucky"
     rows = [
         ("deciding", answer.speedup_deciding, "used for the decision"),

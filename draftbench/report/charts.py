@@ -276,9 +276,7 @@ def _by_k(answer: Recommendation, over: str) -> Iterator[Chart]:
         for k, group in groupby(dots, key=lambda dot: dot[0].k):
             at_k = list(group)
             top = max(figure.high for _, figure, _ in at_k)
-            for (e, figure, hollow), aside in zip(
-                at_k, plot.side_by_side(len(at_k)), strict=True
-            ):
+            for (e, figure, hollow), aside in zip(at_k, plot.side_by_side(len(at_k)), strict=True):
                 plot.point(k + aside, figure, colours[e.candidate], hollow=hollow)
                 if hollow and e.configuration == answer.choice:
                     plot.ring(k + aside, figure, "choice", top)

@@ -231,7 +231,9 @@ def test_what_engines_read_otherwise_than_the_one_that_measured_is_known():
 
 def test_a_model_is_no_head(head_of):
     (found,) = head_of(LlamaConfig(architectures=["LlamaForCausalLM"]).to_dict()).obstacles
-    said = "its config.json is not that of a head for eagle3 (it says llamaforcausallm): if it is a "
+    said = (
+        "its config.json is not that of a head for eagle3 (it says llamaforcausallm): if it is a "
+    )
     assert found.startswith(f"{said}model, name it `")
 
 
