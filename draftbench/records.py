@@ -123,6 +123,19 @@ class Request(Record, frozen=True):
     timestamp: str | None = None  # when it was asked
 
 
+# From this many times as many characters on, a prompt is of another length: a draw misses the very
+# longest ones, and what is less than twice as long costs and accepts about the same.
+LONGER = 2
+
+
+class LongerPrompts(Record, frozen=True):
+    """How much longer prompts of a source are than those of the requests that were drawn."""
+
+    drawn: Count  # characters of the longest prompt that was drawn
+    longest: Count  # characters of the longest one
+    share: Probability  # of the rows: their prompts are more than `LONGER` times as long as `drawn`
+
+
 class Candidate(Record, frozen=True):
     """A draft at a quantization level.
 
@@ -293,6 +306,11 @@ class Trajectory(OfResponse, Observation, frozen=True):
             raise ValueError("`looping` is more than the output")
         if self.output_tokens > self.limit and self.origin != "engine":
             raise ValueError("`output_tokens` is more than `limit`")
+
+    @property
+    def context(self) -> float:
+        """Tokens in the cache half-way through."""
+        return self.prompt_tokens + self.output_tokens / 2
 
 
 class Confidences(Record, frozen=True):

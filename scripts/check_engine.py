@@ -29,7 +29,7 @@ from draftbench.acceptance.definitions import TOKENS_PER_ROUND, ratio, tokens_pe
 from draftbench.acceptance.intervals import FEW_REQUESTS, estimate, paired_difference
 from draftbench.acceptance.rounds import expected_rounds
 from draftbench.audit.explained import Compared, ReplayedResponse, recorded, tie_margin
-from draftbench.drafts.laws import drafted_from, law_of
+from draftbench.drafts.laws import law_of
 from draftbench.errors import DraftbenchError
 from draftbench.records import Candidate, DraftLength, Served
 from draftbench.run_folder.folder import RunFolder
@@ -73,10 +73,7 @@ def expectations(run: Run, candidate: Candidate, length: DraftLength, greedy: bo
     if not pairs:
         return None
     trajectories = [t for t, _, _ in pairs]
-    laws = [
-        law_of(t, r) if length.stop is None else drafted_from(t, r, length.k).law(t, *length)
-        for t, r, _ in pairs
-    ]
+    laws = [law_of(t, r, length) for t, r, _ in pairs]
     predicted = expected_rounds(laws, length.k)
     tokens = np.array([float(row.output_tokens - 1) for _, _, row in pairs])
     passes = np.array([float(len(rounds_of(row))) for _, _, row in pairs])

@@ -15,6 +15,7 @@ from pathlib import Path
 import numpy as np
 
 from draftbench.acceptance.candidate_rounds import candidate_rounds
+from draftbench.drafts.laws import drafted_from
 from draftbench.run_folder.folder import RunFolder
 from draftbench.run_folder.run import read_run
 
@@ -29,7 +30,7 @@ def main() -> None:
             rounds = candidate_rounds(run, row.candidate)
             at = rounds.row_of[row.key]
             response = rounds.trajectories[at]
-            own, proposed, matched = rounds.drafted_of(row.k)[at].under(row.k, row.stop)
+            own, proposed, matched = drafted_from(*rounds.replays[at], row.k).under(row.k, row.stop)
             end = response.output_tokens if row.first_difference is None else row.first_difference
             start = 1
             drafted = row.drafted or row.proposed

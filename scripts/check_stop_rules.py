@@ -13,7 +13,6 @@ slower there than the fixed k.
 from __future__ import annotations
 
 import argparse
-from functools import cache
 from itertools import product
 from pathlib import Path
 
@@ -21,7 +20,6 @@ import numpy as np
 
 from draftbench.acceptance.candidate_rounds import CandidateRounds, candidate_rounds
 from draftbench.acceptance.every_rule import every_rule
-from draftbench.drafts.laws import Drafted
 from draftbench.drafts.stopping import STOP_RULES, THRESHOLDS
 from draftbench.planner.cost_sources import costs_in
 from draftbench.planner.decide import HARDLY_MORE_LOSS
@@ -45,12 +43,13 @@ def gains(
         for kind, threshold, k in product(STOP_RULES, THRESHOLDS, ks[1:])
     ]
     names = sorted({t.request for t in rounds.trajectories})
-    drafts = cache(lambda k: Drafted.joined(rounds.drafted_of(k)))
     generator, judged, own, chosen = np.random.default_rng(0), list[float](), list[float](), []
     # Requests are counted once, each in its own group, and summed by half.
     number = {name: at for at, name in enumerate(names)}
     groups = np.array([number[t.request] for t in rounds.trajectories])
-    every = every_rule(rounds.trajectories, drafts, rounds.weights, groups, [*fixed, *rules])
+    every = every_rule(
+        rounds.trajectories, rounds.drafted_of, rounds.weights, groups, [*fixed, *rules]
+    )
     for _ in range(halves):
         inside = generator.permutation(len(names)) < len(names) // 2
         for half in (inside, ~inside):

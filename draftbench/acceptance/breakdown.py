@@ -1,13 +1,13 @@
 """Where in the traffic a draft is accepted and where it is not.
 
-Computes α by groups of requests (segment, temperature) and by groups of positions (third of the
-response, after an accepted or a rejected token, the draft's confidence), and tokens per round by
-group of requests.
+Computes α by groups of requests (segment, temperature, context) and by groups of positions (third
+of the response, after an accepted or a rejected token, the draft's confidence), and tokens per
+round by group of requests.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import pairwise
 
 import msgspec
@@ -33,10 +33,24 @@ FALLING = (
     "context is too short"
 )
 TEMPLATE = "suspect the chat template: the draft may have been trained with another one"
+# Ranges of contexts, by the tokens that they begin after: drafts are trained on short ones, and
+# attention over some thousands weighs in a pass.
+CONTEXTS = {"up to 1k": 0, "1k to 8k": 1024, "8k to 32k": 8192, "over 32k": 32768}
 GROUPINGS: dict[str, Callable[[Trajectory], str]] = {
     "segment": lambda trajectory: trajectory.segment or "no segment",
     "temperature": lambda trajectory: f"{trajectory.sampling.temperature:g}",
+    "context": lambda trajectory: context_range(trajectory.context),
 }
+
+
+def context_range(tokens: float) -> str:
+    """The range of contexts that this one is in."""
+    return [name for name, above in CONTEXTS.items() if tokens > above or not above][-1]
+
+
+def in_order(names: Iterable[str]) -> list[str]:
+    """Different names of groups: contexts by length, others by the alphabet."""
+    return sorted(set(names), key=lambda name: (CONTEXTS.get(name, 0), name))
 
 
 class Group(msgspec.Struct, frozen=True, kw_only=True):
@@ -58,7 +72,7 @@ class Group(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class GroupRounds(msgspec.Struct, frozen=True, kw_only=True):
-    """Tokens per round of one group of requests at one k; `by` is segment or temperature,
+    """Tokens per round of one group of requests at one k; `by` is segment, temperature or context,
     `equal_requests` as in `Group`.
     """
 
@@ -103,7 +117,7 @@ def breakdown(pairs: Pairs, *, templated: bool = False) -> Breakdown | None:
     tables: list[tuple[str, str, ByRequest, Floats]] = []
     for by, name_of in GROUPINGS.items():
         names = np.array([name_of(trajectory) for trajectory in along])
-        for name in np.unique(names).tolist():
+        for name in in_order(names.tolist()):
             rows = np.flatnonzero(names == name)
             tables.append((by, name, ByRequest(along[row] for row in rows), whole[rows]))
     tables += [(by, name, along, own) for (by, name), own in sums.items()]
@@ -147,7 +161,7 @@ def rounds_by_group(
     samples: dict[tuple[str, str, int], Sample] = {}
     for by, name_of in GROUPINGS.items():
         names = [name_of(trajectory) for trajectory in trajectories]
-        for name in sorted(set(names)) if len(set(names)) > 1 else ():
+        for name in in_order(names) if len(set(names)) > 1 else ():
             rows = [row for row, group in enumerate(names) if group == name]
             members = ByRequest(trajectories[row] for row in rows)
             for k, at_k in rounds.items():

@@ -32,7 +32,7 @@ from draftbench.drafts.laws import (
     HazardLaw,
     ResponseLaw,
     StartLaw,
-    drafted_from,
+    drafted_along,
     has_confidences,
     law_of,
 )
@@ -166,8 +166,7 @@ class CandidateRounds:
         what is known.
         """
         if stop is not None:
-            pairs = zip(self.replays, self.drafted_of(k), strict=True)
-            return expected_rounds([drafted.law(t, k, stop) for (t, _), drafted in pairs], k)
+            return expected_rounds(self.drafted_of(k).laws(self.trajectories, k, stop), k)
         if self.served:
             return self.served.rounds(k)
         if k not in self.ks or not self.reaches(k):
@@ -199,15 +198,15 @@ class CandidateRounds:
         """The largest k for which confidences were replayed."""
         return int(min(self.longest, max(self.ks)))
 
-    def drafted_of(self, k: int) -> tuple[Drafted, ...]:
-        """What rounds of k draft from each start of every response: as far as it was replayed, of
+    def drafted_of(self, k: int) -> Drafted:
+        """What rounds of k draft from each start of all responses: as far as it was replayed, of
         which they take k, or blocks of k.
         """
         return self._drafted(k if self.in_blocks else self.most_stopped)
 
     @remembered
-    def _drafted(self, k: int) -> tuple[Drafted, ...]:
-        return tuple(drafted_from(t, replay, k) for t, replay in self.replays)
+    def _drafted(self, k: int) -> Drafted:
+        return drafted_along(self.replays, k)
 
     @cached_property
     def in_blocks(self) -> bool:
@@ -241,7 +240,7 @@ class CandidateRounds:
     @cached_property
     def contexts(self) -> Floats:
         """Tokens in the cache half-way through every response [responses]."""
-        return np.array([context_of(each) for each in self.trajectories])
+        return np.array([each.context for each in self.trajectories])
 
     @cached_property
     def tokens(self) -> Floats:
@@ -259,11 +258,6 @@ class CandidateRounds:
         steps = self.weights * self.tokens
         contexts = self.contexts
         return float(steps @ contexts / steps.sum()) if steps.any() else float(contexts.mean())
-
-
-def context_of(trajectory: Trajectory) -> float:
-    """Tokens in the cache half-way through a response."""
-    return trajectory.prompt_tokens + trajectory.output_tokens / 2
 
 
 @remembered

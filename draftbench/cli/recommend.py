@@ -24,6 +24,7 @@ from draftbench.report.answer import (
     LONGEST_NAME,
     better_draft,
     candidates,
+    contexts,
     crossover,
     every_section,
     explained_by,
@@ -234,6 +235,7 @@ def _below(answer: Recommendation) -> list[str]:
         crossover(answer) if answer.crossover_between else None,
         on_engines(answer) or stopping(answer),
         schedule(answer),
+        contexts(answer),
         better_draft(answer),
         unmeasured(answer),
     )

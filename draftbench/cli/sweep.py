@@ -145,8 +145,12 @@ def run_sweep(
     from draftbench.sweep.estimates import stages_to_come
     from draftbench.sweep.measure import measure_sweep
 
-    redacted = (out / MANIFEST).exists() and not (out / PRIVATE).exists()
+    begun = (out / MANIFEST).exists()
+    redacted = begun and not (out / PRIVATE).exists()
     said = nullcontext() if redacted else kept_in(out / PRIVATE / "servers" / "said.log")
+    if begun and options.threads is None and options.serving is None:
+        # What is resumed keeps its number, which may depend on how busy the machine was.
+        options = replace(options, threads=RunFolder(out).manifest.environment.threads)
     with resumable(out / MANIFEST), said:
         with watcher:
             prepared = prepare(options, called, watcher)

@@ -20,7 +20,7 @@ from transformers.cache_utils import Cache, DynamicLayer
 
 from draftbench.decoder.linear import runner_name
 from draftbench.decoder.quantized_linear import make_linear
-from draftbench.decoder.runner import HiddenStates, only_row
+from draftbench.decoder.runner import HiddenStates, on_device, only_row
 
 # Families whose rows may have different lengths in one pass, since they use the masks they are
 # given. A test with random models of each family shows that every row gets the same logits as
@@ -120,7 +120,7 @@ class _LeftPadded:
             for row, (length, count) in enumerate(zip(lengths, counts, strict=True))
             for at in range(count)
         ]
-        self.row, self.slot, self.position = torch.tensor(places, device=device).unbind(1)
+        self.row, self.slot, self.position = on_device(places, device).unbind(1)
         self.end = max(length + count for length, count in zip(lengths, counts, strict=True))
         self.positions = self.padded(self.position)
 

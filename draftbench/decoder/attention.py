@@ -322,7 +322,8 @@ def _rotated(qkv: Tensor, kv_heads: int, rotary: Rotary) -> tuple[Tensor, Tensor
     turning = qkv.narrow(1, 0, heads + kv_heads)
     swapped = turning.roll(qkv.shape[2] // 2, -1)
     turning.mul_(rotary.cos).addcmul_(swapped, rotary.sin)
-    query, new = qkv.split((heads, 2 * kv_heads), 1)
+    # `split` takes longer than both, as it is written in Python.
+    query, new = qkv.narrow(1, 0, heads), qkv.narrow(1, heads, 2 * kv_heads)
     return query, rotary.cached(new)
 
 

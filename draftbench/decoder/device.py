@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 import re
 import shutil
+import time
+from collections.abc import Callable
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -17,6 +19,8 @@ from draftbench.errors import UsageError
 OLDER_CUDA = "https://download.pytorch.org/whl/cu126"
 # The first compute capability that multiplies bfloat16 (NVIDIA, CUDA C++ Programming Guide).
 LEAST_FOR_BFLOAT16 = (8, 0)
+# How threads are tried: in turns, by products of a matrix that is too large for a core's own cache.
+TRIED_TURNS, TRIED_PRODUCTS, TRIED_WIDTH = 5, 10, 2048
 APPLE = "the built-in decoder does not run on Apple's GPUs"
 _DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
 _DRIVER = Path("/proc/driver/nvidia/version")
@@ -163,6 +167,26 @@ def set_threads(threads: int | None) -> int:
     if threads is not None:
         torch.set_num_threads(threads)
     return torch.get_num_threads()
+
+
+def one_thread_is_faster(threads: int, clock: Callable[[], float] = time.perf_counter) -> bool:
+    """Whether products like those of a step take no longer with one CPU thread than with `threads`,
+    which wait for each other where another process needs a core.
+    """
+    if threads == 1:
+        return False
+    weight, token = torch.ones(TRIED_WIDTH, TRIED_WIDTH), torch.ones(1, TRIED_WIDTH)
+    spent = dict.fromkeys((threads, 1), 0.0)
+    for _ in range(TRIED_TURNS):
+        for number in spent:
+            torch.set_num_threads(number)
+            torch.nn.functional.linear(token, weight)  # its threads are started
+            begun = clock()
+            for _ in range(TRIED_PRODUCTS):
+                torch.nn.functional.linear(token, weight)
+            spent[number] += clock() - begun
+    torch.set_num_threads(threads)
+    return spent[1] <= spent[threads]
 
 
 def environment_threads() -> int | None:

@@ -29,7 +29,7 @@ class RootMeanSquare:
 
 def swiglu(gate_up: Tensor) -> Tensor:
     """[n, 2 · inner], gates and then ups, → silu(gate) · up [n, inner] (Shazeer 2020, eq. 6)."""
-    gate, up = gate_up.split(gate_up.shape[1] // 2, 1)
+    gate, up = gate_up.chunk(2, 1)  # `split` takes twice as long, as it is written in Python
     return functional.silu(gate).mul_(up)
 
 

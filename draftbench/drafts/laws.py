@@ -22,6 +22,7 @@ Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]
 
 AnyReplay = Replay | LookupReplay | StackReplay
+_AT_ONCE = 512  # responses
 
 
 @dataclass(frozen=True, eq=False)
@@ -91,7 +92,7 @@ def law_of(
     """
     length, limit = trajectory.output_tokens, trajectory.limit
     if drafted is not None and drafted.stop is not None:
-        return drafted_from(trajectory, replay, drafted.k).law(trajectory, *drafted)
+        return drafted_from(trajectory, replay, drafted.k).laws([trajectory], *drafted)[0]
     if isinstance(replay, Replay):
         return PositionLaw(length, limit, np.asarray(replay.accept), replay.draftable)
     if isinstance(replay, LookupReplay):
@@ -101,12 +102,13 @@ def law_of(
         in_blocks = blocks if shorter else None
         return StartLaw(length, limit, proposed, matched, replay.window, in_blocks)
     # A stack: its draft drafts from the starts at which lookup finds nothing.
-    return drafted_from(trajectory, replay, replay.window).law(trajectory, replay.window)
+    return drafted_from(trajectory, replay, replay.window).laws([trajectory], replay.window)[0]
 
 
 @dataclass(frozen=True, eq=False)
 class Drafted:
-    """What a draft drafts from each start of a response if nothing stops it, with its confidences.
+    """What a draft drafts from each start of a response, or of several one after the other, if
+    nothing stops it, with its confidences.
 
     `most` are the tokens that it can draft there, `at_once` in a block or one by one, and `matched`
     how many of them equal the response [starts]; `of_all` and `of_ten` are its confidences, 0 after
@@ -146,30 +148,46 @@ class Drafted:
             matched = np.where(self.found > 0, self.copied, matched)
         return drafted, proposed, np.minimum(matched, proposed)
 
-    def law(self, trajectory: Trajectory, window: int, stop: StopRule | None = None) -> StartLaw:
-        """The law of its rounds of up to `window` tokens."""
-        drafted, proposed, matched = self.under(window, stop)
-        length, limit = trajectory.output_tokens, trajectory.limit
-        return StartLaw(
-            length,
-            limit,
-            proposed,
-            matched,
-            window,
-            by_draft=drafted,
-            reads_again=self.reads_again,
-        )
+    def laws(
+        self, responses: Sequence[Trajectory], window: int, stop: StopRule | None = None
+    ) -> list[StartLaw]:
+        """The law of each response's rounds of up to `window` tokens."""
+        ends = np.cumsum([response.output_tokens - 1 for response in responses])[:-1]
+        columns = (np.split(column, ends) for column in self.under(window, stop))
+        return [
+            StartLaw(
+                response.output_tokens,
+                response.limit,
+                proposed,
+                matched,
+                window,
+                by_draft=drafted,
+                reads_again=self.reads_again,
+            )
+            for response, drafted, proposed, matched in zip(responses, *columns, strict=True)
+        ]
+
+    def at(self, starts: npt.NDArray[np.bool_]) -> Drafted:
+        """Those of some starts."""
+        some: dict[str, Any] = {name: column[starts] for name, column in self._columns.items()}
+        return replace(self, **some)
 
     @classmethod
     def joined(cls, parts: Sequence[Drafted]) -> Drafted:
-        """The starts of several responses, one response after the other."""
-        columns = {each.name: [getattr(part, each.name) for part in parts] for each in fields(cls)}
-        reads_again, at_once = any(columns.pop("reads_again")), any(columns.pop("at_once"))
-        joined: dict[str, Any] = {
-            name: None if any(value is None for value in values) else np.concatenate(values)
-            for name, values in columns.items()
-        }
-        return cls(reads_again=reads_again, at_once=at_once, **joined)
+        """The starts of several responses, one response after the other; what is unknown of one is
+        unknown.
+        """
+        columns: dict[str, Any] = dict.fromkeys(parts[0]._columns)
+        for name in columns:
+            known = [part._columns[name] for part in parts if name in part._columns]
+            columns[name] = np.concatenate(known) if len(known) == len(parts) else None
+        return replace(parts[0], **columns)
+
+    @property
+    def _columns(self) -> dict[str, npt.NDArray[Any]]:
+        """What has an entry for each start."""
+        values = {field.name: getattr(self, field.name) for field in fields(self)}
+        return {name: value for name, value in values.items() if isinstance(value, np.ndarray)}
 
 
 def has_confidences(replay: AnyReplay) -> bool:
@@ -194,56 +212,90 @@ def off_path_at_most(replay: Replay, window: int, *, sure: bool) -> Replay:
 
 
 def drafted_from(trajectory: Trajectory, replay: AnyReplay, window: int) -> Drafted:
-    """What a replay says of what is drafted from each start, for rounds of up to `window` tokens;
-    drafts that are not certainly accepted count as wrong.
+    """`drafted_along` one response."""
+    return drafted_along([(trajectory, replay)], window)
+
+
+def drafted_along(pairs: Sequence[tuple[Trajectory, AnyReplay]], window: int) -> Drafted:
+    """What replays of one draft say of what is drafted from each start, one response after the
+    other, for rounds of up to `window` tokens; drafts that are not certainly accepted count as
+    wrong.
     """
-    if isinstance(replay, StackReplay):
-        found, copied = np.array([replay.lookup.proposed, replay.lookup.matched], np.int64)
-        return replace(drafted_from(trajectory, replay.draft, window), found=found, copied=copied)
-    if isinstance(replay, LookupReplay):
-        at_once, replay = replay.at_once, replay.of_length(window)
-        most, matched = np.array([replay.proposed, replay.matched], np.int64)
-        if (runs := replay.confidences) is None:
-            return Drafted(most, matched, True, at_once)
-        runs_of = _side_by_side(runs, np.arange(len(most)), window)
-        return Drafted(most, matched, True, at_once, *runs_of)
-    length, accept = trajectory.output_tokens, np.asarray(replay.accept)
-    start = np.arange(1, length)
-    # The first wrong token from each start on; `length`, where the rest of the response is right.
-    wrong: Ints = np.append(np.flatnonzero(accept < 1) + 1, length)
-    next_wrong = wrong[np.searchsorted(wrong, start)]
-    most = np.clip(replay.draftable + 1 - start, 0, window)
+    parts = []
+    for at in range(0, len(pairs), _AT_ONCE):  # some at a time, to save memory
+        some = pairs[at : at + _AT_ONCE]
+        replays = [replay for _, replay in some]
+        drafts = [replay.draft if isinstance(replay, StackReplay) else replay for replay in replays]
+        part = (_along if isinstance(drafts[0], Replay) else _from_starts)(drafts, window)
+        lookups = [replay.lookup for replay in replays if isinstance(replay, StackReplay)]
+        if lookups:
+            found, copied = (_side(lookups, name) for name in ("proposed", "matched"))
+            part = replace(part, found=found, copied=copied)
+        parts.append(part)
+    return Drafted.joined(parts)
+
+
+def _side(records: Sequence[Any], name: str) -> Any:
+    """A field of several records, one after the other."""
+    return np.concatenate([np.asarray(getattr(record, name)) for record in records])
+
+
+def _from_starts(replays: Sequence[Any], window: int) -> Drafted:
+    """What drafts of which every start was looked up draft."""
+    of_length = [replay.of_length(window) for replay in replays]
+    most, matched = (_side(of_length, name).astype(np.int64) for name in ("proposed", "matched"))
+    found = Drafted(most, matched, reads_again=True, at_once=replays[0].at_once)
+    runs = [replay.confidences for replay in of_length if replay.confidences is not None]
+    if len(runs) < len(replays):
+        return found
+    of_all, of_ten = _side_by_side(runs, np.arange(len(most)), window)
+    return replace(found, of_all=of_all, of_ten=of_ten)
+
+
+def _along(replays: Sequence[Any], window: int) -> Drafted:
+    """What draft models draft, by what they draft along the responses."""
+    lengths = np.array([len(replay.accept) for replay in replays])
+    start, accept = np.arange(lengths.sum()), _side(replays, "accept")
+    ends = np.cumsum(lengths)
+    end, begin = np.repeat(ends, lengths), np.repeat(ends - lengths, lengths)
+    draftable = np.repeat([replay.draftable for replay in replays], lengths)
+    # The first wrong token from each start on; the end, where the rest of the response is right.
+    wrong: Ints = np.append(np.flatnonzero(accept < 1), len(accept))
+    next_wrong = np.minimum(wrong[np.searchsorted(wrong, start)], end)
+    most = np.clip(draftable - (start - begin), 0, window)
     matched = np.minimum(next_wrong - start, most)
-    if replay.off_path is None:
+    runs = [replay.off_path for replay in replays if replay.off_path is not None]
+    if len(runs) < len(replays):
         return Drafted(most, matched)
     # Along the response up to the first wrong token, whose confidence is still known there; then
-    # what was drafted after it, or after the end.
-    along = next_wrong - start + (next_wrong < length)
-    place = start[:, None] - 1 + np.arange(window)
+    # what was drafted after it, or after the end: the run after the n-th wrong token is the n-th.
+    along = next_wrong - start + (next_wrong < end)
+    place = np.minimum(start[:, None] + np.arange(window), end[:, None] - 1)
     beyond = np.arange(window) - along[:, None]
-    before_run: Ints = np.append(wrong[wrong <= replay.draftable], length)
-    after = _side_by_side(replay.off_path, np.searchsorted(before_run, next_wrong), window)
+    has_run = (accept < 1) & (start - begin < draftable)
+    before: Ints = np.append(0, np.cumsum(has_run))
+    earlier_runs = np.cumsum([len(run.lengths) for run in runs]) - [len(r.lengths) for r in runs]
+    run = np.repeat(earlier_runs, lengths) + before[next_wrong] - before[begin]
+    after, row = _side_by_side(runs, run, window), start[:, None]
     of_all, of_ten = (
-        np.where(
-            beyond < 0,
-            np.asarray(along_response)[np.minimum(place, length - 2)],
-            np.take_along_axis(off_path, np.maximum(beyond, 0), axis=1),
-        )
-        for along_response, off_path in zip(
-            (replay.confidence, replay.confidence_of_ten), after, strict=True
-        )
+        np.where(beyond < 0, _side(replays, name)[place], off_path[row, np.maximum(beyond, 0)])
+        for name, off_path in zip(("confidence", "confidence_of_ten"), after, strict=True)
     )
     return Drafted(most, matched, of_all=of_all, of_ten=of_ten)
 
 
-def _side_by_side(runs: Confidences, chosen: Ints, window: int) -> tuple[Floats, Floats]:
-    """Some runs of confidences, cut or filled with zeros to `window` tokens [chosen, window]."""
-    lengths = np.array(runs.lengths, np.int64)
+def _side_by_side(
+    records: Sequence[Confidences], chosen: Ints, window: int
+) -> tuple[Floats, Floats]:
+    """Some runs of confidences, counted through several records, cut or filled with zeros to
+    `window` tokens [chosen, window].
+    """
+    lengths = _side(records, "lengths").astype(np.int64)
     begins, place = np.cumsum(lengths) - lengths, np.arange(window)
     inside = place < lengths[chosen, None]
     at = np.where(inside, begins[chosen, None] + place, 0)
     of_all, of_ten = (
-        np.where(inside, np.append(np.asarray(values), 0.0)[at], 0.0)
-        for values in (runs.of_all, runs.of_ten)
+        np.where(inside, np.append(_side(records, name), 0.0)[at], 0.0)
+        for name in ("of_all", "of_ten")
     )
     return of_all, of_ten

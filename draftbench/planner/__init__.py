@@ -20,6 +20,7 @@ The decision
 The answer
     concurrencies    the answer at each load, k by load, the crossover
     latency          how long users wait
+    by_context       what a configuration brings by the length of the context
     output_check     whether speculation changes the output
     caveat_kinds     every kind of caveat: what it means, from when on it is said, what to do
     doubts           what makes a run's figures doubtful, for every answer

@@ -9,6 +9,7 @@ from typing import Literal, get_args
 import msgspec
 
 from draftbench.acceptance.intervals import FEW_REQUESTS
+from draftbench.records import LONGER
 from draftbench.run_folder.served import MOST_CACHED
 
 # Fewer decoded requests do not correct a prediction: one noisy request would decide it.
@@ -33,6 +34,8 @@ TELLING_TOKENS, TOKENS_APART, COPIES = 16, 4, 0.1
 # the slowest took 3.6 times as long: 13 runs on vLLM and llama.cpp, also on a busy machine.)
 ROUND_STALL, ANSWER_STALL, ROUNDS_TO_JUDGE = 20.0, 10.0, 5
 STALLED = 0.02  # from this share on, the speed-up moves by more than its interval
+# A hundredth of the rows with ten times the context has a tenth of all context.
+MISSED_LONG = 0.01
 # Decoding may take longer than its passes timed alone, with a draft and without. What only plain
 # decoding takes moves every speed-up alike, so that no other decoding shows it: the model expects
 # 3% of it (`effects.RUNNER`), seven kept runs had at most 3%, and intervals hold three times that.
@@ -80,6 +83,7 @@ CaveatKind = Literal[
     "no-speed",
     "other-machines",
     "other-server",
+    "longer-prompts",
     "outside-timed-range",
     "partly-replayed",
     "replay-disagreement",
@@ -333,6 +337,14 @@ CAVEATS: dict[CaveatKind, AboutCaveat] = {
         _SAME_SERVERS,
         "speed",
         decisive="always",
+    ),
+    "longer-prompts": AboutCaveat(
+        "Prompts of the traffic are far longer than any that was drawn, and acceptance and costs "
+        "change with the context.",
+        f"From {MISSED_LONG:.0%} of the rows on, prompts have more than {LONGER:g} times as many "
+        "characters as the longest that was drawn.",
+        "Draw some: `--segment-by` a field that tells them apart, or a larger --sample.",
+        urgent=True,
     ),
     "outside-timed-range": AboutCaveat(
         "Some responses are longer than what was timed, or a k needs longer passes.",

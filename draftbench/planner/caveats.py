@@ -18,6 +18,7 @@ from draftbench.acceptance.definitions import by_tokens
 from draftbench.acceptance.intervals import FEW_REQUESTS, MIN_REQUESTS, Estimate
 from draftbench.planner.caveat_kinds import (
     FEW_DECODED,
+    MISSED_LONG,
     OVER_TOKENS,
     PREDICTION_ERROR,
     PREDICTION_ERROR_OF_ONE,
@@ -33,7 +34,7 @@ from draftbench.planner.evaluator import Evaluator
 from draftbench.planner.evidence import Evidence
 from draftbench.planner.passes import Block
 from draftbench.planner.recommendation import Caveat, PredictionError, Recommendation
-from draftbench.records import SELF, Candidate
+from draftbench.records import LONGER, SELF, Candidate
 from draftbench.run_folder.served import MOST_CACHED, cached_share, clock_contradicts
 
 # Decisive caveats after which no figure of acceptance can be trusted.
@@ -238,6 +239,14 @@ def _of_sample(evaluator: Evaluator, decided: DecisionAt) -> Iterator[Caveat]:
             if decoded == count < FEW_DECODED:
                 effect = f"under {FEW_DECODED}, they do not correct the prediction"
             yield Caveat(kind, f"{short}; {effect}", decisive=True, short=short)
+    longer = run.manifest.traffic.longer
+    if longer is not None and longer.share >= MISSED_LONG:
+        yield Caveat(
+            "longer-prompts",
+            f"{longer.share:.0%} of the traffic has prompts over {LONGER} times as long as any "
+            f"measured (up to {longer.longest:,} characters against {longer.drawn:,}), for which "
+            "the answer may differ",
+        )
 
 
 def _of_candidates(evaluator: Evaluator, decided: DecisionAt) -> Iterator[Caveat]:
@@ -344,6 +353,9 @@ def checks(answer: Recommendation) -> tuple[str, ...]:
             f"Tokens per round while decoding differed by {min(luck):+.1%} to {max(luck):+.1%} "
             "from what replay expects for the same requests. The expected speed-up rests on replay."
         )
+    if answer.by_context:
+        ranges = " and ".join(at.contexts for at in answer.by_context)
+        found.append(f"The answer holds for contexts of {ranges} tokens: those of these requests.")
     if outputs is not None:
         share = answer.near_tie_share
         ties = "" if share is None else f" ({share:.1%} of the target's tokens are near ties)"

@@ -33,12 +33,7 @@ from typing import Literal, NamedTuple, cast
 import msgspec
 import numpy as np
 
-from draftbench.acceptance.candidate_rounds import (
-    ResponseRounds,
-    candidate_rounds,
-    context_of,
-    counted_in,
-)
+from draftbench.acceptance.candidate_rounds import ResponseRounds, candidate_rounds, counted_in
 from draftbench.acceptance.definitions import Figure, Sample, equal_requests, pooled, quotient
 from draftbench.acceptance.intervals import RESAMPLES, generator_of
 from draftbench.acceptance.rounds import Floats, Ints, counted_rounds
@@ -360,7 +355,7 @@ def cells_of(
                 predicted = weights * [part.output_tokens - 1.0 for part in parts]
                 factor, step, drafts = np.ones(PASS_DRAWS + 1), 1.0, 0.0
                 if block is not None:
-                    contexts = np.array([context_of(each.response) for each in runs])
+                    contexts = np.array([each.response.context for each in runs])
                     steps = np.array([float(len(part.verify_seconds)) for part in parts])
                     passes = plain = block.steps(steps, contexts)
                     if k:

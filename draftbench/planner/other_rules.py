@@ -105,9 +105,11 @@ def _seconds_of_rounds(rounds: CandidateRounds, block: Block) -> Floats:
 
 def _matched(rounds: CandidateRounds, some: Ints) -> Iterator[tuple[int, Ints]]:
     """The limit of some responses, and how many drafted tokens are right from each start."""
+    _, _, matched = rounds.drafted_of(rounds.most_stopped).under(rounds.most_stopped, None)
+    ends = np.cumsum([t.output_tokens - 1 for t in rounds.trajectories])
+    of_response = np.split(matched, ends[:-1])
     for row in some.tolist():
-        _, _, matched = rounds.drafted_of(rounds.most_stopped)[row].under(rounds.most_stopped, None)
-        yield rounds.trajectories[row].limit, matched
+        yield rounds.trajectories[row].limit, of_response[row]
 
 
 def _over_fixed(rounds: CandidateRounds, block: Block, fixed: int, seconds: Floats) -> float:

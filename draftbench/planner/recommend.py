@@ -25,6 +25,7 @@ from draftbench.acceptance.faults import near_tie_share
 from draftbench.acceptance.intervals import estimates
 from draftbench.drafts.kinds import parts_of
 from draftbench.drafts.stopping import STOP_RULES
+from draftbench.planner.by_context import by_context
 from draftbench.planner.caveats import caveats, checks, on_times
 from draftbench.planner.cells import Cell
 from draftbench.planner.concurrencies import at_concurrency, crossover, schedule
@@ -151,6 +152,7 @@ def recommend(run: Run, options: DecisionOptions | None = None) -> Recommendatio
         stopping=stopping(evaluator, decided),
         stopping_bounds=stopping_bounds(evaluator, decided),
         on_engines=tuple(on_engines(decided)),
+        by_context=by_context(evaluator.evidence(leader)) if leader else (),
         runner_up_faster=decided.chance(decided.runner_up, leader)
         if leader and decided.runner_up and decided.deciding
         else None,

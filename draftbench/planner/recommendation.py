@@ -235,6 +235,18 @@ class AtConcurrency(Record, frozen=True):
     between: tuple[int, int] | None = None  # the timed loads around it if costs are interpolated
 
 
+class AtContext(Record, frozen=True):
+    """What the leader brings on the requests of one range of contexts."""
+
+    contexts: str  # the range, in tokens
+    mean: float  # context in tokens, over all decoding steps there
+    requests: int
+    tokens_per_round: float
+    draft_cost_ratio: Estimate | None  # c at the mean context
+    verify_ratio: Estimate | None  # v(k+1) at the mean context
+    speedup_predicted: Estimate | None  # None: too few requests
+
+
 class ScheduleEntry(Record, frozen=True):
     """From this concurrency on, draft `k` tokens; 0: do not speculate, None: open."""
 
@@ -463,6 +475,7 @@ class Recommendation(Record, frozen=True):
     stopping: Stopping | None = None  # None: no rule could be followed
     on_engines: tuple[OnEngine, ...] = ()  # where the leader stops a draft; none: as it is here
     stopping_bounds: StoppingBounds | None = None  # where confidences were replayed in part
+    by_context: tuple[AtContext, ...] = ()  # the leader by context; none: unknown
 
     @property
     def provisional(self) -> str:

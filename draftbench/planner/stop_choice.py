@@ -19,7 +19,7 @@ import numpy as np
 from draftbench.acceptance.candidate_rounds import CandidateRounds
 from draftbench.acceptance.every_rule import EveryRule, every_rule
 from draftbench.acceptance.rounds import Floats, Ints
-from draftbench.drafts.laws import Drafted, off_path_at_most
+from draftbench.drafts.laws import off_path_at_most
 from draftbench.drafts.stopping import STOP_RULES, THRESHOLDS
 from draftbench.planner.passes import Block
 from draftbench.planner.seconds import in_seconds
@@ -159,17 +159,12 @@ def _every_rule(rounds: CandidateRounds) -> EveryRule:
     """The rounds under every rule, by fold, of as many responses as the choice needs."""
     some = compared(rounds)
     ks = [k for k in rounds.ks if 2 <= k <= rounds.most_stopped]
-    joined: dict[int, Drafted] = {}
-
-    def drafts(k: int) -> Drafted:
-        every = rounds.drafted_of(k)
-        if id(every) not in joined:
-            joined[id(every)] = Drafted.joined([every[at] for at in some])
-        return joined[id(every)]
-
+    lengths = [t.output_tokens - 1 for t in rounds.trajectories]
+    starts = np.repeat(np.isin(np.arange(len(lengths)), some), lengths)
+    drafts = {id(every): every.at(starts) for every in map(rounds.drafted_of, ks)}
     return every_rule(
         [rounds.trajectories[at] for at in some],
-        drafts,
+        lambda k: drafts[id(rounds.drafted_of(k))],
         rounds.weights[some],
         _folds(rounds)[some],
         [

@@ -422,6 +422,7 @@ def every_section(answer: Recommendation) -> list[Section]:
         ),
         other_ks(answer),
         by_load,
+        by_context(answer),
         Section(NOT_CHOSEN, notes=losers(answer)),
         Section("Not measured", notes=failures(answer)),
         Section("Checks", notes=answer.checks),
@@ -573,6 +574,36 @@ def loads(answer: Recommendation) -> Section:
     steps = schedule(answer)
     notes += [steps] if steps else []
     head = ["concurrency", "answer", "speed-up ×", f"{rate} without → with", "ms/token"]
+    return Section(title, head, rows, notes)
+
+
+def contexts(answer: Recommendation) -> str | None:
+    """What the leader brings by the length of the context; None where all are in one range."""
+    speeds = [
+        f"{at.speedup_predicted.value:.2f}× ({at.contexts})"
+        for at in answer.by_context
+        if at.speedup_predicted
+    ]
+    return f"By tokens of context, predicted: {', '.join(speeds)}." if len(speeds) > 1 else None
+
+
+def by_context(answer: Recommendation) -> Section:
+    """The leader's figures by the length of the context; empty where all are in one range."""
+    title = "By context"
+    if answer.leader is None or len(answer.by_context) < 2:
+        return Section(title)
+    head = ["context", "mean", "requests", "tok/round", "c", "v(k+1)", "predicted ×"]
+    rows: list[list[TableCell]] = [
+        [
+            *(at.contexts, f"{at.mean:,.0f}", str(at.requests), f"{at.tokens_per_round:.2f}"),
+            *(at.draft_cost_ratio, at.verify_ratio, at.speedup_predicted),
+        ]
+        for at in answer.by_context
+    ]
+    notes = [
+        f"{named(answer.leader)}, on the requests of each range. Context: tokens before the one "
+        "that is decoded, half-way through a response."
+    ]
     return Section(title, head, rows, notes)
 
 

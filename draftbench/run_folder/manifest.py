@@ -19,7 +19,7 @@ from msgspec import Meta
 
 from draftbench.errors import RunFolderError
 from draftbench.flags import LARGEST_CONCURRENCY, LARGEST_K
-from draftbench.records import Candidate, Count, DraftingMode, Environment, Record
+from draftbench.records import Candidate, Count, DraftingMode, Environment, LongerPrompts, Record
 from draftbench.safe_files import without_controls
 
 # Of the layout of run folders; one of another layout is not read.
@@ -138,6 +138,7 @@ class TrafficFacts(Record, frozen=True):
     revision: str | None = None  # commit of a data set of the hub; None for files and suites
     constrained: Count = 0  # requests with structured output
     chats: Count | None = None  # requests that the chat template renders; None: not counted
+    longer: LongerPrompts | None = None  # what the draw missed; None: an older run
 
     @property
     def distinct(self) -> int:

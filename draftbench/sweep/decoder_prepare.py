@@ -16,6 +16,7 @@ from draftbench.decoder.device import (
     device_words,
     dtype_of,
     environment_threads,
+    one_thread_is_faster,
     set_threads,
 )
 from draftbench.drafts.heads.config import checkpoint_of
@@ -58,6 +59,13 @@ class BuiltInDecoder:
         usual, workers = environment_threads(), options.worker_count
         each = max(1, cores_here() // workers) if workers > 1 and device == "cpu" else None
         self.threads = set_threads(options.threads or usual or each)
+        chosen = options.threads or usual or each
+        if chosen is None and device == "cpu" and one_thread_is_faster(self.threads):
+            watcher.note(
+                f"other processes use this machine's cores, so {self.threads} CPU threads are no "
+                "faster than one: the sweep uses one; --threads sets another number"
+            )
+            self.threads = set_threads(1)
         watcher.note(f"device: {device_words(device)}", always=True)
         if options.threads is None and (usual or each):
             reason = "from OMP_NUM_THREADS" if usual else f"for each of {workers} workers"

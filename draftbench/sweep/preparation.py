@@ -109,6 +109,7 @@ def prepare(options: SweepOptions, command: str, watcher: Watcher) -> Prepared:
             revision=traffic.revision,
             constrained=summary.constrained,
             chats=summary.chats,
+            longer=summary.longer,
         ),
         environment=system.machine or environment(system.threads, card_names(timing)),
         effort=Effort(

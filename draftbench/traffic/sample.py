@@ -42,7 +42,13 @@ from draftbench.traffic.files import Row, first_look, read_rows
 from draftbench.traffic.query import TrafficQuery
 from draftbench.traffic.rows import ReadRow, read_request
 from draftbench.traffic.suites import find_suite
-from draftbench.traffic.summary import BadRows, TrafficSummary, request_figures
+from draftbench.traffic.summary import (
+    BadRows,
+    TrafficSummary,
+    longer_prompts,
+    prompt_length,
+    request_figures,
+)
 
 _BAD, _STRUCTURED = "bad row", "structured output"
 # What to do if no row can be used, by how the most frequent reason begins.
@@ -92,6 +98,7 @@ class _Reading:
         self.bad: dict[str, BadRows] = {}
         self.unread, self.sizes = Counter[str](), dict[str, int]()  # rows, size of the first value
         self.columns: dict[str, None] = {}  # of the first row
+        self.lengths = Counter[int]()  # rows by the characters of their prompts
         self.entries: dict[str, Entry] = {}  # all distinct requests, in the order of first rows
         # The requests that may be chosen: those of the lowest ranks in each segment.
         self.kept: defaultdict[str | None, list[tuple[int, Request]]] = defaultdict(list)
@@ -134,6 +141,7 @@ class _Reading:
             self.places[read.model[0]] += 1
             self.models[read.model[1]] += 1
         self.several += request.weight > 1
+        self.lengths[prompt_length(request)] += 1
         if (entry := self.entries.get(request.id)) is None:
             entry = self.entries[request.id] = Entry(0.0, request.segment)
             heap = self.kept[request.segment]
@@ -216,7 +224,8 @@ def load(query: TrafficQuery) -> Traffic:
         assumed={f"{temperature:g}": count for temperature, count in (+read.assumed).items()},
         constrained=sum(request.constraint is not None for request in requests),
         chats=sum(request.messages is not None for request in requests),
-        figures=request_figures(requests),
+        figures=(figures := request_figures(requests)),
+        longer=longer_prompts(read.lengths, figures.characters[1]),
     )
     return Traffic(requests, summary, dropped[_BAD], digest.hexdigest(), revision)
 

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from statistics import median
 from typing import Any
 
-from draftbench.records import Record, Request
+from draftbench.records import LONGER, LongerPrompts, Record, Request
 
 # How many characters of a prompt's end are shown.
 SHOWN = 200
@@ -64,6 +64,7 @@ class TrafficSummary(Record, frozen=True):
     constrained: int  # requests with structured output
     chats: int  # requests that the chat template renders
     figures: RequestFigures  # what the requests ask for
+    longer: LongerPrompts  # what the draw missed
     first: FirstRequest | None = None  # what it asks
 
     @property
@@ -77,7 +78,7 @@ def request_figures(requests: Sequence[Request]) -> RequestFigures:
     limits = [each.max_tokens for each in requests if each.max_tokens is not None]
     temperatures = Counter(each.sampling.temperature for each in requests)
     segments = Counter(each.segment for each in requests if each.segment is not None)
-    prompts = [len(each.prompt or "") + sum(map(_length, each.messages or ())) for each in requests]
+    prompts = [*map(prompt_length, requests)]
     answers = [_length(each.response) for each in requests if each.response is not None]
     return RequestFigures(
         temperatures={f"{heat:g}": count for heat, count in sorted(temperatures.items())},
@@ -87,6 +88,21 @@ def request_figures(requests: Sequence[Request]) -> RequestFigures:
         characters=(round(median(prompts)), max(prompts)),
         answers=(round(median(answers)), max(answers)) if answers else None,
     )
+
+
+def prompt_length(request: Request) -> int:
+    """How many characters a prompt has without its template."""
+    return len(request.prompt or "") + sum(map(_length, request.messages or ()))
+
+
+def longer_prompts(rows: Mapping[int, int], drawn: int) -> LongerPrompts:
+    """What a draw missed whose longest prompt has so many characters.
+
+    Args:
+        rows: of the source, by the characters of their prompts.
+    """
+    missed = sum(count for length, count in rows.items() if length > LONGER * drawn)
+    return LongerPrompts(drawn=drawn, longest=max(rows), share=missed / sum(rows.values()))
 
 
 def _length(said: str | Mapping[str, Any]) -> int:

@@ -141,9 +141,7 @@ def test_rounds_equal_a_walk_that_watches_every_token(drawn, k, rule):
     assert_same(rounds_of.at(k, rule), 0, counted)
 
     lengths = [DraftLength(k, rule), DraftLength(k)]
-    every = every_rule(
-        [response], lambda k: rounds_of.drafted_of(k)[0], np.ones(1), np.zeros(1, int), lengths
-    )
+    every = every_rule([response], rounds_of.drafted_of, np.ones(1), np.zeros(1, int), lengths)
     often = np.bincount([proposed for proposed, *_ in rounds], minlength=k + 1)
     assert every.proposed[0, 0].tolist() == often.tolist()
     assert every.drafted[0, 0].tolist() == by_draft.tolist()

@@ -16,7 +16,9 @@ from scenes import FEW, MANIFEST, manifest, query, with_fields
 from draftbench.cli.sweep import _settled, describe
 from draftbench.cli.traffic import traffic_lines
 from draftbench.planner.caveat_kinds import LOAD_AVERAGE
+from draftbench.run_folder.folder import RunFolder
 from draftbench.run_folder.manifest import portable
+from draftbench.sweep import decoder_prepare
 from draftbench.traffic import load as load_traffic
 
 
@@ -185,3 +187,20 @@ def test_a_sweep_says_how_many_requests_settled_its_answer(
     run, answer = SimpleNamespace(manifest=made), SimpleNamespace(decision=decision)
     found = _settled(run, answer, SimpleNamespace(until=until))
     assert found is None if said is None else said in found
+
+
+def test_a_busy_machine_is_given_one_thread_and_the_resumed_run_keeps_its_number(
+    command, embedded, tmp_path, monkeypatch
+):
+    monkeypatch.delenv("OMP_NUM_THREADS")
+    monkeypatch.setattr(decoder_prepare, "set_threads", lambda threads: threads or 2)
+    words = ["sweep", "--target", embedded / "draft", "--drafts", "ngram", "--no-controls"]
+    words += ["--traffic", FEW, "--sample", 2, "--max-new-tokens", 8, "--k", 1]
+    words += ["--device", "cpu", "--measure", "none", "--out", tmp_path / "run"]
+    for busy, said in ((True, 1), (False, 0)):
+        monkeypatch.setattr(
+            decoder_prepare, "one_thread_is_faster", lambda threads, busy=busy: busy
+        )
+        outcome = command(*words)
+        assert (outcome.code, outcome.err.count("the sweep uses one;")) == (0, said)
+        assert RunFolder(tmp_path / "run").manifest.environment.threads == 1

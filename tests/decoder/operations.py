@@ -9,7 +9,7 @@ from torch.utils._pytree import tree_leaves
 # Operations that give another view of memory, memory without contents, or what a tensor is.
 NO_LAUNCH = frozenset(
     """
-    _reshape_alias _unsafe_view alias as_strided detach device diagonal empty empty_like
+    _reshape_alias _unsafe_view alias as_strided chunk detach device diagonal empty empty_like
     empty_strided expand flatten narrow new_empty new_empty_strided permute select slice split
     split_with_sizes squeeze t transpose unbind unflatten unsqueeze view
     """.split()  # noqa: SIM905

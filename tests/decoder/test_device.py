@@ -1,5 +1,6 @@
 """Which device is taken, and the words where a GPU of the machine cannot be."""
 
+import itertools
 import os
 
 import pytest
@@ -13,6 +14,7 @@ from draftbench.decoder.device import (
     dtype_of,
     environment_threads,
     make_ready,
+    one_thread_is_faster,
     set_threads,
 )
 from draftbench.errors import UsageError
@@ -131,3 +133,21 @@ def test_a_device_that_does_not_exist_is_refused_whatever_the_machine_has(name, 
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     with pytest.raises(UsageError, match=f"unknown device `{name}`"):
         device_of(name)
+
+
+@pytest.mark.parametrize(
+    ("of_two", "of_one", "faster"), [(3.0, 2.0, True), (2.0, 2.0, True), (1.0, 2.0, False)]
+)
+def test_threads_are_used_where_they_are_faster_than_one(of_two, of_one, faster):
+    """In each turn, two threads and then one begin and end."""
+    times = itertools.accumulate(itertools.cycle((0.0, of_two, 0.0, of_one)))
+    before = torch.get_num_threads()
+    try:
+        assert one_thread_is_faster(2, lambda: next(times)) is faster
+        assert torch.get_num_threads() == 2
+    finally:
+        torch.set_num_threads(before)
+
+
+def test_one_thread_is_not_compared_with_itself():
+    assert not one_thread_is_faster(1, lambda: pytest.fail("nothing is timed"))

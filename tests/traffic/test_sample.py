@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from scenes import query
 
 from draftbench.errors import TrafficError
-from draftbench.records import Request, Sampling
+from draftbench.records import LongerPrompts, Request, Sampling
 from draftbench.traffic import load, sample
 from draftbench.traffic.sample import Entry, allocate, choose, rank
 from draftbench.traffic.suites import suites
@@ -315,3 +315,12 @@ def test_a_source_without_a_single_request_is_not_read_to_its_end(tmp_path):
     path = log(tmp_path, *[{"question": "a"}] * 3000)
     with pytest.raises(TrafficError, match=r"^1000 of 1000 rows cannot be read: log\.jsonl:1: "):
         load(query(path))
+
+
+def test_prompts_far_longer_than_those_drawn_are_counted_in_rows(tmp_path):
+    short = [{"prompt": f"{at:010}"} for at in range(7)]
+    path = log(tmp_path, *short, *({"prompt": "y" * length} for length in (20, 21, 300)))
+    assert load(query(path)).summary.longer == LongerPrompts(drawn=300, longest=300, share=0.0)
+    draws = (load(query(path, sample=1, seed=seed)) for seed in range(99))
+    found = next(drawn for drawn in draws if len(drawn.requests[0].prompt) == 10).summary.longer
+    assert found == LongerPrompts(drawn=10, longest=300, share=0.2)
