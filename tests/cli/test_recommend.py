@@ -100,7 +100,7 @@ def test_notes_that_do_not_fit_are_counted(log):
         Caveat(kind="looping", text=f"{which} " + "word " * 20) for which in ("one", "another")
     )
     text = " ".join(" ".join(lines_of(replace(log, caveats=caveats), 60)).split())
-    shown = sum(note in text for note in ("Runner-up", "pays off up to", "Best k", "Caveat: one"))
+    shown = sum(note in text for note in ("Runner-up", "pays off up to", "Best k", "`): one"))
     assert f"{5 - shown} more notes (--all)" in text
 
 
