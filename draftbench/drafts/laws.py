@@ -248,7 +248,8 @@ def _from_starts(replays: Sequence[Any], window: int) -> Drafted:
     runs = [replay.confidences for replay in of_length if replay.confidences is not None]
     if len(runs) < len(replays):
         return found
-    of_all, of_ten = _side_by_side(runs, np.arange(len(most)), window)
+    places = _of_runs(runs, np.arange(len(most)), np.arange(window)[None])
+    of_all, of_ten = (np.append(_side(runs, name), 0.0)[places] for name in ("of_all", "of_ten"))
     return replace(found, of_all=of_all, of_ten=of_ten)
 
 
@@ -269,33 +270,28 @@ def _along(replays: Sequence[Any], window: int) -> Drafted:
         return Drafted(most, matched)
     # Along the response up to the first wrong token, whose confidence is still known there; then
     # what was drafted after it, or after the end: the run after the n-th wrong token is the n-th.
-    along = next_wrong - start + (next_wrong < end)
-    place = np.minimum(start[:, None] + np.arange(window), end[:, None] - 1)
-    beyond = np.arange(window) - along[:, None]
+    along = np.arange(window) - (next_wrong - start + (next_wrong < end))[:, None]
     has_run = (accept < 1) & (start - begin < draftable)
     before: Ints = np.append(0, np.cumsum(has_run))
     earlier_runs = np.cumsum([len(run.lengths) for run in runs]) - [len(r.lengths) for r in runs]
     run = np.repeat(earlier_runs, lengths) + before[next_wrong] - before[begin]
-    after, row = _side_by_side(runs, run, window), start[:, None]
+    places = np.where(
+        along < 0,
+        start[:, None] + np.arange(window),
+        len(accept) + _of_runs(runs, run, np.maximum(along, 0)),
+    )
     of_all, of_ten = (
-        np.where(beyond < 0, _side(replays, name)[place], off_path[row, np.maximum(beyond, 0)])
-        for name, off_path in zip(("confidence", "confidence_of_ten"), after, strict=True)
+        np.concatenate([_side(replays, ours), _side(runs, theirs), [0.0]])[places]
+        for ours, theirs in (("confidence", "of_all"), ("confidence_of_ten", "of_ten"))
     )
     return Drafted(most, matched, of_all=of_all, of_ten=of_ten)
 
 
-def _side_by_side(
-    records: Sequence[Confidences], chosen: Ints, window: int
-) -> tuple[Floats, Floats]:
-    """Some runs of confidences, counted through several records, cut or filled with zeros to
-    `window` tokens [chosen, window].
+def _of_runs(records: Sequence[Confidences], chosen: Ints, token: Ints) -> Ints:
+    """Where tokens [chosen, n] of some runs stand, counted through several records; one place
+    behind all of them where a run has ended.
     """
     lengths = _side(records, "lengths").astype(np.int64)
-    begins, place = np.cumsum(lengths) - lengths, np.arange(window)
-    inside = place < lengths[chosen, None]
-    at = np.where(inside, begins[chosen, None] + place, 0)
-    of_all, of_ten = (
-        np.where(inside, np.append(_side(records, name), 0.0)[at], 0.0)
-        for name in ("of_all", "of_ten")
-    )
-    return of_all, of_ten
+    begins = (np.cumsum(lengths) - lengths)[chosen, None]
+    places: Ints = np.where(token < lengths[chosen, None], begins + token, lengths.sum())
+    return places

@@ -27,6 +27,7 @@ Ints = npt.NDArray[np.int64]
 # The thresholds that are tried; a replay shows what any rule does down to the least.
 THRESHOLDS = (0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 0.95)
 LEAST = THRESHOLDS[0]
+_AT_ONCE = 1 << 14  # runs, of which what is computed fits into a processor's cache
 
 
 @dataclass(frozen=True)
@@ -74,10 +75,13 @@ def stops_at(rule: StopRule, confidences: Floats) -> Ints:
     """The place of the token at which each run of drafted tokens stops, from 0; the length of the
     run if it does not [runs], of confidences [runs, tokens].
     """
-    multiplies = STOP_RULES[rule.kind].multiplies
-    compared = np.cumprod(confidences, axis=1) if multiplies else confidences
-    unsure = compared < rule.threshold
-    first: Ints = np.where(unsure.any(axis=1), unsure.argmax(axis=1), confidences.shape[1])
+    multiplies, first = STOP_RULES[rule.kind].multiplies, np.zeros(len(confidences), np.int64)
+    for at in range(0, len(first), _AT_ONCE):
+        some = confidences[at : at + _AT_ONCE]
+        unsure = (np.cumprod(some, axis=1) if multiplies else some) < rule.threshold
+        first[at : at + _AT_ONCE] = np.where(
+            unsure.any(axis=1), unsure.argmax(axis=1), some.shape[1]
+        )
     return first
 
 
