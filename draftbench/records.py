@@ -171,6 +171,13 @@ def candidate_names(candidates: Iterable[Candidate]) -> str:
 StopKind = Literal["after", "before", "product"]
 
 
+_WHERE: dict[StopKind, str] = {
+    "after": "after a token",
+    "before": "before a token",
+    "product": "at a product",
+}
+
+
 class StopRule(Record, frozen=True):
     """Ends a round's drafting before k tokens where the draft is unsure. Its confidence in a token
     is the probability that it gives it.
@@ -180,7 +187,7 @@ class StopRule(Record, frozen=True):
     threshold: Probability  # below which the draft is unsure
 
     def __str__(self) -> str:
-        return f"stop below {self.threshold:g} ({self.kind})"
+        return f"stop {_WHERE[self.kind]} below {self.threshold:g}"
 
 
 class DraftLength(NamedTuple):

@@ -16,7 +16,7 @@ from draftbench.cli import main as draftbench
 
 ROOT = Path(__file__).parents[1]
 REFERENCE = "results/reference/tinyllama-stories-40"
-WIDTH, HEIGHT = 1080, 1280
+WIDTH, HEIGHT = 1080, 1190
 
 
 def main() -> None:

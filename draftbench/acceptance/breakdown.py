@@ -117,7 +117,9 @@ def breakdown(pairs: Pairs, *, templated: bool = False) -> Breakdown | None:
     tables: list[tuple[str, str, ByRequest, Floats]] = []
     for by, name_of in GROUPINGS.items():
         names = np.array([name_of(trajectory) for trajectory in along])
-        for name in in_order(names.tolist()):
+        different = in_order(names.tolist())
+        # One range of contexts says nothing; one segment or temperature says which.
+        for name in different if by != "context" or len(different) > 1 else ():
             rows = np.flatnonzero(names == name)
             tables.append((by, name, ByRequest(along[row] for row in rows), whole[rows]))
     tables += [(by, name, along, own) for (by, name), own in sums.items()]

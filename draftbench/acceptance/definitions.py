@@ -39,7 +39,8 @@ ALPHA_OVERLAP = Figure(
 ALPHA_EMITTED = Figure(
     name="acceptance rate (emitted tokens)",
     symbol="α",
-    formula="mean over positions of a_j, given the token that came out",
+    formula="mean over positions of the probability that a token drafted there is accepted, given "
+    "the token that came out",
 )
 ALPHA_TRIED = Figure(
     name="acceptance rate (tried tokens)",

@@ -216,7 +216,8 @@ def _few(candidates: Sequence[CandidateAcceptance]) -> list[str]:
     few = [f"{name} {count:.0f}" for name, count in least.items() if count < FEW_REQUESTS]
     if least["all"] < FEW_REQUESTS:
         few = few[:1]
-    return few and [f"rough intervals (effective sample under {FEW_REQUESTS}): {', '.join(few)}"]
+    counts = f"under {FEW_REQUESTS} requests, counted as if equally long"
+    return few and [f"rough intervals ({counts}): {', '.join(few)}"]
 
 
 def every_section(report: AcceptanceReport) -> list[Section]:

@@ -13,6 +13,7 @@ from draftbench.drafts import lookup
 from draftbench.drafts.kinds import kind_drafting, parsed, with_weights
 from draftbench.drafts.mtp.families import BLOCK
 from draftbench.drafts.mtp.own_draft import DSPARK_HINT
+from draftbench.engines.engine import USUAL_K
 from draftbench.engines.every import ENGINES, listed
 from draftbench.engines.pair_rules import Overlap
 from draftbench.errors import UsageError
@@ -39,8 +40,7 @@ _CAN_DRAFT: dict[Works, str] = {
     "maybe": "may be able to draft for",
     "no": "cannot draft for",
 }
-_NEEDING_K = listed([engine.name for engine in ENGINES.values() if engine.needs_k], "and")
-_LENGTH = f"{_NEEDING_K} need a draft length, here 1; a sweep finds the one that pays."
+_LENGTH = f"The options draft {USUAL_K} tokens a round: a sweep finds how many pay."
 _MORE = "Chat templates, sizes, memory and options of engines: the same command with --all."
 
 
@@ -181,7 +181,12 @@ def sections(answer: CheckResult, *, everything: bool = False) -> Iterator[Secti
         options = [f"{each.engine}: {each.option}" for each in head.engines if each.option]
         yield Section(
             _verdict(head.name, answer.target.name, "no" if head.obstacles else "yes"),
-            notes=[*head.obstacles, *head.caveats, *engines],
+            notes=[
+                *head.obstacles,
+                *head.caveats,
+                *engines,
+                *([_LENGTH] if options and everything else []),
+            ],
             code=options if everything else [],
         )
     if everything or len(answer.pairs) == 1:

@@ -93,7 +93,8 @@ def changes(comparison: Comparison, *, everything: bool = False) -> list[Section
         for row in change.figures:
             seldom = seldom or (row.difference is not None and row.timed_too_seldom)
             if row.obstacle and row.a and row.b:
-                obstacles.setdefault(row.obstacle, {})[_shown(row.figure)] = None
+                figure = _shown(row.figure).partition(",")[0]
+                obstacles.setdefault(row.obstacle, {})[figure] = None
         name = shortened(change.candidate, _SHORT_NAME)
         rows += [[name, *_row(row)] for row in (change.figures if everything else change.main)]
     notes = [f"{', '.join(figures)}: {why}" for why, figures in obstacles.items()]
@@ -176,7 +177,7 @@ def answers(compared: SideBySide, *, everything: bool = False) -> list[Section]:
     settings = []
     for differing in compared.question:
         values = zip(compared.runs, differing.values, strict=True)
-        of_each = "; ".join(f"{letters[run]} {in_words(value)}" for run, value in values)
+        of_each = "; ".join(f"{letters[run]}: {in_words(value)}" for run, value in values)
         settings.append(f"{flag_of(differing.fact)}: {of_each}")
     sections = [Section("Answers", head, rows, notes), caveats]
     if everything:

@@ -18,8 +18,10 @@ from draftbench.sweep.engine_servers import Servers
 from draftbench.sweep.estimates import (
     START_SECONDS,
     DeviceSpeed,
+    Model,
     Stage,
     arriving_seconds,
+    engine_model,
     memory_of,
     memory_on_engine,
     sessions_of,
@@ -28,7 +30,6 @@ from draftbench.sweep.estimates import (
     stages_of_decoder,
     stages_on_engine,
     start_seconds,
-    step_on_engine,
     wave_sizes,
 )
 from draftbench.sweep.prepared import Prepared
@@ -94,8 +95,8 @@ def of_decoder(
         assumed=(
             "Assumed: the machine stays as busy as it is now, every response reaches its limit, "
             "each candidate is decoded at one k, and no draft gives a speed-up.",
-            f"Memory: weights, and a cache for at most {tokens} tokens held at once; activations "
-            "are not counted, nor what a CPU with room to spare holds twice.",
+            f"Memory: weights, and caches for up to {tokens} tokens; not activations, nor the "
+            "second copy of the weights that a CPU with room to spare makes.",
         ),
     )
 
@@ -111,9 +112,9 @@ def of_engine(
     started = [c for c in prepared.candidates if c in servers.levels and servers.given is None]
     if servers.given is not None:
         target = None  # it runs elsewhere
-    step, span = step_on_engine(target, speed), arriving_seconds(prepared)
+    served, span = engine_model(target, speed), arriving_seconds(prepared)
     few, many = (
-        list(stages_on_engine(prepared, servers, step or 0.0, every_k=every_k))
+        list(stages_on_engine(prepared, servers, served or Model(), every_k=every_k))
         for every_k in (False, True)
     )
     starts = [
@@ -121,13 +122,14 @@ def of_engine(
         for every_k in (False, True)
     ]
     # No server is done before the last request has arrived.
-    least = _seconds(few) if step or span else None
-    most = _seconds(many) if step else None
-    assumed = ["Responses reach their limit; replay of the drafts is not counted."]
+    least = _seconds(few) if served or span else None
+    most = _seconds(many) if served else None
+    assumed = ["Assumed: every response reaches its limit; replaying the drafts comes on top."]
     if most is not None:
         assumed.append(
-            f"Estimated without starting anything: a start takes {start_seconds(servers):.0f} s, "
-            "weights are read as fast as this machine can, and no draft gives a speed-up."
+            f"Nothing was started for this: a start is taken to last {start_seconds(servers):.0f} "
+            "s, weights and prompts to be read as fast as this machine can, and no draft to give a "
+            "speed-up. A slower engine takes longer."
         )
     if span:
         assumed.append(

@@ -3,15 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
+
+from msgspec.structs import replace
 
 from draftbench.cli.flags import COSTS, RunArgument, read, with_costs
 from draftbench.cli.invocation import command, words_of
 from draftbench.cli.output import Output, width
+from draftbench.engines.every import STARTED
+from draftbench.errors import DraftbenchError
+from draftbench.export.configurations import configure
+from draftbench.export.serve_plan import engines_for, serve_plan
 from draftbench.flags import flag, flag_name, flags_of
 from draftbench.planner.options import DecisionOptions
 from draftbench.planner.recommend import recommend as decide
-from draftbench.planner.recommendation import Recommendation
+from draftbench.planner.recommendation import Caveat, Recommendation
 from draftbench.records import to_json
 from draftbench.report.answer import (
     LONGEST_NAME,
@@ -20,6 +27,7 @@ from draftbench.report.answer import (
     contexts,
     crossover,
     every_section,
+    explained_by,
     headline,
     limits_kept,
     next_sweep,
@@ -44,6 +52,7 @@ from draftbench.report.text import (
     paragraph,
     render_sections,
 )
+from draftbench.run_folder.run import Run
 from draftbench.safe_files import markdown_escaped
 
 CSV_FIGURES = (
@@ -89,15 +98,33 @@ def recommend(
     repeated = words_of({"--costs", *map(flag_name, flags_of(options))})
     name = str(observed.path)
     same = [name, *repeated]
-    following = [] if everything else [command("recommend", *same, "--all")]
-    if answer.leader is None:
-        following.insert(0, command("acceptance", name))
+    again = next_sweep(answer, observed.manifest, name)
+    following = [f"{command()} {again}"] if again else []
+    following += [command("acceptance", name)] if answer.leader is None else []
+    following += [] if everything else [command("recommend", *same, "--all")]
     following.append(command("report", *same, "--html", "report.html"))
-    if again := next_sweep(answer, observed.manifest, name):
-        following.insert(0, f"{command()} {again}")
+    if engine := _serving(answer, observed):
+        following.append(command("export", *same, "--engine", engine))
     text = render(answer, output.style, width(), everything=everything, commands=following)
     output.write(text)
     return 0
+
+
+def _serving(answer: Recommendation, run: Run) -> str | None:
+    """The first engine that can serve the choice, or else what it can do of it; None without a
+    choice.
+    """
+    served = [(answer.choice, engine.key) for engine in engines_for(answer, run)]
+    served += [
+        (at.leader, at.engine or next(iter(STARTED)))
+        for at in answer.on_engines
+        if answer.choice and at.decision == "speculate"
+    ]
+    for configuration, engine in served:
+        with suppress(DraftbenchError):
+            configure(serve_plan(replace(answer, choice=configuration), run), engine)
+            return engine
+    return None
 
 
 def render(
@@ -134,7 +161,7 @@ def render(
         else:
             table = candidates(answer)
             urgent = answer.urgent_caveats[:_MOST_CAVEATS]
-            after = [*_below(answer), *(f"Caveat: {caveat.text}" for caveat in urgent)]
+            after = [*_below(answer), *(f"{_label(each)} {each.text}" for each in urgent)]
             below = [f"- {markdown_escaped(line)}" for line in after]
             rest = [
                 markdown_table(table.head, table.rows),
@@ -163,9 +190,9 @@ def _screen(answer: Recommendation, top: list[str], width: int, commands: Sequen
     notes = [paragraph(text, width) for text in _below(answer)]
     for caveat in answer.urgent_caveats[:_MOST_CAVEATS]:
         # In its short form if the long one takes more than two lines.
-        long = paragraph(f"Caveat: {caveat.text}", width)
+        long = paragraph(f"{_label(caveat)} {caveat.text}", width)
         short = long.count("\n") > 1 and caveat.short
-        notes.append(paragraph(f"Caveat: {caveat.short}", width) if short else long)
+        notes.append(paragraph(f"{_label(caveat)} {caveat.short}", width) if short else long)
     first = [paragraph(line, width) for line in top]
     following = command_lines(commands, width)
     for most in range(len(notes), -1, -1):
@@ -176,6 +203,11 @@ def _screen(answer: Recommendation, top: list[str], width: int, commands: Sequen
         if text.count("\n") < SCREEN_LINES:
             break
     return text
+
+
+def _label(caveat: Caveat) -> str:
+    """What stands before a caveat: the command that explains it."""
+    return f"Caveat ({explained_by([caveat.kind])}):"
 
 
 def _fitted_table(answer: Recommendation, width: int) -> tuple[Section, list[str]]:
@@ -201,8 +233,7 @@ def _below(answer: Recommendation) -> list[str]:
         over_limits(answer),
         runner_up(answer),
         crossover(answer) if answer.crossover_between else None,
-        stopping(answer),
-        on_engines(answer),
+        on_engines(answer) or stopping(answer),
         schedule(answer),
         contexts(answer),
         better_draft(answer),

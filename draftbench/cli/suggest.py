@@ -28,20 +28,25 @@ from draftbench.models.known_pairs import (
     known_heads,
     pairings_of,
 )
-from draftbench.report.text import SCREEN_COLUMNS, Section, paragraph, parameters
+from draftbench.report.text import (
+    SCREEN_COLUMNS,
+    Section,
+    TableCell,
+    known_columns,
+    paragraph,
+    parameters,
+)
 
 if TYPE_CHECKING:
     from draftbench.models.source import ModelSource
 
 
 _IN_USE = "Known to be used, not known to be fast here: measure them with `draftbench sweep`."
-_OWN_UNKNOWN = (
-    "Whether it carries a draft of its own is unknown: give its folder, whose config.json says it."
-)
+_OWN_UNKNOWN = "Its config.json says whether it carries a draft of its own: give its folder."
+_BY_ID = "Pairs are known by their hub ids: give the one that this folder came from."
 _UNKNOWN = (
-    "Known pairs are listed by their names on the hub; for a folder, give the id it came from. "
-    "Otherwise look for a model of the target's family and generation, 10 to 30 times smaller; "
-    "`draftbench check` says whether it can work."
+    "Try a model of its family and generation, 10 to 30 times smaller (`draftbench check` says "
+    "whether it can work), and prompt lookup, `--drafts ngram`, which needs no model."
 )
 
 
@@ -121,7 +126,8 @@ def _checked(target: str, rows: tuple[KnownPairing, ...]) -> Suggestion:
         )
     name = source.name if rows else source.spec
     unknown = own is None and not read
-    return Suggestion(name, size, tuple(proposals), own, active, heads_of(target), unknown)
+    heads = heads_of(target)
+    return Suggestion(name, size, tuple(proposals), own, active, heads, unknown, source.local)
 
 
 def _unreadable(model: ModelSource) -> str | None:
@@ -152,11 +158,11 @@ def sections(answer: Suggestion) -> Iterator[Section]:
     yield from own_draft_section(answer.target, answer.own_draft)
     if answer.heads:
         checked, _ = known_heads()
-        rows, sources = [], dict[str, None]()
+        listed, sources = list[list[TableCell]](), dict[str, None]()
         built_in = [method for method, kind in DRAFT_KINDS.items() if kind.built_in]
         for head in sorted(answer.heads, key=lambda head: head.method not in built_in):
             name = f"{head.method}:" * (head.method in DRAFT_KINDS) + head.head
-            rows.append([name, _runs_in(head), "–" if head.k is None else str(head.k)])
+            listed.append([name, _runs_in(head), None if head.k is None else str(head.k)])
             source = head.source + (f", {head.date}" if head.date else "")
             sources[f"{head.head}: {head.note}; {source}" if head.note else source] = None
         known = (
@@ -164,17 +170,18 @@ def sections(answer: Suggestion) -> Iterator[Section]:
             "are written as --drafts takes them; `sweep` shows whether one pays. * If `check` "
             "agrees."
         )
-        head_of_table = ["head", "runs in", "k there"]
-        yield Section(f"Heads for {answer.target}", head_of_table, rows, [*sources, known])
+        table = known_columns(("head", "runs in", "k there"), listed)
+        yield Section(f"Heads for {answer.target}", *table, [*sources, known])
     own = [_OWN_UNKNOWN] if answer.own_draft_unknown else []
     if not answer.proposals:
         kind = "draft model" if answer.heads else "draft"
-        yield Section(f"No known {kind} for {answer.target}", notes=[_UNKNOWN, *own])
+        notes = [*([_BY_ID] if answer.local else []), _UNKNOWN, *own]
+        yield Section(f"No known {kind} for {answer.target}", notes=notes)
         return
     size = "" if answer.parameters is None else f", {parameters(answer.parameters)}"
     if answer.active_parameters != answer.parameters and answer.active_parameters:
         size += f", {parameters(answer.active_parameters)} active"
-    rows, notes, unchecked = [], list[str](), dict[str, list[str]]()
+    rows, notes, unchecked = list[list[TableCell]](), list[str](), dict[str, list[str]]()
     for proposal in answer.proposals:
         pairing, name = proposal.pairing, proposal.pairing.draft or "no draft"
         date = "" if pairing.date is None else f", {pairing.date}"
@@ -191,13 +198,15 @@ def sections(answer: Suggestion) -> Iterator[Section]:
             [
                 pairing.draft,
                 "unknown" if count is None else parameters(count),
-                "–" if proposal.share is None else f"{proposal.share:.1%}",
-                "–" if proposal.same_tokens is None else f"{proposal.same_tokens:.2%}",
+                None if proposal.share is None else f"{proposal.share:.1%}",
+                None if proposal.same_tokens is None else f"{proposal.same_tokens:.2%}",
                 CAN_WORK[proposal.works] if proposal.works else "not checked",
             ]
         )
     for reason, drafts in unchecked.items():
-        notes.append(f"Size and vocabulary were not checked for {', '.join(drafts)}: {reason}")
+        which = f"{', '.join(drafts)} not checked" if len(drafts) < len(rows) else "Not checked"
+        notes.append(f"{which}: {reason}")
     notes += [*([_IN_USE] if rows else []), *own]
-    head_of_table = ["draft", "parameters", "of the target", "same tokens", "vocabulary"]
-    yield Section(f"Drafts used with {answer.target}{size}", head_of_table, rows, notes)
+    names = ("draft", "parameters", "of the target", "same tokens", "vocabulary")
+    title = f"Drafts used with {answer.target}{size}"
+    yield Section(title, *known_columns(names, rows), notes)

@@ -48,21 +48,21 @@ class Stopping:
 # Simple ones first.
 STOP_RULES: dict[StopKind, Stopping] = {
     "after": Stopping(
-        "draft on until the draft is less than {} sure of a token, and propose that token too",
+        "stop after a token that the draft is under {} sure of",
         among="all",
         proposes_last=True,
         multiplies=False,
         engine="transformers",
     ),
     "before": Stopping(
-        "draft on until the draft is less than {} sure of a token, and do not propose that token",
+        "stop before a token that the draft is under {} sure of",
         among="ten",
         proposes_last=False,
         multiplies=False,
         engine="llama.cpp",
     ),
     "product": Stopping(
-        "draft on until the draft is less than {} sure that all of its tokens are right",
+        "stop once the draft is under {} sure that all of its tokens are right",
         among="all",
         proposes_last=True,
         multiplies=True,

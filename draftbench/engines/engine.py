@@ -15,7 +15,8 @@ from draftbench.drafts.stopping import STOP_RULES
 from draftbench.engines.pair_rules import EngineAnswer, PairFacts, PairRule, findings, size_findings
 from draftbench.engines.server import Server
 from draftbench.errors import UsageError
-from draftbench.hub import split_revision
+from draftbench.hub import short_name, split_revision
+from draftbench.memory import level_of
 from draftbench.records import (
     BUILT_IN_LOOKUP,
     Candidate,
@@ -25,6 +26,8 @@ from draftbench.records import (
     StopKind,
 )
 
+# Tokens a round where nothing says how many pay.
+USUAL_K = 3
 Version = tuple[int, int]  # its first two numbers; of llama.cpp the build, and 0
 # First and last number of concurrent requests, and the draft length between; 0: no speculation.
 Schedule = tuple[tuple[int, int, int], ...]
@@ -100,6 +103,7 @@ class ServePlan:
     # With --synthetic, the share of rounds that accept their first 1, 2, … draft tokens.
     survival: tuple[float, ...] = ()
     engine: str | None = None  # the engine that measured; None: the built-in decoder
+    costs_given: bool = False  # whether its times came from --costs
 
     @property
     def draft(self) -> str | None:
@@ -160,7 +164,6 @@ class Engine:
     option: Callable[[Speculation], str]  # what to pass to it so that it drafts like this
     # What to pass to it so that it drafts k tokens with the DSpark drafter that the target carries.
     own_dspark: Callable[[int], str] | None = None  # None: it is not known to
-    needs_k: bool = False  # whether it drafts only where a draft length is given
     stacks: bool = False  # whether it can try prompt lookup before another draft
     # The methods whose draft it stops where it is unsure, by the rules of `stop_kinds`.
     stops: tuple[Method, ...] = ()
@@ -233,8 +236,8 @@ class Engine:
         finding, standing, template = next(rule for rule in self.rules if found[rule[0]])
         option, reason = None, template.format(found[finding])
         if standing != "refuses":
-            special, file = standing == "with an option", ".gguf" * bool(self.converter)
-            how = Speculation("draft-model", pair.draft + file, 1, translated=special)
+            special, model = standing == "with an option", self.file_of(pair.draft)
+            how = Speculation("draft-model", model, USUAL_K, translated=special)
             option = self.option(how)
             if special:
                 option += self.special.format(pair.target_tokenizer.ids.get("bos_token"))
@@ -243,6 +246,15 @@ class Engine:
         elif self.refused:
             reason += f"; {self.refused}"
         return EngineAnswer(self.name, standing, reason, option)
+
+    def file_of(self, name: str, quant: str = "none", side: str = "draft") -> str:
+        """What it loads a model from: where it reads only .gguf files, the name that one made of
+        the model would have.
+        """
+        if not self.converter or name.endswith(".gguf"):
+            return name
+        stem = short_name(name).strip(".") or side
+        return f"{stem}-{level_of(quant).gguf}.gguf"
 
     def shorter_context(self, target: int | None, draft: int | None) -> str | None:
         """What it does if the draft's context is shorter than the target's; None if not."""

@@ -62,7 +62,6 @@ from draftbench.engines.server import (
     margin_of,
     one_token,
 )
-from draftbench.hub import short_name
 from draftbench.memory import level_of
 from draftbench.records import Amount, Count, DraftingMode, LookupRule, RoundCounts
 
@@ -401,11 +400,11 @@ def _write(plan: ServePlan, version: Version) -> Written:
             f"add -c N with {concurrency} times a request's tokens, or --kv-unified: "
             f"-np {concurrency} divides the context among as many requests"
         )
-    target = _file(plan.target, plan.target_quant, "target")
+    target = LLAMA_CPP.file_of(plan.target, plan.target_quant, "target")
     converted = [plan.target] if target != plan.target else []
     if plan.draft is not None:
         head = not how.kind.is_model
-        file = _file(plan.draft, how.quant, "head" if head else "draft")
+        file = LLAMA_CPP.file_of(plan.draft, how.quant, "head" if head else "draft")
         speculation = replace(speculation, model=file)
         if file != plan.draft and head:
             to_do.append(f"{_CONVERT_HEAD} makes the head's GGUF file")
@@ -429,8 +428,7 @@ def _write(plan: ServePlan, version: Version) -> Written:
     if converted:
         to_do.append(
             f"convert {' and '.join(f'`{model}`' for model in converted)} to GGUF files of these "
-            "names; other kernels were measured, so measure again: `draftbench sweep --engine "
-            "llama.cpp`"
+            "names"
         )
     words = ["llama-server", "-m", target, *drafting_flags(speculation)]
     words += _for_several(speculation, concurrency)
@@ -442,14 +440,6 @@ def _write(plan: ServePlan, version: Version) -> Written:
     if plan.on_gpu and how.method != "ngram":
         words += ["-ngl", "99", "-ngld", "99"]
     return Written(shlex.join(words), mode, differences=differences, to_do=to_do)
-
-
-def _file(name: str, quant: str, side: str) -> str:
-    """A .gguf file's path unchanged, or the name that a converted model would have."""
-    if name.endswith(".gguf"):
-        return name
-    stem = short_name(name).strip(".") or side
-    return f"{stem}-{level_of(quant).gguf}.gguf"
 
 
 LLAMA_CPP = Engine(

@@ -94,7 +94,6 @@ TENSORRT_LLM = Engine(
         "speculative_config: {decoding_type: DSpark, max_draft_len: BLOCK, "
         "speculative_model: TARGET}"
     ),
-    needs_k=True,
     misreads=_misreads,
     # It compares nothing; its guide warns of very low acceptance with another tokenizer.
     rules=(

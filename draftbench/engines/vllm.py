@@ -320,8 +320,8 @@ def _write(plan: ServePlan, version: Version) -> Written:
             )
         if not plan.translated and version >= _DRAFT_RUNNER:
             to_do.append(
-                "measure the speed there: vLLM's default runner (0.31 to 0.33) runs a draft model "
-                "without CUDA graphs, so that a small draft costs more than was measured here"
+                "vLLM's default runner (0.31 to 0.33) runs a draft model without CUDA graphs: a "
+                "small draft costs more there"
             )
         mode = DraftingMode.GREEDY if greedy else DraftingMode.SAMPLED_TEMPERATURE_ONLY
         fields.setdefault("draft_sample_method", "greedy")
@@ -367,7 +367,6 @@ VLLM = Engine(
     own_dspark=lambda k: (
         f"""--speculative-config '{{"method":"dspark","num_speculative_tokens":{k}}}'"""
     ),
-    needs_k=True,
     # It always proposes k tokens; its older runner, which it uses on a CPU, takes the first
     # occurrence (v1/spec_decode/ngram_proposer.py).
     lookup=LookupRule(fills=True),

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from draftbench.drafts.stopping import STOP_RULES
 from draftbench.engines.engine import Engine, ServePlan, Version
-from draftbench.engines.every import ENGINES, check_method, engine_called
+from draftbench.engines.every import ENGINES, STARTED, check_method, engine_called
 from draftbench.errors import UsageError, did_you_mean
 from draftbench.export.feeds import FEEDS
 from draftbench.memory import level_of
@@ -91,6 +91,13 @@ def configure(plan: ServePlan, name: str, version: str | None = None) -> EngineC
     # The most urgent first: what breaks requests, why not to trust the answer, what is not as
     # measured, what has to be set.
     to_do = [*plan.doubts, *differences]
+    if not (engine.key == plan.engine or plan.costs_given or plan.survival):
+        own = ENGINES.get(plan.engine or "")
+        there = f": `draftbench sweep --engine {engine.key}`" * (engine.key in STARTED)
+        to_do.append(
+            f"the speed-up was measured in {own.name if own else 'draftbench'}, and "
+            f"{engine.name} may gain less or nothing: measure it there{there}"
+        )
     if how.stop is not None:
         rule = STOP_RULES[how.stop.kind].at(how.stop.threshold)
         to_do.insert(0, f"the rule of a round: {rule}; draft {how.k} tokens at most")

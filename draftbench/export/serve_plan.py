@@ -52,19 +52,23 @@ def answer_for(
 def answers_by_engine(
     answer: Recommendation, run: Run, options: DecisionOptions
 ) -> Iterator[tuple[Engine, Recommendation]]:
-    """Each engine that could serve the choice, with the answer for it: the engine that measured it,
-    or the usual ones, after the one that follows the choice's rule.
+    """Each engine that could serve the choice, with the answer for it."""
+    ruled = any(each.stop for each in answer.evaluations)
+    for engine in engines_for(answer, run):
+        yield engine, answer_for(engine, run, options) if ruled else answer
+
+
+def engines_for(answer: Recommendation, run: Run) -> list[Engine]:
+    """The engines that could serve the choice: the one that measured it, or the usual ones, after
+    the one that follows the choice's rule.
     """
     if answer.choice is None:
-        return
+        return []
     measured, stop = run.manifest.question.engine, answer.choice.stop
     keys: tuple[str | None, ...] = (measured,) if measured in ENGINES else tuple(STARTED)
     if stop is not None:
         keys = (STOP_RULES[stop.kind].engine, *keys)
-    ruled = any(each.stop for each in answer.evaluations)
-    for key in dict.fromkeys(filter(None, keys)):
-        engine = ENGINES[key]
-        yield engine, answer_for(engine, run, options) if ruled else answer
+    return [ENGINES[key] for key in dict.fromkeys(filter(None, keys))]
 
 
 def serve_plan(
@@ -141,6 +145,7 @@ def serve_plan(
         differences=differences,
         doubts=tuple(doubts),
         engine=question.engine,
+        costs_given=answer.costs_from is not None,
     )
     if not synthetic:
         return plan

@@ -124,7 +124,7 @@ def choose(
         if candidate is None and len(run.candidates) > 1:
             tie = ""
             if answer.toss_up and answer.runner_up:
-                tie = f", a toss-up with {answer.runner_up.candidate}"
+                tie = f"; {answer.runner_up.candidate} may be as fast"
             remarks.append(
                 f"{picked.candidate} is the run's best draft{tie}: if you serve another, name it "
                 "with --candidate"

@@ -27,7 +27,7 @@ TEXTS_NOT_JUDGED = (
 )
 # Traffic of which a smaller share moved between requests is the same mix.
 SHIFTED = 0.05
-SAME_RUN = "this is the baseline's own run; gate a new sweep"
+SAME_RUN = "this is the run that the baseline was made from; gate a later one"
 SPEED_NOT_JUDGED = "only acceptance was judged, not speed: that takes `--max-drop speedup:5%`"
 
 

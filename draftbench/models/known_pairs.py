@@ -101,6 +101,7 @@ class Suggestion(msgspec.Struct, frozen=True):
     active_parameters: int | None = None  # that one token uses: of a mixture, a few experts'
     heads: tuple[KnownHead, ...] = ()  # published for this target
     own_draft_unknown: bool = False  # whether its configuration was not read, and its name is new
+    local: bool = False  # whether it is a folder or file here, not a hub id
 
 
 @cache

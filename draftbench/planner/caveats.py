@@ -364,7 +364,9 @@ def checks(answer: Recommendation) -> tuple[str, ...]:
             (outputs.faults, "with no near tie to explain it"),
             (outputs.unknown, "for an unknown cause"),
         )
-        differing = "".join(f", {count} differ {how}" for count, how in kinds if count)
+        differing = "".join(
+            f", {count} differ{'s' * (count == 1)} {how}" for count, how in kinds if count
+        )
         found.append(
             "Output check at temperature 0, over every decoded draft and k: "
             f"{outputs.identical} of {outputs.requests} answers are identical to the target's"

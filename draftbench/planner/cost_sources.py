@@ -46,7 +46,8 @@ class CostSource:
 
     `run` is the run that timed and decoded; None for an engine's file. A serving engine shows no
     passes: `served` has the loads at which it answered both with each candidate and without one.
-    `origin` names a source other than the run itself, `caveats` what a reader must know about it.
+    `origin` names a source other than the run itself, `caveats` what a reader must know about it,
+    and `passes_given` the tokens of a file's passes if it leaves some out.
     """
 
     blocks: Mapping[Candidate, Mapping[int, Block]]
@@ -55,6 +56,7 @@ class CostSource:
     served: Mapping[Candidate, tuple[int, ...]] = field(default_factory=dict)
     origin: str | None = None
     caveats: tuple[str, ...] = ()
+    passes_given: tuple[int, ...] = ()
 
     def concurrencies(self, candidate: Candidate) -> tuple[int, ...]:
         """The loads that were timed, ascending."""
@@ -217,6 +219,7 @@ def read_engine_costs(path: Path, candidates: Sequence[Candidate]) -> CostSource
             hint=f"name drafts as the run does: {', '.join(known)}",
         )
     blocks: dict[Candidate, dict[int, Block]] = {}
+    given_passes: set[int] = set()
     for concurrency, given in sorted(file.concurrency.items()):
         where, step, rate = f"`{path}`: concurrency", given.target_step_s, given.tokens_per_second
         if (step is None) == (rate is None):
@@ -231,6 +234,7 @@ def read_engine_costs(path: Path, candidates: Sequence[Candidate]) -> CostSource
                 hint="all are seconds of all requests together; average over more passes",
             )
         target = exactly(passes)
+        given_passes.update(passes if len(passes) < max(passes) else ())
         for name in given.drafts.keys() & known.keys():
             lookup = kind_of(known[name].draft).from_text
             own = exactly({1: given.drafts[name].step_s})
@@ -247,4 +251,10 @@ def read_engine_costs(path: Path, candidates: Sequence[Candidate]) -> CostSource
         f"`{path}` has one time for each pass: how much times vary is unknown (c and v show "
         "±0.00), and no interval or probability here includes it",
     )
-    return CostSource(blocks, runner=file.engine, origin=f"`{path}`", caveats=caveats)
+    return CostSource(
+        blocks,
+        runner=file.engine,
+        origin=f"`{path}`",
+        caveats=caveats,
+        passes_given=tuple(sorted(given_passes)),
+    )

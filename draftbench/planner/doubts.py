@@ -354,7 +354,10 @@ def _of_outputs(run: Run) -> Iterator[Caveat]:
         )
     checked = audit(run)
     if checked and (other := checked.faults + checked.unknown):
-        short = f"{other} of {checked.requests} answers differ from those without speculation"
+        short = (
+            f"{other} of {checked.requests} answers differ{'s' * (other == 1)} from those without "
+        )
+        short += "speculation"
         yield Caveat(
             "output-differs",
             f"at temperature 0, {short} ({checked.faults} with no near tie to explain it, "

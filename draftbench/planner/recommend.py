@@ -133,6 +133,7 @@ def recommend(run: Run, options: DecisionOptions | None = None) -> Recommendatio
         engine=engine_name(run) if question.engine else None,
         arrivals=arrivals,
         costs_from=evaluator.source.runner if evaluator.foreign else None,
+        passes_given=evaluator.source.passes_given,
         slo_kept=slo_kept(run, leader, decided.concurrency, evaluator.options.slo),
         settled_by=remedy,
         larger_sweep=larger,
@@ -374,24 +375,16 @@ def why_not(evaluator: Evaluator, evidence: Evidence, decided: DecisionAt) -> st
     # What it brings, with a third digit if two do not tell the speeds apart.
     digits = 3 if leader != own and f"{speed:.2f}" == f"{best:.2f}" else 2
     brings, against = f"{speed:.{digits}f}× expected", f" against {best:.{digits}f}×"
-    economy, tokens = "", table.tokens(own)
-    if evaluator.by == "end_to_end":
-        economy = ", both prefills included"
-    elif tokens is not None:
-        economy = f"; a round produces {tokens:.2f} tokens"
-        # Noise, or other loads with speculation than without, can make a round look cheaper than a
-        # step.
-        if tokens >= speed:
-            economy += f" in the time of {tokens / speed:.2f} target steps"
+    prefills = ", both prefills included" * (evaluator.by == "end_to_end")
     if speed <= 1:
-        return f"no faster than plain decoding: {speed:.2f}× expected{economy}"
+        return f"no faster than plain decoding: {speed:.2f}× expected{prefills}"
     if own == leader:
         least = decided.min_speedup
         reaches = "does not reach" if speed < least else "may not reach"
         missed = f"{reaches} the {least:g}× asked for"
         if least == 1:
             missed = "may be no faster than plain decoding"
-        return f"{missed}: {brings}{economy}"
+        return f"{missed}: {brings}{prefills}"
     lost, of_leader = decided.loss(own), decided.loss(leader)
     if abs(lost - of_leader) <= HARDLY_MORE_LOSS:
         same = f"{speed:.2f}" == f"{best:.2f}"
@@ -411,7 +404,7 @@ def why_not(evaluator: Evaluator, evidence: Evidence, decided: DecisionAt) -> st
         )
     chance = decided.chance(own, leader)
     how = "slower" if chance < TOSS_UP else f"{chance:.0%} likely to be the faster one"
-    return f"{how}: {brings}{against}{economy}"
+    return f"{how}: {brings}{against}{prefills}"
 
 
 def prediction_errors(evaluator: Evaluator) -> PredictionError | None:

@@ -462,6 +462,7 @@ class Recommendation(Record, frozen=True):
     engine: str | None = None  # the serving engine with its version; None: built-in decoder
     arrivals: str | None = None  # when requests came, in words; None: a constant number in flight
     costs_from: str | None = None  # the runner whose times `--costs` gave; None: this run
+    passes_given: tuple[int, ...] = ()  # tokens of its passes, if others are interpolated
     slo_kept: SloKept | None = None  # by the leader; None if no limits were given
     settled_by: Remedy | None = None  # what to run next; None: nothing would settle more
     larger_sweep: LargerSweep | None = None  # the sweep that would, or the next worth trying
@@ -495,6 +496,11 @@ class Recommendation(Record, frozen=True):
         ]
         by_urgency = list(CAVEATS)
         return sorted(rest, key=lambda caveat: by_urgency.index(caveat.kind))
+
+    @property
+    def doubts(self) -> list[CaveatKind]:
+        """The kinds of caveats that make the answer provisional."""
+        return list(dict.fromkeys(caveat.kind for caveat in self.caveats if caveat.decisive))
 
     @property
     def control_below_one(self) -> Literal["temperature > 0", "near ties"] | None:

@@ -15,6 +15,7 @@ import msgspec
 from draftbench.acceptance.intervals import MIN_REQUESTS, Estimate
 from draftbench.drafts.stopping import STOP_RULES
 from draftbench.memory import format_size
+from draftbench.planner.caveat_kinds import CaveatKind
 from draftbench.planner.decide import TIMING_NOISE
 from draftbench.planner.latency import longer_tail
 from draftbench.planner.options import RANKS_BY
@@ -46,6 +47,7 @@ from draftbench.run_folder.folder import command_of
 from draftbench.run_folder.manifest import Manifest
 
 LONGEST_NAME = 40
+NOT_CHOSEN = "Not chosen, and why"
 DECISIONS = {
     "speculate": "Speculate",
     "do_not_speculate": "Do not speculate",
@@ -62,9 +64,9 @@ _LEGEND = {
     "experts": "experts: how many of a target layer's experts a verification pass reads, counted / "
     "at most, if each token chose its own independently.",
     "expected ×": "Expected: the prediction, corrected by measured decoding, whose errors its "
-    "interval includes. Drafts whose estimates are closer than their errors are pulled together, "
-    "because the best of several looks too good.",
-    "memory": "Memory: the draft's weights and its cache for the longest request.",
+    "interval includes.",
+    "memory": "Memory: the draft's weights and its cache for the longest request; what prompt "
+    "lookup and suffix trees remember is not counted.",
 }
 _PREDICTED_ONLY = "Expected: the prediction; its interval includes the error that predictions have."
 
@@ -171,7 +173,14 @@ def _size(answer: Recommendation, larger: LargerSweep) -> str:
 
 def provisional(answer: Recommendation) -> str | None:
     """Why a longer or quieter run could change the decision; None if nothing suggests that."""
-    return f"Provisional: {answer.provisional}." if answer.provisional and answer.leader else None
+    if not (answer.provisional and answer.leader):
+        return None
+    return f"Provisional: {answer.provisional} ({explained_by(answer.doubts)})."
+
+
+def explained_by(kinds: Sequence[CaveatKind]) -> str:
+    """The command that explains these caveats."""
+    return f"`draftbench explain {' '.join(kinds)}`"
 
 
 def speed_up(answer: Recommendation) -> str:
@@ -214,6 +223,9 @@ def basis(answer: Recommendation, leader: Evaluation) -> str:
         rests_on = f"{requests}, {'all' if decoded == replayed else decoded} decoded"
     if answer.costs_from:
         rests_on += f" with costs of {answer.costs_from}"
+        if answer.passes_given:
+            given = ", ".join(map(str, answer.passes_given))
+            rests_on += f" (interpolated between passes over {given} tokens)"
     elif answer.engine:
         rests_on += f" in {answer.engine}"
     if here.between:
@@ -224,7 +236,7 @@ def basis(answer: Recommendation, leader: Evaluation) -> str:
     asked = "" if answer.min_speedup == 1 else f"; {answer.min_speedup:g}× is asked for"
     tie = ""
     if answer.toss_up and answer.runner_up:
-        tie = f"; a toss-up with {named(answer.runner_up)}"
+        tie = f"; {named(answer.runner_up)} may be as fast"
     return f"prefill {included}; {rests_on}{asked}{tie}"
 
 
@@ -244,7 +256,8 @@ def certainty(answer: Recommendation) -> list[str]:
         sure = answer.probability_best
         likely = f"{sure:.0%}" if sure < 0.995 else "Over 99%"
         notes.append(
-            f"{likely} likely to be the best choice; expected regret {answer.expected_regret:.1%}."
+            f"{likely} likely to be the best choice; on average {answer.expected_regret:.1%} "
+            "slower than the best."
         )
     if answer.objective != "speedup":
         notes.append(f"Ranked by {RANKS_BY[answer.objective]}.")
@@ -308,6 +321,11 @@ def candidates(
     # A head, or prompt lookup: what it proposes depends on where a round began.
     without_alpha = any(each.replayed and or_alone("alpha")(each) is None for each in evaluations)
     grammars = any(caveat.kind == "structured-output" for caveat in answer.caveats)
+    stops = {each.stop.kind: each.stop for each in evaluations if each.stop}
+    rules = [
+        f"{kind} {stop.threshold:g}: {STOP_RULES[kind].at(stop.threshold)}"
+        for kind, stop in stops.items()
+    ]
     meanings = {
         "α": "α acceptance rate"
         + " (draft models only)" * without_alpha
@@ -315,9 +333,9 @@ def candidates(
         "tok/round": "tok/round over all rounds",
         "c": "c draft/target step",
     }
-    legend = [words for column, words in meanings.items() if column in head]
+    legend = [*rules, *(words for column, words in meanings.items() if column in head)]
     legend += ["* predicted" if answer.costs_from else "* not decoded"] if starred else []
-    legend += ["without ±: too few requests"] if alone else []
+    legend += ["no interval: too few requests"] if alone else []
     legend += [
         f"{named(each.configuration)} was measured at {with_ends(each.speedup_measured, '×')}: "
         "above is what all timings together suggest"
@@ -394,8 +412,8 @@ def every_section(answer: Recommendation) -> list[Section]:
     if len(answer.schedule) > 1 and answer.leader:
         by_load = replace(by_load, notes=[*by_load.notes, crossover(answer)])
     caveats = [f"{caveat.kind}: {caveat.text}" for caveat in answer.caveats]
-    caveats += ["What one of them means: draftbench explain KIND"] if caveats else []
-    lost = "Why the others lost" if answer.choice else "Why none was chosen"
+    kinds = list(dict.fromkeys(caveat.kind for caveat in answer.caveats))
+    caveats += [f"What each means, and what to do: {explained_by(kinds)}"] if caveats else []
     sections = (
         speed_ups(answer),
         Section("Candidates at their best k", head, rows, [legend], names=3),
@@ -405,7 +423,7 @@ def every_section(answer: Recommendation) -> list[Section]:
         other_ks(answer),
         by_load,
         by_context(answer),
-        Section(lost, notes=losers(answer)),
+        Section(NOT_CHOSEN, notes=losers(answer)),
         Section("Not measured", notes=failures(answer)),
         Section("Checks", notes=answer.checks),
         headroom(answer),
@@ -450,7 +468,10 @@ def speed_ups(answer: Recommendation) -> Section:
         corrected = "as measured; the interval includes the uncertainty of times"
     drawn = leader.drawn_to_others or 0.0
     if abs(drawn) >= TIMING_NOISE / 2:
-        corrected += f", then shrunk {abs(drawn):.0%} towards the other drafts"
+        corrected += (
+            f", then {'lowered' if drawn < 0 else 'raised'} {abs(drawn):.0%}: drafts whose "
+        )
+        corrected += "intervals overlap are drawn together, since the best may only be lucky"
     rows = [
         ("deciding", answer.speedup_deciding, "used for the decision"),
         ("expected", leader.speedup_expected, corrected),
@@ -659,9 +680,8 @@ def stopping(answer: Recommendation) -> str | None:
     if (stop := answer.leader.stop) is None:
         best = f"{found.rule.length}: {found.speedup_rule:.2f}×"
         return f"A fixed k is as good as stopping where the draft is unsure (best: {best})."
-    rule = STOP_RULES[stop.kind]
-    follows = f"{rule.engine} stops so" if rule.engine else "no engine stops so"
-    return f"Rule: {rule.at(stop.threshold)} ({follows}). The best fixed k: {fixed}."
+    follows = STOP_RULES[stop.kind].engine or "no engine"
+    return f"The best fixed k: {fixed}; {follows} stops a draft by the rule."
 
 
 def on_engines(answer: Recommendation) -> str | None:

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import groupby
 from pathlib import Path
 
 from draftbench.acceptance.breakdown import extremes
@@ -271,12 +272,14 @@ def _by_k(answer: Recommendation, over: str) -> Iterator[Chart]:
             if curve:
                 plot.line(curve, colours[candidate])
                 names.append((curve[-1][1].value, str(candidate), colours[candidate]))
-        for e, figure, hollow in dots:
-            aside = 0.08 * (drawn.index(e.candidate) - (len(drawn) - 1) / 2)
-            place = e.k + aside + 0.2 * hollow
-            plot.point(place, figure, colours[e.candidate], hollow=hollow)
-            if hollow and e.configuration == answer.choice:
-                plot.ring(place, figure, "choice")
+        dots.sort(key=lambda dot: (dot[0].k, drawn.index(dot[0].candidate), dot[2]))
+        for k, group in groupby(dots, key=lambda dot: dot[0].k):
+            at_k = list(group)
+            top = max(figure.high for _, figure, _ in at_k)
+            for (e, figure, hollow), aside in zip(at_k, plot.side_by_side(len(at_k)), strict=True):
+                plot.point(k + aside, figure, colours[e.candidate], hollow=hollow)
+                if hollow and e.configuration == answer.choice:
+                    plot.ring(k + aside, figure, "choice", top)
         plot.names(names)
         name = title.lower().replace("speed-up", "speedup").replace(" ", "-")
         yield Chart(name, title, f"{caption}{more}", plot, table)

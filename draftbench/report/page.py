@@ -19,7 +19,7 @@ from typing import Any
 
 import msgspec
 from jinja2 import Environment, PackageLoader, StrictUndefined, Template
-from markupsafe import Markup, escape
+from markupsafe import Markup
 
 from draftbench.acceptance.intervals import MIN_REQUESTS
 from draftbench.errors import DraftbenchError
@@ -110,10 +110,9 @@ def _template() -> Template:
         "intervals": lambda cell: re.split(r"(\([\d.]+–[\d.]+\))", shown(cell)),
         "breakable": lambda words: re.split(r"(?<=[:/])(?=\w)", words),
         "grid": _grid,
-        # The words of a command and what is between them, each with whether it is short; a line's
-        # end would be lost in one that is kept on a line.
+        # The words of code and what is between them, each with whether it stays on a line.
         "words": lambda text: [
-            (escape(word), len(word) <= _UNBROKEN and "\n" not in word)
+            (word, len(word) <= _UNBROKEN and not word.isspace())
             for word in re.split(r"(\s+)", text)
         ],
     }
@@ -128,15 +127,13 @@ def _on_a_line(value: Any) -> Any:
 
 
 def _parts(text: str) -> Iterator[tuple[str, str]]:
-    """A sentence in parts, each `text`, `code` (what stands in backticks) or `flag`, which is code
-    that is not broken at its hyphens.
-    """
+    """A sentence in parts, each `text` or `code`: what stands in backticks, and flags."""
     quoted = text.split("`")
     for at, part in enumerate(quoted if len(quoted) % 2 else [text]):
         if at % 2:
-            yield "flag" if _FLAG.match(part) and len(part) <= _UNBROKEN else "code", part
+            yield "code", part
         else:
-            yield from (("flag" if i % 2 else "text", w) for i, w in enumerate(_FLAG.split(part)))
+            yield from (("code" if i % 2 else "text", w) for i, w in enumerate(_FLAG.split(part)))
 
 
 def _grid(section: Section) -> dict[str, Any]:

@@ -27,6 +27,8 @@ SERIES = 7
 # Width of a character at 12 px, what wide letters take more and the gap after them, height of a
 # line, and most characters of a label.
 _CHARACTER, _GAP, _LINE, _LONGEST = 7.0, 16.0, 15.0, 26
+# Width of a point with the gap to the next one.
+_POINT = 11.0
 
 STYLE = files("draftbench.report").joinpath("page.css").read_text(encoding="utf-8")
 # Files are drawn in the light colours of the page. On the page each colour becomes its CSS
@@ -143,6 +145,14 @@ class Plot:
         """A figure with its interval as a vertical line."""
         self._estimate((x, x, x), (y.low, y.value, y.high), series, hollow)
 
+    def side_by_side(self, count: int) -> list[float]:
+        """How far from a whole number each of so many points around it stands: a point's width
+        apart, if the next number leaves room.
+        """
+        low, high = self.axes.get_xlim()
+        step = min(_POINT * (high - low) / self._size[0], 0.9 / count)
+        return [step * (at - (count - 1) / 2) for at in range(count)]
+
     def bar(self, x: Estimate, y: float, series: int, *, hollow: bool = False) -> None:
         """A figure with its interval as a horizontal line."""
         self._estimate((x.low, x.value, x.high), (y, y, y), series, hollow)
@@ -165,11 +175,11 @@ class Plot:
         line = self.axes.axvline if self._upright else self.axes.axhline
         line(at, color=COLOURS["ink"], linewidth=1, dashes=(4, 3))
 
-    def ring(self, x: float, y: Estimate, words: str) -> None:
-        """A circle around a point, and words above its interval."""
+    def ring(self, x: float, y: Estimate, words: str, top: float) -> None:
+        """A circle around a point, and words above the intervals that reach up to `top`."""
         ink = COLOURS["ink"]
         self.axes.plot(x, y.value, "o", ms=16, mfc="none", mec=ink, mew=1.2, clip_on=False)
-        self.words((x, y.high), words, above=12)
+        self.words((x, top), words, above=12)
 
     def names(self, lines: Sequence[tuple[float, str, int]]) -> None:
         """Names at the right ends of lines (height, name, series), moved apart so as not to

@@ -2,7 +2,7 @@
 
 A pass reads its weights once and takes some time in every layer; each further token is multiplied
 by the weights again, and takes a little more in every layer. A serving engine is assumed to read
-its weights as fast, and every server takes time to start.
+its weights and prompts as fast, and every server takes time to start.
 """
 
 from __future__ import annotations
@@ -120,8 +120,8 @@ def stages_to_come(prepared: Prepared) -> list[Stage]:
     if prepared.servers is None:
         assert target is not None
         return list(stages_of_decoder(prepared, target, drafts, speed))
-    step = step_on_engine(target, speed)
-    return list(stages_on_engine(prepared, prepared.servers, step or 1.0))
+    served = engine_model(target, speed) or Model(1.0)
+    return list(stages_on_engine(prepared, prepared.servers, served))
 
 
 def sheets_of(prepared: Prepared) -> tuple[ModelSheet | None, dict[str, ModelSheet]]:
@@ -148,7 +148,7 @@ def sheets_of(prepared: Prepared) -> tuple[ModelSheet | None, dict[str, ModelShe
 
 
 @dataclass(frozen=True)
-class _Model:
+class Model:
     """A model's seconds for a step, for loading, and for each further token of a pass; all 0 for
     prompt lookup.
     """
@@ -197,8 +197,8 @@ def stages_of_decoder(
         seconds += written / rows * ours.one_pass(rows) + ours.reading(read)
     start = begin if options.elsewhere else ours.loading
 
-    def model(candidate: Candidate) -> _Model:
-        return ours if candidate.draft == SELF else theirs.get(candidate, _Model())
+    def model(candidate: Candidate) -> Model:
+        return ours if candidate.draft == SELF else theirs.get(candidate, Model())
 
     def replaying(candidate: Candidate) -> float:
         """Reading everything and, as far as rules may ask, drafting on after wrong tokens."""
@@ -243,14 +243,14 @@ def wave_sizes(prepared: Prepared) -> list[int]:
     return [len(wave) for wave in waves(map(str, range(count)))]
 
 
-def _model(sheet: ModelSheet, level: str, speed: DeviceSpeed) -> _Model:
+def _model(sheet: ModelSheet, level: str, speed: DeviceSpeed) -> Model:
     weights = sheet.read_at(level) / speed.reading
     step = weights + sheet.layers * speed.layer
     token = speed.token * weights + sheet.layers * speed.in_layer
-    return _Model(step, sheet.parameters / speed.loading, token)
+    return Model(step, sheet.parameters / speed.loading, token)
 
 
-def _step_times(prepared: Prepared, target: _Model, draft: _Model, rows: int) -> float:
+def _step_times(prepared: Prepared, target: Model, draft: Model, rows: int) -> float:
     prompt = mean(tokens for tokens, _ in prepared.prompt_tokens)
     visits = LEAST_TURNS * _VISIT * (_CONTEXTS if rows == 1 else _CONTEXTS_OF_ROWS)
     prompts = PREFILL_TURNS * _PROMPT_VISIT * (_PROMPTS if rows == 1 else 0)
@@ -264,7 +264,7 @@ def _step_times(prepared: Prepared, target: _Model, draft: _Model, rows: int) ->
     )
 
 
-def _decoding(prepared: Prepared, target: _Model, draft: _Model, rows: int) -> float:
+def _decoding(prepared: Prepared, target: Model, draft: Model, rows: int) -> float:
     """Seconds of decoding as fast as without a draft."""
     options = prepared.options
     prompt = mean(tokens for tokens, _ in prepared.prompt_tokens)
@@ -278,9 +278,12 @@ def _decoding(prepared: Prepared, target: _Model, draft: _Model, rows: int) -> f
     return (1 + options.expected_ks) * seconds
 
 
-def step_on_engine(target: ModelSheet | None, speed: DeviceSpeed) -> float | None:
-    """Seconds per token of an engine's target; None: unknown."""
-    return target.bytes_at("none") / speed.reading if target else None
+def engine_model(target: ModelSheet | None, speed: DeviceSpeed) -> Model | None:
+    """The seconds of an engine's target; None: unknown."""
+    if target is None:
+        return None
+    step = target.bytes_at("none") / speed.reading
+    return Model(step, token=speed.token * step)
 
 
 def sessions_of(
@@ -311,25 +314,27 @@ def sessions_of(
 
 
 def stages_on_engine(
-    prepared: Prepared, servers: Servers, step: float, *, every_k: bool = False
+    prepared: Prepared, servers: Servers, target: Model, *, every_k: bool = False
 ) -> Iterator[Stage]:
     """The stages of a sweep on an engine; the first stage of each session includes its servers'
     starts. Every server but the first answers the measured requests at every load.
     """
     options, prompts = prepared.options, prepared.prompt_tokens
-    limit = mean(limit for _, limit in prompts)
+    prompt, limit = (mean(lengths) for lengths in zip(*prompts, strict=True))
     responses, span = len(prompts) * options.samples, arriving_seconds(prepared)
     for session in sessions_of(prepared, servers, every_k=every_k):
         config, together = session[-1], len(session)
-        start = together * (step + start_seconds(servers)) if servers.given is None else 0.0
+        start = together * (target.step + start_seconds(servers)) if servers.given is None else 0.0
         for load in servers.loads(config):
             writes = config == servers.writer and load == ALONE
             requests = min(options.measure_requests, len(prompts))
             if writes or load.concurrency is None:
                 requests = responses
-            seconds = requests * limit / (load.concurrency or options.max_concurrency) * step
+            rows = load.concurrency or options.max_concurrency
+            seconds = limit / rows * target.one_pass(rows) + target.reading(prompt)
+            seconds *= requests
             if load.concurrency is None:  # the last request still has to be answered when it comes
-                seconds = max(seconds, span + limit * step)
+                seconds = max(seconds, span + limit * target.step + target.reading(prompt))
             what = f"{config.drafting}, {load}"
             yield Stage(config.candidate, what, start, together * seconds)
             start = 0.0

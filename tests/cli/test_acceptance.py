@@ -123,7 +123,7 @@ ROUNDS = (
 )
 def test_few_or_unequal_requests_are_warned_of_once_by_the_fewest(candidates, named) -> None:
     shown = screen(replace(REPORT, candidates=tuple(candidates)))
-    assert re.findall(r"effective sample under 30\): (.*)", shown) == ([named] if named else [])
+    assert re.findall(r"counted as if equally long\): (.*)", shown) == ([named] if named else [])
 
 
 def test_csv_has_a_line_for_each_figure_and_each_difference() -> None:

@@ -142,25 +142,27 @@ def on_an_engine(tmp_path, monkeypatch):
 def test_one_time_is_not_a_range(on_an_engine):
     many = on_an_engine("closed", 0.0, ks=tuple(range(2, 10)))
     title = render(many).splitlines()[0]
-    assert title == "This sweep would take about 3.5 min to 8.1 min"
+    assert title == "This sweep would take about 3.7 min to 8.5 min"
     assert "servers 4 to 10 started" in " ".join(render(many).split())
     one = render(on_an_engine("closed", 0.0)).splitlines()[0]
-    assert one == "This sweep would take about 2.7 min"
+    assert one == "This sweep would take about 2.9 min"
 
 
 def test_servers_are_asked_for_as_long_as_the_log_is(on_an_engine):
-    """First 400 tokens one by one; then the log three times, and the answer to its last request."""
+    """First 400 tokens one by one; then the log three times, and the answer to its last request.
+    Reading a prompt takes .6 s.
+    """
     plan = on_an_engine("log", 600.0)
-    assert plan.least_seconds == pytest.approx(3 * 30.1 + 40 + 3 * (600 + 4))
+    assert plan.least_seconds == pytest.approx(3 * 30.1 + 46 + 3 * (600 + 4.6))
     shown = " ".join(render(plan).split())
     assert "servers 3 started" in shown
     assert "sent requests for as long as they take to arrive" in shown
 
 
 def test_a_server_that_requests_wait_for_takes_longer_than_their_arrivals(on_an_engine):
-    """400 tokens, two at a time, are 20 s; they arrive in 10."""
+    """Ten prompts, and 400 tokens in passes of two (.11 s), are 28 s; they arrive in 10."""
     plan = on_an_engine("poisson:1", 10.0, max_concurrency=2)
-    assert plan.least_seconds == pytest.approx(3 * 30.1 + 40 + 3 * 20)
+    assert plan.least_seconds == pytest.approx(3 * 30.1 + 46 + 3 * 28)
 
 
 def test_of_a_server_of_unknown_speed_the_time_of_the_arrivals_is_the_least(on_an_engine):
@@ -171,12 +173,12 @@ def test_of_a_server_of_unknown_speed_the_time_of_the_arrivals_is_the_least(on_a
 
 
 def test_in_a_closed_loop_a_server_takes_what_its_answers_take(on_an_engine):
-    """At one in flight the first server writes 400 tokens; the others answer 160 each. At four in
-    flight all three answer 160 in a quarter of the time.
+    """At one in flight the first server reads ten prompts (.6 s each) and writes 400 tokens; the
+    others read four and write 160. At four in flight all three write these in 40 passes of .13 s.
     """
-    assert on_an_engine("closed", 0.0).least_seconds == pytest.approx(3 * 30.1 + 40 + 2 * 16)
+    assert on_an_engine("closed", 0.0).least_seconds == pytest.approx(3 * 30.1 + 46 + 2 * 18.4)
     at_four = on_an_engine("closed", 0.0, concurrency=(1, 4))
-    assert at_four.least_seconds == pytest.approx(3 * 30.1 + 40 + 2 * 16 + 3 * 4)
+    assert at_four.least_seconds == pytest.approx(3 * 30.1 + 46 + 2 * 18.4 + 3 * 7.6)
 
 
 def test_a_sweep_until_settled_takes_between_the_first_wave_and_all(planned, monkeypatch):

@@ -33,8 +33,7 @@ def test_a_sweep_prints_its_answer_and_says_the_rest_on_stderr(swept):
     assert "draft" in outcome.out
     words = " ".join(outcome.out.split())
     assert (
-        "Caveat: `stranger` cannot draft for `target`: it has only 0% of the traffic's tokens"
-        in words
+        "`): `stranger` cannot draft for `target`: it has only 0% of the traffic's tokens" in words
     )
     assert "so it was refused" in words
     assert "refused stranger" in outcome.err

@@ -191,7 +191,10 @@ def test_without_a_run_the_newest_is_saved_and_judged_also_against_a_folder(
     for baseline in ("b.json", swept[0]):
         outcome = command("gate", "--baseline", baseline)
         assert outcome.code == 3
-        assert outcome.out == "INCONCLUSIVE: this is the baseline's own run; gate a new sweep.\n"
+        assert (
+            outcome.out
+            == "INCONCLUSIVE: this is the run that the baseline was made from; gate a later one.\n"
+        )
         assert "the newest run: results/runs/one\n" in outcome.err
 
 

@@ -193,9 +193,9 @@ def test_llama_server_is_told_how_sure_the_draft_must_be(started, draft, thresho
 )
 def test_a_rule_that_an_engine_does_not_follow_is_refused(started, engine, draft, kind, hint):
     rule = StopRule(kind=kind, threshold=0.4)
-    with pytest.raises(EngineError, match="does not stop such a draft by this rule: draft") as no:
+    with pytest.raises(EngineError, match="does not stop such a draft by this rule: stop") as no:
         started(engine, draft, stop=rule)
-    assert "less than 0.4 sure" in no.value.message
+    assert "under 0.4 sure" in no.value.message
     assert no.value.hint.startswith(hint)
 
 

@@ -130,14 +130,14 @@ def test_every_engine_says_what_it_does_with_a_shorter_context():
             {},
             "vLLM",
             '--speculative-config \'{"method":"draft_model","model":"d",'
-            '"num_speculative_tokens":1}\'',
+            '"num_speculative_tokens":3}\'',
         ),
         ({}, "SGLang", "--speculative-algorithm STANDALONE"),
-        ({}, "llama.cpp", "-md d.gguf --spec-type draft-simple"),
+        ({}, "llama.cpp", "-md d-BF16.gguf --spec-type draft-simple"),
         (
             {},
             "TensorRT-LLM",
-            "{decoding_type: Draft_Target, max_draft_len: 1, speculative_model: d}",
+            "{decoding_type: Draft_Target, max_draft_len: 3, speculative_model: d}",
         ),
         ({}, "transformers", "generate(assistant_model=draft)"),
         ({"draft_rows": 9}, "vLLM", '_vocab":true,"draft_sample_method":"greedy"'),

@@ -355,8 +355,8 @@ def test_transformers_is_given_a_rules_threshold_which_stays(plan):
     exec(found.text, scope)
     assert 1 <= scope["output"].shape[1] - scope["inputs"]["input_ids"].shape[1] <= 5
     assert found.to_do[0] == (
-        "the rule of a round: draft on until the draft is less than 0.4 sure of a token, and "
-        "propose that token too; draft 4 tokens at most"
+        "the rule of a round: stop after a token that the draft is under 0.4 sure of; draft 4 "
+        "tokens at most"
     )
     assert "sklearn" not in configure(plan(), "transformers").text
     drawn = configure(plan(**pair, stop=AFTER, sampled=True, mode=SAMPLED), "transformers")
@@ -367,8 +367,8 @@ def test_llama_server_is_given_a_rules_threshold_and_the_rule_is_said(plan):
     found = configure(plan("d.gguf", target="t.gguf", stop=BEFORE), "llama.cpp")
     assert " --spec-draft-n-max 4 --spec-draft-n-min 0 --spec-draft-p-min 0.75 " in found.text
     assert found.to_do[0] == (
-        "the rule of a round: draft on until the draft is less than 0.75 sure of a token, and do "
-        "not propose that token; draft 4 tokens at most"
+        "the rule of a round: stop before a token that the draft is under 0.75 sure of; draft 4 "
+        "tokens at most"
     )
 
 
@@ -582,9 +582,22 @@ def test_and_not_where_it_does_not_hold(plan, engine, version, changes, unsaid):
 )
 @pytest.mark.parametrize("engine", ["llamacpp", "vllm", "sglang"])
 def test_what_a_server_does_where_a_request_does_not_say_is_said(plan, changes, words, engine):
-    first = configure(plan(**changes), engine).to_do[0]
-    assert first.startswith(f"{words}; otherwise ")
-    assert " samples " in first
+    (sent,) = [step for step in configure(plan(**changes), engine).to_do if "send " in step]
+    assert sent.startswith(f"{words}; otherwise ")
+    assert " samples " in sent
+
+
+@pytest.mark.parametrize("engine", ["llama.cpp", "vllm", "sglang", "tensorrt-llm", "transformers"])
+def test_a_speed_measured_elsewhere_comes_with_the_warning_that_the_engine_may_not_gain(
+    plan, engine
+):
+    """Known fault: a run of the built-in decoder on a GPU was exported for vLLM without it."""
+    warned = configure(plan(), engine).to_do[0]
+    assert warned.startswith("the speed-up was measured in draftbench, and ")
+    assert " may gain less or nothing: measure it there" in warned
+    for changes in ({"engine": engine}, {"costs_given": True}):
+        found = configure(plan(**changes), engine).to_do
+        assert not any("may gain less" in step for step in found)
 
 
 @pytest.mark.parametrize(

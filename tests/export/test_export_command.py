@@ -34,10 +34,12 @@ def test_stdout_is_the_configuration_alone_and_notes_go_to_stderr(export, make_r
         "serve: vllm serve org/target --speculative-config \\",
         """    \'{"method": "draft_model", "model": "org/small", "num_speculative_tokens": 2, """
         """"draft_sample_method": "greedy"}\'""",
+        "note: the speed-up was measured in draftbench, and vLLM may gain less or nothing:",
+        "  measure it there: `draftbench sweep --engine vllm`",
         "note: send temperature 0 with every request, as measured; otherwise vLLM samples by the",
         "  checkpoint's generation_config.json",
-        "note: measure the speed there: vLLM's default runner (0.31 to 0.33) runs a draft model",
-        "  without CUDA graphs, so that a small draft costs more than was measured here",
+        "note: vLLM's default runner (0.31 to 0.33) runs a draft model without CUDA graphs: a",
+        "  small draft costs more there",
     ]
 
 
@@ -69,7 +71,7 @@ def test_the_most_urgent_things_to_do_are_printed_and_every_note_with_all(
     command, make_run, monkeypatch
 ):
     """A draft from a folder that is not recommended, at two loads, to be converted for llama.cpp:
-    four to do.
+    five to do.
     """
     monkeypatch.setattr("draftbench.cli.export.SHOWN", 3)
     run = make_run(accept=0.0, step=0.5, drafts=("./small",), specs={"small": "./small"})
@@ -80,8 +82,8 @@ def test_the_most_urgent_things_to_do_are_printed_and_every_note_with_all(
         [x for x in o.err.splitlines() if x.startswith("note: ")] for o in (few, every)
     )
     assert (len(shown), shown) == (3, listed[:3])
-    assert len(listed) == 4
-    assert few.err.endswith("… 1 more note: --all\n")
+    assert len(listed) == 5
+    assert few.err.endswith("… 2 more notes: --all\n")
     assert "more note" not in every.err
 
 

@@ -60,7 +60,7 @@ def test_of_the_run_that_the_baseline_was_made_from_every_check_is_open(segmente
     assert (result.verdict, result.exit_code) == (OPEN, 3)
     assert {(c.verdict, c.difference.value) for c in result.checks} == {(OPEN, 0.0)}
     assert {c.segment for c in result.checks} == {None, *EIGHT}
-    assert result.notes == ("this is the baseline's own run; gate a new sweep",)
+    assert result.notes == ("this is the run that the baseline was made from; gate a later one",)
 
 
 def paying(value):

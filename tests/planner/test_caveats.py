@@ -325,7 +325,7 @@ def test_only_differences_that_were_found_are_named(clean):
         (Audit(8, 8, 0, 0), "8 of 8 answers are identical to the target's."),
         (
             Audit(9, 5, 3, 1),
-            "5 of 9 answers are identical to the target's, 3 differ only at near ties, 1 differ "
+            "5 of 9 answers are identical to the target's, 3 differ only at near ties, 1 differs "
             "with no near tie to explain it.",
         ),
     ):

@@ -73,10 +73,7 @@ def test_more_acceptance_loses_when_it_is_too_dear(scene, requests_alone):
     small, big = evaluation(found, "small"), evaluation(found, "big")
     assert (small.alpha.value, big.alpha.value) == (0.25, 1.0)
     assert small.speedup_predicted.value == pytest.approx(8 / 7.1)
-    assert big.reason == (
-        "no faster than plain decoding: 0.95× expected; a round produces 2.00 tokens in the time "
-        "of 2.10 target steps"
-    )
+    assert big.reason == "no faster than plain decoding: 0.95× expected"
 
 
 def test_do_not_speculate_is_an_answer(scene, requests_alone):
@@ -211,7 +208,7 @@ def test_memory_is_weights_and_cache_at_the_longest_context(scene):
         (0.1001, 999, "about as good, 1.95×; small at k = 2 needs less memory"),
         (0.1001, None, "about as good, 1.95×; small at k = 2 is the one whose memory is known"),
         # 8 / 4.25 and 8 / 4.1.
-        (0.13, 999, "slower: 1.88× expected against 1.95×; a round produces 2.67 tokens in"),
+        (0.13, 999, "slower: 1.88× expected against 1.95×"),
     ],
 )
 def test_speeds_that_look_alike_are_told_apart_by_what_decided(
@@ -226,18 +223,6 @@ def test_speeds_that_look_alike_are_told_apart_by_what_decided(
     found = recommend(scene.observed(2))
     assert found.choice == configuration("small", 2)
     assert evaluation(found, "big").reason.startswith(reason)
-
-
-def test_a_round_that_seems_cheaper_than_a_target_step_gives_no_cost(scene, requests_alone):
-    # 8 plain tokens in 8 s; small 3 rounds in 2 s, big in 2.5 s: 2.67 tokens per round.
-    scene.requests(6, ALL, SMALL, BIG)
-    for candidate, seconds in ((SMALL, 2.0), (BIG, 2.5)):
-        scene.times(TARGET, CHEAP, candidate)
-        for at in range(6):
-            scene.decode(f"r{at}", 0, 8.0, candidate)
-            scene.decode(f"r{at}", 2, seconds, candidate)
-    big = evaluation(recommend(scene.observed(2)), "big")
-    assert big.reason == "slower: 3.20× expected against 4.00×; a round produces 2.67 tokens"
 
 
 def test_the_chosen_k_is_the_one_that_the_table_shows(scene):

@@ -170,7 +170,7 @@ def test_the_legend_explains_what_is_shown_and_nothing_else():
         for records in (hand.perfect(), hand.undecoded(), hand.one_request())
     )
     assert ["* not decoded" in words for words in (decoded, undecoded)] == [False, True]
-    assert ["without ±" in words for words in (decoded, single)] == [False, True]
+    assert ["no interval" in words for words in (decoded, single)] == [False, True]
 
 
 def test_an_alpha_that_a_draft_cannot_have_is_explained(answers):

@@ -106,8 +106,12 @@ def test_over_k_what_is_expected_stands_beside_what_is_measured(answer, charts):
     dots = [line for line in charts["speedup-by-k"].plot.axes.lines if line.get_marker() == "o"]
     dots = [line for line in dots if line.get_markersize() == 7]
     hollow = [line for line in dots if line.get_markerfacecolor() != line.get_color()]
-    assert [line.get_ydata()[0] for line in hollow] == [e.speedup_expected.value for e in drafts]
+    expected = sorted(drafts, key=lambda each: each.k)
+    assert [line.get_ydata()[0] for line in hollow] == [e.speedup_expected.value for e in expected]
     assert len(dots) - len(hollow) == len(measured)
+    # No two stand on one another.
+    places = [line.get_xdata()[0] for line in dots]
+    assert len(set(places)) == len(places)
     for name in ("tokens-per-round-by-k", "speedup-by-k"):
         assert "its own draft (self) is only in the numbers." in charts[name].caption
 

@@ -58,7 +58,7 @@ def everything():
     places = [(1, Estimate(0.5, 0.4, 0.6)), (2, Estimate(0.7, 0.6, 0.8))]
     plot.line(places, 3)
     plot.point(*places[0], 3, hollow=True)
-    plot.ring(1, places[0][1], "choice")
+    plot.ring(1, places[0][1], "choice", places[0][1].high)
     plot.threshold(0.5)
     plot.slower(1.5)
     plot.names([(0.7, "$\\frac$ <b> #0072b2 \ufffe 中", 3)])

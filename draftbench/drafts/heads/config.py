@@ -6,6 +6,7 @@ config.json is in the speculators format or in that of the head's authors.
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
 from typing import Any
@@ -15,6 +16,7 @@ import msgspec
 from draftbench.drafts.kind import Method
 from draftbench.drafts.kinds import DRAFT_KINDS, WORDS, parsed
 from draftbench.drafts.speculation import Speculation
+from draftbench.engines.engine import USUAL_K
 from draftbench.engines.every import ENGINES, listed
 from draftbench.engines.pair_rules import EngineAnswer
 from draftbench.errors import ModelError, PairError, closest
@@ -77,7 +79,7 @@ def check_head(target: ModelSource, head: str) -> HeadSheet:
             hint="correct the file, or download the head again",
         ) from error
     caveats = tuple(_caveats(raw, method, target))
-    if obstacles := tuple(_obstacles(raw, method, target)):
+    if obstacles := tuple(_obstacles(raw, method, model, target)):
         return HeadSheet(head, method, obstacles, caveats, ())
     misread = misread_by(raw, method, layers_of(target))
     for key, engine in ENGINES.items():
@@ -86,12 +88,12 @@ def check_head(target: ModelSource, head: str) -> HeadSheet:
             words = f"it {misread[key]}" if known else f"not known to draft by {method}"
             engines.append(EngineAnswer(engine.name, "refuses", words, None))
             continue
-        converted = bool(engine.converter) and not model.endswith(".gguf")
-        option = engine.option(Speculation(method, model + ".gguf" * converted, 1))
+        file = engine.file_of(model)
+        option = engine.option(Speculation(method, file, USUAL_K))
         reason = f"method {method}"
         if engine.converter:
             reason = "as a .gguf file"
-            if converted:
+            if file != model:
                 reason += f", which {engine.head_converter} makes"
         engines.append(EngineAnswer(engine.name, "accepts", reason, option))
     return HeadSheet(head, method, (), caveats, tuple(engines))
@@ -143,7 +145,7 @@ def unfit(target: ModelSource, head: ModelSource, obstacles: Iterable[str]) -> P
     """A head that cannot draft for a target."""
     return PairError(
         f"the head `{head.name}` cannot draft for `{target.name}`: {'; '.join(obstacles)}",
-        hint="`draftbench check` says which engines it fits; use a head of this very target",
+        hint=f"`draftbench suggest --target {shlex.quote(target.spec)}` lists heads that fit it",
     )
 
 
@@ -201,14 +203,18 @@ def methods_of(raw: Mapping[str, Any]) -> Iterator[Method]:
     return (method for method in heads if method in words)
 
 
-def _obstacles(raw: Mapping[str, Any], method: Method, target: ModelSource) -> Iterator[str]:
+def _obstacles(
+    raw: Mapping[str, Any], method: Method, head: str, target: ModelSource
+) -> Iterator[str]:
     """Why a head with this config.json cannot read the target's states or write its tokens."""
     if not raw:
         yield "it has no config.json"
         return
-    if method not in methods_of(raw):
+    heads = list(methods_of(raw))
+    if method not in heads:
         named = f" (it says {words})" if (words := _stated_kind(raw)) else ""
-        yield f"its config.json is not that of a head for {method}{named}"
+        name = f"name it `{heads[0]}:{head}`" if heads else f"if it is a model, name it `{head}`"
+        yield f"its config.json is not that of a head for {method}{named}: {name}"
         return
     text, own = target.config.get_text_config(), layer_of(raw)
     width = raw.get("target_hidden_size") or own.get("hidden_size")

@@ -9,14 +9,14 @@ from typing import Any
 
 from draftbench.drafts.mtp.families import READ, OwnLayers, engines_for, own_layers_of
 from draftbench.drafts.speculation import Speculation
-from draftbench.engines.engine import Engine
+from draftbench.engines.engine import USUAL_K, Engine
 from draftbench.engines.every import ENGINES
 from draftbench.engines.pair_rules import EngineAnswer
 from draftbench.models.check_result import HeadSheet, OwnDraft
 from draftbench.models.known_pairs import known_own_drafts
 
-# The draft lengths of most recipes for MTP layers, and of SGLang for a DSpark drafter without one.
-USUAL_K, USUAL_BLOCK = 3, 7
+# The draft length of SGLang for a DSpark drafter without a recipe.
+USUAL_BLOCK = 7
 DSPARK_HINT = (
     "measure it on an engine: `--drafts spec:FILE.json --engine vllm`, the file holding "
     '{"method": "dspark", "num_speculative_tokens": "{k}"}'

@@ -88,7 +88,7 @@ def test_a_head_for_this_target_can_work_on_the_engines_that_know_it(
             # There they count what leaves a layer.
             "it names the target's layers twice, differently: [2, 4, 5] and [1, 2, 3]",
         ),
-        ({"speculators_model_type": "dflash", "architectures": ["Other"]}, "not that of a head"),
+        ({"speculators_model_type": "dflash", "architectures": ["Other"]}, "name it `dflash:"),
     ],
 )
 def test_a_head_for_another_width_depth_or_vocabulary_cannot_work(head_of, changed, obstacle):
@@ -231,7 +231,10 @@ def test_what_engines_read_otherwise_than_the_one_that_measured_is_known():
 
 def test_a_model_is_no_head(head_of):
     (found,) = head_of(LlamaConfig(architectures=["LlamaForCausalLM"]).to_dict()).obstacles
-    assert found == ("its config.json is not that of a head for eagle3 (it says llamaforcausallm)")
+    said = (
+        "its config.json is not that of a head for eagle3 (it says llamaforcausallm): if it is a "
+    )
+    assert found.startswith(f"{said}model, name it `")
 
 
 @pytest.mark.parametrize("layers", [0, 1])
