@@ -246,7 +246,7 @@ def audit(
         weights: another checkpoint that the decoder may have loaded.
         requests: the most that are replayed for a candidate, those first in which rounds differ.
         dtype: in which an engine computes, if not the run's.
-        watcher: is told what is tried.
+        watcher: shows what is tried.
     """
     margin = tie_margin(run, dtype)
     found = [
