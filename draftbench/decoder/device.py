@@ -19,8 +19,8 @@ from draftbench.errors import UsageError
 OLDER_CUDA = "https://download.pytorch.org/whl/cu126"
 # The first compute capability that multiplies bfloat16 (NVIDIA, CUDA C++ Programming Guide).
 LEAST_FOR_BFLOAT16 = (8, 0)
-# How threads are tried: in turns, by products of a matrix that is too large for a core's own cache.
-TRIED_TURNS, TRIED_PRODUCTS, TRIED_WIDTH = 5, 10, 2048
+# How threads are tried: in turns, on as many numbers as a large matrix has.
+TRIED_TURNS, TRIED_TIMES, TRIED_SIZE = 10, 20, 1 << 22
 APPLE = "the built-in decoder does not run on Apple's GPUs"
 _DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
 _DRIVER = Path("/proc/driver/nvidia/version")
@@ -170,20 +170,19 @@ def set_threads(threads: int | None) -> int:
 
 
 def one_thread_is_faster(threads: int, clock: Callable[[], float] = time.perf_counter) -> bool:
-    """Whether products like those of a step take no longer with one CPU thread than with `threads`,
-    which wait for each other where another process needs a core.
+    """Whether work takes no longer with one CPU thread than shared among `threads`, which wait for
+    each other where another process needs a core.
     """
     if threads == 1:
         return False
-    weight, token = torch.ones(TRIED_WIDTH, TRIED_WIDTH), torch.ones(1, TRIED_WIDTH)
-    spent = dict.fromkeys((threads, 1), 0.0)
+    table, spent = torch.ones(TRIED_SIZE), dict.fromkeys((threads, 1), 0.0)
     for _ in range(TRIED_TURNS):
         for number in spent:
             torch.set_num_threads(number)
-            torch.nn.functional.linear(token, weight)  # its threads are started
+            table.mul_(1.0)  # its threads are started
             begun = clock()
-            for _ in range(TRIED_PRODUCTS):
-                torch.nn.functional.linear(token, weight)
+            for _ in range(TRIED_TIMES):
+                table.mul_(1.0)
             spent[number] += clock() - begun
     torch.set_num_threads(threads)
     return spent[1] <= spent[threads]
