@@ -29,13 +29,14 @@ ANSWERS = (
     *("ai.response.text", "attributes.ai.response.text"),
     *("$ai_output_choices", "properties.$ai_output_choices"),
 )
+_OF_VERCEL, _BESIDE_VERCEL = "ai.response.text", ("toolCalls", "reasoning")
 # Fields that hold the text inside an API's answer.
 _INSIDE = (
     *("body", "choices", "candidates", "message", "generations", "output", "content"),
     *("parts", "text", "generated_text", "response", "completion"),
 )
-# The Responses API's items that are the model's.
-_ITEMS = ("message", "function_call", "reasoning")
+# The Responses API's items that are the model's, or what its tools gave back.
+_ITEMS = ("message", "function_call", "reasoning", "function_call_output")
 # Fields in which an API speaks of the call beside a plain text.
 _OF_A_CALL = {"model", "created_at", "tokens_predicted"}
 # Fields that hold several answers to one question.
@@ -67,6 +68,8 @@ _FAILED = re.compile(
 _AT_ANSWERS, _AT_MARKS = by_head(ANSWERS), by_head(_MARKS)
 # What servers and gateways write instead of an answer; other short answers come from a model.
 _PAGES = {HTTPStatus(code).phrase.lower() for code in (500, 502, 503, 504)}
+# What API clients say when a call fails.
+_RAISED = re.compile(r"Error code: [45]\d\d - |litellm\.\w+(Error|Exception): ")
 
 
 def failed(row: Mapping[str, Any]) -> bool:
@@ -92,7 +95,8 @@ def _is_error(answer: Any) -> bool:
         case {"status_code": int(code), "body": _}:
             return code >= 400
         case str(text):  # `Internal Server Error`, `502 Bad Gateway`
-            return text.strip().lstrip("0123456789").strip(" :.-").lower() in _PAGES
+            page = text.strip().lstrip("0123456789").strip(" :.-").lower()
+            return page in _PAGES or bool(_RAISED.match(text))
     match answer:
         case {"type": "error"}:
             return True
@@ -120,7 +124,9 @@ def find_answer(row: Mapping[str, Any], path: str | None) -> tuple[LoggedAnswer 
     used = [row.get("usage"), row.get("usageMetadata"), unpacked(standing.get(first))]
     if found is not None and any(map(_counts_reasoning, used)):
         found = _with_reasoning(found)
-    return found, [*said, *({"choices"} & read.keys())]
+    starts = [place.removesuffix("text") for place in said if place.endswith(_OF_VERCEL)]
+    beside = [start + name for start in starts for name in _BESIDE_VERCEL]
+    return found, [*said, *beside, *({"choices"} & read.keys())]
 
 
 def _standing(row: Mapping[str, Any]) -> dict[str, Any]:
@@ -129,7 +135,25 @@ def _standing(row: Mapping[str, Any]) -> dict[str, Any]:
     match unpacked(found.pop("choices", None)):
         case [Mapping(), *_] as choices:
             found["choices"] = choices if is_stream(choices[:1]) else choices[:1]
+    for place in [each for each in found if each.endswith(_OF_VERCEL)]:
+        found[place] = _of_vercel(row, place)
     return {place: found[place] for place in ANSWERS if place in found}
+
+
+def _of_vercel(row: Mapping[str, Any], place: str) -> Any:
+    """Vercel's answer, whose calls of tools and reasoning stand beside its text."""
+    start = place.removesuffix("text")
+    more = {name: unpacked(at(row, start + name)) for name in _BESIDE_VERCEL}
+    calls = more["toolCalls"] if isinstance(more["toolCalls"], list) else []
+    said = {"reasoning": more["reasoning"]} if more["reasoning"] else {}
+    told = [
+        {"name": at(it, "toolName"), "id": at(it, "toolCallId"),
+         "arguments": at(it, "input") or at(it, "args")}
+        for it in calls
+    ]  # fmt: skip
+    text = at(row, place)
+    whole = {"role": "assistant", "content": text, "tool_calls": told, **said}
+    return whole if told or said else text
 
 
 def message_of(turn: Mapping[str, Any]) -> LoggedAnswer | None:
@@ -196,7 +220,9 @@ def _joined(items: list[Any]) -> LoggedAnswer | None:
     hidden = [item for item in own if item.get("type") == "reasoning" and _is_hidden(item)]
     with suppress(BadRowError, NotRepresentableError):
         said = messages_of([it for it in own if it not in hidden], set(), between="")
-        answer = message_of(said[-1]) if said else None
+        # Behind a tool's result, or beside another message, it is not the answer to the request.
+        before = said[-2]["role"] if len(said) > 1 else ""
+        answer = message_of(said[-1]) if said and before not in ("assistant", "tool") else None
         return _with_reasoning(answer) if hidden and answer is not None else answer
     return None
 

@@ -15,10 +15,11 @@ _READABLE = re.compile(r"(?=.{1,64}\Z)[$@]?[^\W\d][\w.:/-]*( [\w.:/-]+){0,2}")
 _MOST_NAMES = 8
 _SENTENCE = re.compile(r"[^\W\d_]{2,}\W+[^\W\d_]{2,}|[^\x00-\x7f]{3,}")
 
-# Words in the names of fields that hold no prompt: answers, tools, labels.
+# Words in the names of fields that hold no prompt, or not all of it: answers, tools, labels.
 _NOT_ASKED = re.compile(
     r"answer|response|output|completion|result|target|label|tool|function|expected|reference"
-    r"|choice|predict|score|gold|resps|reply|chosen|rejected|generat(ed|ions?$)|reason|solution",
+    r"|choice|predict|score|gold|resps|reply|chosen|rejected|generat(ed|ions?$)|reason|solution"
+    r"|^(retrieved_?)?(contexts?|documents?)$|(^|_)model(_?id|_?name)?$",
     re.IGNORECASE,
 )
 
@@ -73,7 +74,7 @@ class UnknownFormError(BadRowError):
         texts = {name: row[name] for name in names if isinstance(unpacked(row[name]), str)}
         # Whoever names a field that is not there may mean any of them.
         likely = [
-            name for name in texts if path or (is_sentence(texts[name]) and not not_asked(name))
+            name for name in texts if (path or is_sentence(texts[name])) and not not_asked(name)
         ]
         longest = max(likely, key=lambda name: len(texts[name]), default="")
         field: str | None = (closest(path, names) if path else None) or longest

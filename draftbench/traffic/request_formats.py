@@ -31,7 +31,7 @@ from draftbench.traffic.errors import (
 from draftbench.traffic.json_paths import at, at_each, by_head, is_cut, parsed, splits, unpacked
 from draftbench.traffic.messages import BEGUN, messages_of, readable, speaker_of
 from draftbench.traffic.request_settings import SETTINGS, add_setting
-from draftbench.traffic.setting_names import COLUMNS, HARMLESS, PADDING, is_sampler
+from draftbench.traffic.setting_names import ALIASES, COLUMNS, HARMLESS, PADDING, is_sampler
 
 # Places that hold the body of an API call and nothing else; what surrounds it is the log's.
 BODIES = (
@@ -77,6 +77,9 @@ _EMPTY: tuple[Any, ...] = ("", [], {}, *PADDING)
 _TELLING = {"temperature", "ls_temperature", "top_p", "topP", "top_k", "topK", "min_p"}
 # The highest that hosted models take; above it is one of the weather or of a device.
 _HOTTEST = 2
+# Settings that tell as much in an object whose name says that it holds some.
+_LIMITS = {"max_completion_tokens", "max_tokens", "stop"}
+_LIMITS |= {name for name in ALIASES.keys() - COLUMNS if ALIASES[name] in _LIMITS}
 _OF_SETTINGS = re.compile(r"param|setting|config|option|kwargs|metadata|extra|sampl", re.I)
 _PARAMETERS = SETTINGS | {"do_sample", "details", "return_full_text"}
 # Fields that may accompany a bare text sent to SGLang, TGI or AIPerf.
@@ -410,7 +413,9 @@ def _add_fields(
         elif name in _OF_PROMPTS:
             request.parts.append((name if whole else path, value))
         elif name in HARMLESS:
-            request.unread |= {} if sent else {path: value}
+            each = [value, *value.values()] if isinstance(value, Mapping) else []
+            lost = any(isinstance(it, Mapping) and _TELLING & it.keys() for it in each)
+            request.unread |= {} if sent and not lost else {path: value}
         elif (whole and name in fields) or (sampled and is_sampler(name, value)):
             plain = readable(name) == name
             raise NotRepresentableError(name if plain else "an unreadable field name")
@@ -469,8 +474,8 @@ def _with_settings(
     fields: Mapping[str, Any], *, deep: bool = False
 ) -> Iterator[tuple[str, Mapping[str, Any]]]:
     """The objects, also as dotted columns, that are settings: they hold one of `_TELLING`, and
-    another one or have a name that says so. Those inside others are found if `deep`, or if the
-    name of the others says so.
+    another one or have a name that says so, when one of `_LIMITS` is enough. Those inside others
+    are found if `deep`, or if the name of the others says so.
     """
     heads = {name.rpartition(".")[0]: None for name in fields if isinstance(name, str)}
     for name in {**heads, **fields}:
@@ -484,10 +489,11 @@ def _with_settings(
         heat = value.get("temperature")
         if isinstance(heat, int | float) and heat > _HOTTEST:
             continue
-        named = _OF_SETTINGS.search(name) or len(SETTINGS & value.keys()) > 1
-        if named and not _TELLING.isdisjoint(value):
+        named = _OF_SETTINGS.search(name)
+        telling = _TELLING if deep or not named else _TELLING | _LIMITS
+        if (named or len(SETTINGS & value.keys()) > 1) and not telling.isdisjoint(value):
             yield name, value
-        elif deep or _OF_SETTINGS.search(name):
+        elif deep or named:
             yield from ((f"{name}.{n}", block) for n, block in _with_settings(value, deep=True))
 
 

@@ -302,18 +302,23 @@ def _timestamp(value: Any) -> str | None:
     return text if len(text) <= _MAX_LABEL else None
 
 
+def _said(answer: LoggedAnswer) -> str:
+    return answer if isinstance(answer, str) else answer["content"] or ""
+
+
 def _response(answer: LoggedAnswer | None, asked: LoggedRequest) -> LoggedAnswer | None:
     if answer is None:
         answer = asked.answer
+    elif asked.server and asked.answer and _said(asked.answer) != _said(answer):
+        raise NotRepresentableError("an assistant message for the model to continue")
     elif asked.repeated:
         prompt = asked.content  # of messages the log does not have the text that is repeated
         plain = isinstance(answer, str) and isinstance(prompt, str) and answer.startswith(prompt)
         answer = str(answer)[len(prompt) :] if plain else None
     if not answer:
         return None
-    text = answer if isinstance(answer, str) else answer["content"] or ""
     try:
-        _refuse_mark(text)
+        _refuse_mark(_said(answer))
     except NoTrafficError:  # the target can still answer the request
         return None
     if len(msgspec.json.encode(answer)) > MAX_TEXT + 2:

@@ -378,6 +378,44 @@ def test_a_search_of_the_server_before_a_message_costs_no_answer():
         assert (response if isinstance(response, str) else response["content"]) == "Hi"
 
 
+def test_of_several_messages_behind_one_request_none_is_its_answer():
+    call = {"type": "function_call", "call_id": "c", "name": "ls", "arguments": "{}"}
+    result = {"type": "function_call_output", "call_id": "c", "output": "a.txt"}
+    (message,) = output("Hi")["output"]
+    called = {"role": "assistant", "content": None, "tool_calls": [CALLED_LS | {"id": "c"}]}
+    told = {"role": "tool", "tool_call_id": "c", "content": "a.txt"}
+    said = [{"role": "assistant", "content": text} for text in ("H", "i")]
+    for items in ([call, result, message], [called, told, said[1]], said, [message, message]):
+        assert asked({"request": CHAT, "response": {"output": items}}).response is None
+    whole = [{"role": "user", "content": "Hello"}, said[0]]
+    assert asked({"request": CHAT, "response": {"output": whole}}).response == "H"
+
+
+def test_calls_and_reasoning_beside_vercels_text_are_of_its_answer():
+    prompt = {"ai.prompt.messages": json.dumps([{"role": "user", "content": "Hello"}])}
+    calls = [{"toolCallId": "c", "toolName": "ls", "input": {"a": 1}}]
+    span = {"ai.response.text": "Hi", "ai.response.reasoning": "hm"}
+    span["ai.response.toolCalls"] = json.dumps(calls)
+    for row in (prompt | span, {"attributes": prompt | span}):
+        response = asked(row).response
+        assert (response["content"], response["reasoning_content"]) == ("Hi", "hm")
+        assert response["tool_calls"] == [CALLED_LS | {"id": "c"}]
+
+
+def test_what_a_client_raises_is_no_answer():
+    for text in ("Error code: 429 - {'error': {}}", "litellm.RateLimitError: too many"):
+        with pytest.raises(NoTrafficError):
+            asked({"request": CHAT, "response": text})
+
+
+def test_a_message_that_another_answer_continues_leaves_the_row_out():
+    begun = {"role": "assistant", "content": "{"}
+    row = {"model": "m", "messages": [{"role": "user", "content": "Hello"}, begun]}
+    with pytest.raises(NotRepresentableError):
+        asked(row | {"response": '"a": 1}'})
+    assert asked(row | {"response": "{"}).response == "{"
+
+
 @pytest.mark.parametrize("text", ["b'Hi'", 'b"It\'s"'])
 def test_bytes_that_python_printed_are_no_answer(text):
     assert asked({"request": CHAT, "response": text}).response is None

@@ -743,6 +743,8 @@ def test_a_text_beside_settings_is_pointed_at_and_is_read_with_them(row, path):
         ({"ask": "How is it?", "available_tools": "The weather, the time, the news"}, "ask"),
         ({"ask": "How is it?", "gold_label": "It is raining over there."}, "ask"),
         ({"request": 5, "response": "It is raining over there."}, None),
+        ({"ask": "Who did it?", "context": "Bob did it over there."}, "ask"),
+        ({"modelId": "amazon.titan", "input": {"text": {}}}, None),
         ({"id": 1, "final_answer": "It is raining over there.", "tools": "[]"}, None),
     ],
 )
@@ -751,3 +753,9 @@ def test_no_hint_names_an_answer_a_tool_or_a_label(row, path):
         asked(row)
     assert raised.value.hint.endswith(f"--prompt-field {path}") is (path is not None)
     assert path or "--prompt-field" not in raised.value.hint
+
+
+def test_a_path_to_nothing_is_not_answered_with_a_label():
+    with pytest.raises(UnknownFormError) as raised:
+        asked({"model": "m", "ask": "Hi"}, prompt_field="aks")
+    assert raised.value.hint.endswith("--prompt-field ask")

@@ -436,3 +436,20 @@ def test_langsmith_keeps_settings_in_its_metadata_too():
     found = read(row | {"extra": {"metadata": said}})
     assert (found.request.sampling.temperature, found.request.max_tokens) == (0.7, 9)
     assert (found.request.stop, found.model) == ((".",), ("extra.metadata.ls_model_name", "m"))
+
+
+@pytest.mark.parametrize("name", ["metadata", "settings", "generation_config"])
+def test_a_limit_or_a_stop_alone_is_a_setting_where_a_name_says_so(name):
+    for beside in ({}, {"model": "m"}):
+        row = {"messages": [{"role": "user", "content": "Hello"}], **beside}
+        assert asked(row | {name: {"max_output_tokens": 9}}).max_tokens == 9
+        assert asked(row | {name: {"stop": ["X"]}}).stop == ("X",)
+        model = {"info": {"max_output_tokens": 8192}}
+        assert asked(row | {name: model}).max_tokens is None
+
+
+def test_metadata_that_speaks_of_a_temperature_is_read_or_named():
+    row = {"model": "m", "messages": [{"role": "user", "content": "Hello"}]}
+    found = read(row | {"metadata": {"call": {"temperature": 0.7}}})
+    assert (found.request.sampling.temperature, [*found.unread]) == (1.0, ["metadata"])
+    assert not read(row | {"metadata": {"call": {"user": "u"}}}).unread
