@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from dataclasses import replace as replaced
 from functools import partial
 from math import comb
 from typing import Any, Literal, Protocol, get_args
@@ -100,6 +101,7 @@ class CandidateAudit(Record, frozen=True):
     others: tuple[Tried, ...] = ()  # those that do not, the nearest first
     not_tried: tuple[str, ...] = ()  # some that could not be, and why
     examples: tuple[str, ...] = ()  # some of the differences
+    idle: bool = False  # whether any draft that is never right explains its rounds as well
 
 
 class Audit(Record, frozen=True):
@@ -136,6 +138,16 @@ def better(one: Sequence[Compared], other: Sequence[Compared], chance: float) ->
             lost.add(mine.of)
     more, fewer = len(gained), len(lost)
     return more > fewer and at_least(more, more + fewer, 0.5) < chance
+
+
+def never_right(compared: Iterable[Compared]) -> list[Compared]:
+    """The same rounds beside a draft of which no token is right, as of any that is quite broken."""
+    return [replaced(each, outcome="equal" if each.idle else "differs") for each in compared]
+
+
+def is_idle(compared: Iterable[Compared]) -> bool:
+    """Whether a draft that is never right would be counted nearly the same."""
+    return once(never_right(compared)).within(UNEXPLAINED_BY_ONE, CHANCE)
 
 
 def tally_of(compared: Iterable[Compared]) -> Tally:
@@ -329,7 +341,13 @@ def _audit_of(
     verdict: Said = "explained" if named else "sound" if sound else "not explained"
     if not named and tally.compared < LEAST[counted]:
         verdict = "too few"
-    return with_verdict(verdict=verdict, named=named, others=others, not_tried=not_tried)
+    return with_verdict(
+        verdict=verdict,
+        named=named,
+        others=others,
+        not_tried=not_tried,
+        idle=not sound and is_idle(compared),
+    )
 
 
 def _behind(of_run: AnyReplay, found: AnyReplay | ByLength) -> AnyReplay | ByLength:
@@ -392,7 +410,8 @@ class _Trials:
         usual = UNEXPLAINED[self.case.counted]
         # Where one explains as much as of a sound decoder, the others must too.
         exact = [trial for trial in named if once(trial.compared).within(usual, CHANCE)]
-        named = exact or named
+        # What any broken draft explains nearly, a right one explains exactly.
+        named = exact or ([] if is_idle(self.base) else named)
         left += [trial for trial in trying if trial not in named]
         named.sort(key=lambda trial: -trial.outcomes.count("equal"))
         left.sort(key=lambda trial: -(tally_of(trial.compared).share or 0.0))

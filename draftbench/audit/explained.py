@@ -69,6 +69,7 @@ class Compared:
     of: tuple[Key, int]  # its answer, and the token at which the two part: at any k the same
     rounds: int = 1
     past: int = 0  # tokens accepted past the end of the response
+    idle: bool = False  # whether a draft that is never right would be counted the same
 
 
 def recorded(run: Run, candidate: Candidate, length: DraftLength | None = None) -> list[Recorded]:
@@ -176,6 +177,11 @@ class ReplayedResponse:
             drafting = drafting.drafting_at(start)
         return drafting.of_length(self.k) if isinstance(drafting, LookupReplay) else drafting
 
+    def looks_up(self, start: int) -> bool:
+        """Whether prompt lookup drafts for another draft in a round that starts here."""
+        of = self.replay
+        return isinstance(of, StackReplay) and of.drafting_at(start) is of.lookup
+
     @cached_property
     def stopped_at(self) -> list[Sequence[int]]:
         """What a round from each start proposes under the rule; then if the draft were hardly surer
@@ -240,18 +246,19 @@ def _compared_rounds(
         found = response.accepted(start, proposed)
         words = f"{where}: {accepted} accepted, {found} replayed"
         ends = start + found > until  # what it accepted after that is unknown
+        idle = response.looks_up(start) or (accepted == 0 and response.stop is None)
         if proposed != response.proposed(start):
             said = f"{where}: {proposed} proposed, {response.proposed(start)} replayed"
             near = response.stop is not None and any(
                 proposed == response.proposed(start, nearly) for nearly in (1, 2)
             )
-            yield Compared("near tie" if near else "differs", said, (answer.key, start))
+            yield Compared("near tie" if near else "differs", said, (answer.key, start), idle=idle)
         elif accepted == found or (ends and accepted > found):
             past = accepted - found if answer.first_difference is None else 0
-            yield Compared("equal", words, (answer.key, start), past=past)
+            yield Compared("equal", words, (answer.key, start), past=past, idle=idle)
         else:
             near, at = response.near_tie(start, min(found, accepted)), start + min(found, accepted)
-            yield Compared("near tie" if near else "differs", words, (answer.key, at))
+            yield Compared("near tie" if near else "differs", words, (answer.key, at), idle=idle)
         start += accepted + 1
 
 
@@ -268,10 +275,11 @@ def _compared_sums(answer: Recorded, counts: RoundCounts, response: ReplayedResp
     )
     words, rounds = f"{answer.key[0][:8]}: {shown}", counts.rounds or 0
     of = answer.key, 0  # where in it they part is unknown
+    idle = not counts.accepted and response.stop is None
     if _among(counted, exact):
-        return Compared("equal", words, of, rounds, (counts.accepted or 0) - drawn[2])
+        return Compared("equal", words, of, rounds, (counts.accepted or 0) - drawn[2], idle)
     near = _among(counted, _sums(response, ties=True))
-    return Compared("near tie" if near else "differs", words, of, rounds)
+    return Compared("near tie" if near else "differs", words, of, rounds, idle=idle)
 
 
 def _among(

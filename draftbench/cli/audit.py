@@ -137,9 +137,10 @@ def sections(found: Audit) -> list[Section]:
 
 def _title(found: CandidateAudit, decoder: str) -> str:
     what = f"{found.candidate} on {decoder}"
+    why = "may be" if found.idle else "is"
     return {
         "sound": f"Sound: {what} drafts as replay says.",
-        "explained": f"Explained: {what} does not draft as replay says, and this is why.",
+        "explained": f"Explained: {what} does not draft as replay says, and this {why} why.",
         "not explained": f"Not explained: {what} does not draft as replay says.",
         "too few": f"Too few rounds to judge {what}.",
         "nothing counted": f"{what}: nothing was counted that can be compared.",
@@ -174,6 +175,11 @@ def _notes(found: CandidateAudit, whole: Audit) -> Iterator[str]:
     if len(found.named) > 1:
         alike = "; ".join(f"{each.hypothesis}{_detail(each)}" for each in found.named[1:4])
         yield f"These rounds cannot tell it from: {alike}."
+    if found.idle:
+        yield (
+            "Next to nothing was accepted, as of any draft that is broken enough: these rounds "
+            "hardly tell why. See also whether the decoder loaded the draft at all, and all of it."
+        )
     if found.verdict in ("not explained", "too few") and found.others:
         nearest = found.others[0]
         yield (

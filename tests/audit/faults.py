@@ -367,6 +367,13 @@ def without_layer_norms(draft, loaded):
     return draft
 
 
+def with_tensor(name, change):
+    """A tensor of the checkpoint is another one."""
+    return lambda draft, loaded: loaded.changed(
+        lambda found, tensor: change(tensor) if found == name else tensor
+    )
+
+
 HEAD = {
     "layers-higher": on_head(reads=lambda head: tuple(at + 1 for at in head.reads)),
     "layers-lower": on_head(reads=lambda head: tuple(at - 1 for at in head.reads)),

@@ -4,6 +4,9 @@ import pytest
 from audit import faults
 from scenes import EMBEDDED
 
+from draftbench.audit.audit import Audit
+from draftbench.cli.audit import sections
+
 pytestmark = pytest.mark.slow
 CLEAN = [
     (which, dtype) for which in ("head", "block", "draft") for dtype in ("float32", "bfloat16")
@@ -57,6 +60,19 @@ def test_a_fault_that_no_hypothesis_has_is_not_named(audited):
     found = audited("draft", faults.from_checkpoint(EMBEDDED / "distilled"))
     assert (found.verdict, found.named) == ("not explained", ())
     assert found.others[0].tally.share < 0.9
+
+
+@pytest.mark.parametrize(
+    ("which", "norm"),
+    [("head", "norm.weight"), ("block", "norm.weight"), ("draft", "model.norm.weight")],
+)
+def test_of_a_draft_that_is_never_right_a_fault_is_named_as_a_possible_one(audited, which, norm):
+    """It proposes the unlikeliest token, and whatever breaks a draft explains its rounds."""
+    found = audited(which, faults.with_tensor(norm, lambda tensor: -tensor))
+    assert found.idle
+    (shown,) = sections(Audit(run="run", decoder="vllm", near_tie=0.5, candidates=(found,)))
+    assert "this is why" not in shown.title
+    assert any(note.startswith("Next to nothing was accepted") for note in shown.notes)
 
 
 def test_a_fault_that_moves_no_round_is_none(audited):

@@ -7,7 +7,7 @@ import pytest
 import scenes
 from scenes import SMALL
 
-from draftbench.audit.audit import Tally, at_least, better, once, tally_of
+from draftbench.audit.audit import Tally, at_least, better, is_idle, never_right, once, tally_of
 from draftbench.audit.explained import Compared, ReplayedResponse, recorded, tie_margin
 from draftbench.records import DraftLength, InBlock, LookupReplay, RoundCounts
 from draftbench.run_folder.run import run_of
@@ -96,6 +96,18 @@ def test_blocks_of_k_tokens_are_compared_with_blocks_of_k():
     blocks = tuple(InBlock(matched=(n, 0, 0, 0), margin=(1.0,) * 4) for n in (0, 2, 0))
     replay = head((1, 0, 0, 0), margin=(1.0,) * 4, at_once=True, blocks=blocks)
     assert rounds_of((2, 2), (2, 0), replay=replay) == ["equal", "equal"]
+
+
+def test_rounds_of_which_little_was_accepted_are_those_of_any_broken_draft():
+    # Two drafted tokens a round, the right replay of which says what was counted.
+    right = head((1, 0) + (0,) * 60)
+    found = compared((2, 1), *[(2, 0)] * 59, replay=right)
+    assert tally_of(never_right(found)) == Tally(equal=59, differ=1)
+    assert is_idle(found)  # one of 60 is 1.7 %
+    # Ten of thirty were right.
+    often = compared(*[(2, 1), (2, 0), (2, 0)] * 10, replay=head((1, 0, 0, 0) * 10))
+    assert tally_of(never_right(often)) == Tally(equal=20, differ=10)
+    assert not is_idle(often)
 
 
 def sums_of(counts, replay, length=6, **of_response):
