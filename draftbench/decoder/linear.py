@@ -5,9 +5,10 @@ With weights in rows, as in checkpoints, it costs up to twice as much. So on CPU
 instructions, weights that fit into 16 bits are stored in 16 bits and multiplied in float32 by
 FBGEMM: half the bytes, the same values, one layout for any number of rows. Weights that need 32
 bits are packed in blocks by oneDNN, and large ones are also kept in rows, which are faster to read
-for one token. CPUs with bfloat16 instructions use weights that oneDNN packed in bfloat16; some of
-them take longer for one row than for four, so the fastest way is found by timing
-(`min_matmul_rows`).
+for one token. CPUs with bfloat16 instructions use weights that oneDNN packed in bfloat16. For up to
+three rows it reads them at two thirds of FBGEMM's speed, so these are multiplied by a second copy,
+in float16, whose sums are in float32 as oneDNN's are. Without a second copy, some of these CPUs
+take longer for one row than for four, so the fastest way is found by timing (`min_matmul_rows`).
 `scripts/bench_layouts.py` times these layouts.
 """
 
@@ -42,8 +43,12 @@ PADDED_TO, TIMES, SAVED, ROUNDING = (1, 2, 4, 8), 7, 0.05, 2.0**-7
 # What float16 may change of a weight: half the step of its smallest numbers, and at most this part
 # of the largest weight. bfloat16 has smaller numbers, but they change no sum with larger ones.
 LOST, LOST_OF_LARGEST = 2.0**-25, 2.0**-16
-# How a layer holds its weights: as float16; as oneDNN's packed copy; in rows as they came; as both.
+# Up to this many rows FBGEMM's product of 16-bit weights takes less time than oneDNN's in bfloat16.
+FEW_ROWS = 3
+# How a layer holds its weights: as float16; as oneDNN's packed copy; in rows as they came; as the
+# last two; as the first two.
 IN_16_BITS, PACKED, IN_ROWS, TWICE = "16-bit weights", "packed", "rows", "two layouts"
+FEW_APART = "few rows by 16-bit weights"
 # How this CPU multiplies int8 weights: with 8-bit activations, with 14-bit ones in two halves, or
 # with bfloat16 ones.
 INT8_FBGEMM, INT8_ONEDNN = "int8 by FBGEMM", "int8 by oneDNN"
@@ -121,12 +126,15 @@ def unquantized_linear(
     """
     layout = None
     if weight.device.type == "cpu":
-        narrow = fits_16_bits(weight)
+        narrow = fits_16_bits(weight.float())
         layout = layout_on_cpu(weight.numel(), weight.dtype, narrow, two_layouts=two_layouts)
     if layout is None:
         return plain_linear(weight, bias)
     if layout == IN_16_BITS:
         return PackedLinear(weight, layout, in_16_bits(weight, bias))
+    if layout == FEW_APART:
+        few, more = in_float32(weight, bias), padded_to(1, weight, bias)
+        return PackedLinear(weight, layout, few, more, most=FEW_ROWS)
     if layout == PACKED and weight.dtype == torch.bfloat16:
         words = layout if least == 1 else f"fewer than {least} rows padded to {least}"
         return PackedLinear(weight, words, padded_to(least, weight, bias))
@@ -143,15 +151,17 @@ def layout_on_cpu(
     """The layout in which a CPU keeps a matrix of this many weights; None: that of PyTorch's layer.
 
     Args:
-        narrow: whether its float32 weights fit into 16 bits.
+        narrow: whether its weights fit into float16.
     """
     bfloat16 = dtype == torch.bfloat16 and multiplies_bfloat16()
     size = weights * dtype.itemsize
     if size < PACKED_FROM or not (has_onednn() and (bfloat16 or dtype == torch.float32)):
         return None
+    if bfloat16:
+        return FEW_APART if narrow and two_layouts else PACKED
     if narrow:
         return IN_16_BITS
-    if bfloat16 or size < ROWS_FROM:
+    if size < ROWS_FROM:
         return PACKED
     return TWICE if two_layouts else IN_ROWS
 
@@ -233,6 +243,14 @@ def in_16_bits(weight: Tensor, bias: Tensor | None) -> Product:
     return lambda x: multiply(x, held)
 
 
+def in_float32(weight: Tensor, bias: Tensor | None) -> Product:
+    """`in_16_bits` of bfloat16 activations, which stands for a product in bfloat16 with float32
+    sums.
+    """
+    multiply = in_16_bits(weight.float(), None if bias is None else bias.float())
+    return lambda x: multiply(x.float()).to(x.dtype)
+
+
 def plain_linear(weight: Tensor, bias: Tensor | None) -> nn.Linear:
     """PyTorch's layer around these tensors."""
     layer = nn.Linear(weight.shape[1], weight.shape[0], bias=bias is not None, device="meta")
@@ -257,7 +275,8 @@ class ProductLinear(nn.Module):
 
 
 class PackedLinear(ProductLinear):
-    """A layer with one product for one token and, if weights are kept twice, another for several.
+    """A layer with one product for up to `most` tokens and, if weights are kept twice, another for
+    more.
 
     Args:
         weight: only for its size.
@@ -271,15 +290,16 @@ class PackedLinear(ProductLinear):
         one: Product,
         several: Product | None = None,
         rows: Tensor | None = None,
+        most: int = 1,
     ) -> None:
         super().__init__(weight)
         self.layout = layout
         self.weight_bytes = 2 * weight.numel() if layout == IN_16_BITS else weight.nbytes
-        self.second_layout_bytes = weight.nbytes if layout == TWICE else 0
+        self.second_layout_bytes = 0 if several is None else weight.nbytes
         self.address = None if rows is None else rows.data_ptr()
         self.product = one
         if several is not None:
-            self.product = lambda x: one(x) if x.shape[0] == 1 else several(x)
+            self.product = lambda x: one(x) if x.shape[0] <= most else several(x)
 
 
 class Matrix(NamedTuple):

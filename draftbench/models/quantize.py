@@ -177,7 +177,7 @@ def build_runner(source: ModelSource, build: Build, draft: str | None) -> tuple[
     else:  # one whose stored weights were unpacked while loading is a model like any other
         loaded = replace(build, level="none") if stored else build
         least = loaded.min_matmul_rows or 1
-        if loaded.min_matmul_rows is None and loaded.level == "none":
+        if loaded.min_matmul_rows is None and loaded.level == "none" and not loaded.two_layouts:
             # By timing the layers' matrices; the head is as large as several.
             head = model.get_output_embeddings()
             matrices = [m for m in model.modules() if isinstance(m, nn.Linear) and m is not head]

@@ -12,6 +12,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 
 from draftbench.decoder import quantized_linear
 from draftbench.decoder.linear import (
+    FEW_APART,
     IN_16_BITS,
     IN_ROWS,
     INT8_FBGEMM,
@@ -279,7 +280,9 @@ def test_int8_takes_values_of_any_size_and_rows_of_zeros(kernel, value):
     torch.testing.assert_close(got, expected, rtol=1e-6, atol=0)
 
 
-@pytest.mark.parametrize("layer", [unquantized_linear, INT8_KERNELS[-1]])
+@pytest.mark.parametrize(
+    "layer", [partial(unquantized_linear, two_layouts=False), INT8_KERNELS[-1]]
+)
 @pytest.mark.parametrize("rows", [1, 2, 9, 40])
 def test_onednn_multiplies_with_a_kernel_and_not_with_its_reference(capfd, layer, rows):
     """Its reference gives the same figures, hundreds of times as slowly. What it takes is named in
@@ -352,7 +355,7 @@ def test_what_is_not_packed_in_bfloat16_is_not_timed(matrix):
 def test_rows_that_are_padded_get_what_they_get_among_others(least):
     weight, bias, x = (each.bfloat16() for each in normal((1200, 512), (1200,), (40, 512)))
     weight *= 0.05
-    layer = unquantized_linear(weight, bias, least=least)
+    layer = unquantized_linear(weight, bias, two_layouts=False, least=least)
     assert layer.layout == (PACKED if least == 1 else "fewer than 4 rows padded to 4")
     assert layer.weight_bytes == weight.nbytes
     assert layer.second_layout_bytes == 0
@@ -361,6 +364,19 @@ def test_rows_that_are_padded_get_what_they_get_among_others(least):
         torch.testing.assert_close(layer(x[:rows]), expected, rtol=2**-7, atol=2**-6)
     if least == 4:
         assert torch.equal(layer(x[:1]), layer(x[:4])[:1])
+
+
+@needs_bfloat16
+def test_few_rows_in_bfloat16_are_multiplied_by_a_second_copy_in_float32():
+    weight, bias, x = (each.bfloat16() for each in normal((1200, 512), (1200,), (40, 512)))
+    weight *= 0.05
+    layer = unquantized_linear(weight, bias)
+    assert (layer.layout, layer.second_layout_bytes) == (FEW_APART, weight.nbytes)
+    for rows in (1, 2, 3, 4, 5, 33, 40):
+        expected = torch.nn.functional.linear(x[:rows], weight, bias)
+        torch.testing.assert_close(layer(x[:rows]), expected, rtol=2**-7, atol=2**-6)
+    # Numbers that float16 does not have stay in bfloat16.
+    assert unquantized_linear(weight * 2.0**20, bias).layout == PACKED
 
 
 def test_long_passes_share_few_sizes_and_short_ones_keep_their_own():

@@ -298,7 +298,9 @@ def test_what_was_fastest_is_recorded_and_can_be_had_again(workshop, monkeypatch
     if general:
         monkeypatch.setattr(quantize, "llama_obstacle", lambda model: "not asked for")
     source = workshop.weighted("model")
-    timed, again = built(source, "none"), built(source, "none", min_matmul_rows=1)
+    timed, again = (
+        built(source, "none", two_layouts=False, min_matmul_rows=rows) for rows in (None, 1)
+    )
     assert (timed.min_matmul_rows, again.min_matmul_rows) == (4, 1)
     assert timed.runner.endswith("(bfloat16, cpu, fewer than 4 rows padded to 4)")
     assert again.runner.endswith("(bfloat16, cpu)")
