@@ -417,7 +417,20 @@ class _Trials:
         left.sort(key=lambda trial: -(tally_of(trial.compared).share or 0.0))
         shown = tuple(map(self._tried, named)), tuple(map(self._tried, left))
         whys = (f"{', '.join(dict.fromkeys(of))} ({why})" for why, of in self.not_tried.items())
-        return (*shown, tuple(whys))
+        return (*shown, (*whys, *self._since_changed(left)))
+
+    def _since_changed(self, left: Sequence[_Trial]) -> Iterator[str]:
+        """That the hypotheses were tried on another draft than was replayed, if they were."""
+        for trial in left:
+            if trial.kind == "changed-since":
+                pairs = zip(trial.compared, self.base, strict=False)
+                same = [today.outcome == then.outcome for today, then in pairs]
+                tally = Tally(equal=sum(same), differ=len(same) - sum(same))
+                if not tally.within(UNEXPLAINED_BY_ONE, CHANCE):
+                    yield (
+                        "all on the draft that was swept (its files have changed: replayed today, "
+                        f"they say otherwise of {tally.differ} of {tally.compared})"
+                    )
 
     def _variants(self, loaded: Replaying) -> list[_Trial]:
         found = list[_Trial]()

@@ -1,10 +1,14 @@
 """Planted faults are named, and sound decoders are not."""
 
+from dataclasses import replace
+
+import msgspec
 import pytest
 from audit import faults
+from audit.conftest import REQUESTS
 from scenes import EMBEDDED
 
-from draftbench.audit.audit import Audit
+from draftbench.audit.audit import Audit, audit
 from draftbench.cli.audit import sections
 
 pytestmark = pytest.mark.slow
@@ -60,6 +64,27 @@ def test_a_fault_that_no_hypothesis_has_is_not_named(audited):
     found = audited("draft", faults.from_checkpoint(EMBEDDED / "distilled"))
     assert (found.verdict, found.named) == ("not explained", ())
     assert found.others[0].tally.share < 0.9
+
+
+def of_other_files(swept, fault):
+    """What is said of a run with a fault whose draft's files were overwritten since."""
+    of = swept("draft", "float32", REQUESTS)
+    run = of.decoded(fault)
+    specs = run.manifest.specs | {of.candidate.draft: str(EMBEDDED / "distilled")}
+    run = replace(run, manifest=msgspec.structs.replace(run.manifest, specs=specs))
+    (found,) = audit(run, [of.candidate]).candidates
+    return found
+
+
+def test_files_that_were_overwritten_are_named_if_the_decoder_drafted_with_them(swept):
+    found = of_other_files(swept, faults.from_checkpoint(EMBEDDED / "distilled"))
+    assert_named(found, "changed-since")
+
+
+def test_files_that_were_overwritten_since_are_said_to_be_others(swept):
+    found = of_other_files(swept, faults.MODEL["stale-keys"])
+    assert (found.verdict, found.named) == ("not explained", ())
+    assert "its files have changed" in found.not_tried[-1]
 
 
 @pytest.mark.parametrize(
