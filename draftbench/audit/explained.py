@@ -11,7 +11,7 @@ from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from itertools import accumulate, product
+from itertools import accumulate, product, zip_longest
 from typing import Literal
 
 from msgspec.structs import replace
@@ -246,7 +246,7 @@ def _compared_rounds(
         found = response.accepted(start, proposed)
         words = f"{where}: {accepted} accepted, {found} replayed"
         ends = start + found > until  # what it accepted after that is unknown
-        idle = response.looks_up(start) or (accepted == 0 and response.stop is None)
+        idle = accepted == 0 or response.looks_up(start)
         if proposed != response.proposed(start):
             said = f"{where}: {proposed} proposed, {response.proposed(start)} replayed"
             near = response.stop is not None and any(
@@ -275,11 +275,37 @@ def _compared_sums(answer: Recorded, counts: RoundCounts, response: ReplayedResp
     )
     words, rounds = f"{answer.key[0][:8]}: {shown}", counts.rounds or 0
     of = answer.key, 0  # where in it they part is unknown
-    idle = not counts.accepted and response.stop is None
-    if _among(counted, exact):
+    idle = not counts.accepted
+    placed = counts.by_position is None or _at_positions(counts.by_position, response)
+    if _among(counted, exact) and placed:
         return Compared("equal", words, of, rounds, (counts.accepted or 0) - drawn[2], idle)
-    near = _among(counted, _sums(response, ties=True))
+    if not placed:
+        by_position = ", ".join(map(str, counts.by_position or ()))
+        replayed = ", ".join(map(str, _by_position(response)))
+        words += f", at the first, second, … of a round {by_position} ({replayed} replayed)"
+    every = _sums(response, ties=True)
+    # Equal sums at other positions are another near tie, or none.
+    near = _among(counted, every) and (placed or len(every) > 1)
     return Compared("near tie" if near else "differs", words, of, rounds, idle=idle)
+
+
+def _by_position(response: ReplayedResponse) -> list[int]:
+    """How often a token is accepted as the first, second, … of its round."""
+    counts, start = [0] * response.k, 1
+    while start <= response.last:
+        accepted = response.accepted(start, response.proposed(start))
+        for at in range(accepted):
+            counts[at] += 1
+        start += accepted + 1
+    return counts
+
+
+def _at_positions(counted: Sequence[int], response: ReplayedResponse) -> bool:
+    """Whether tokens were accepted at the positions that replay says; the last round may have
+    accepted more past the end of the response.
+    """
+    pairs = zip_longest(counted, _by_position(response), fillvalue=0)
+    return all(0 <= more - replayed <= 1 for more, replayed in pairs)
 
 
 def _among(

@@ -137,6 +137,22 @@ def test_sums_are_compared_with_those_of_the_simulated_rounds(counts, outcome):
     assert sums_of(counts, head((2, 0, 0, 0, 0))) == [outcome]
 
 
+@pytest.mark.parametrize(
+    ("by_position", "margin", "outcome"),
+    [
+        # Rounds start at 1 (2 accepted), 4 (1) and 6 (1, and perhaps one past the end).
+        ((3, 1), (), "equal"),
+        ((3, 2), (), "equal"),
+        ((2, 2), (), "differs"),
+        ((2, 2), (0.0005,) * 6, "near tie"),
+    ],
+)
+def test_where_a_server_counts_by_position_each_position_is_compared(by_position, margin, outcome):
+    counts = {"rounds": 3, "drafted": 6, "accepted": 4, "by_position": by_position}
+    replay = head((2, 0, 0, 1, 0, 1), margin)
+    assert sums_of(counts, replay, length=7, limit=99) == [outcome]
+
+
 def test_near_ties_of_sums_are_those_of_float16_where_llama_cpp_computes_in_float32():
     near = head((2, 0, 0, 0, 0), margin=(0.05, 1.0, 1.0, 1.0, 1.0))
     assert sums_of({"rounds": 3, "drafted": 5, "accepted": 1}, near) == ["near tie"]
