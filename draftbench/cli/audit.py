@@ -167,7 +167,7 @@ def _notes(found: CandidateAudit, whole: Audit) -> Iterator[str]:
         )
     yield (
         f"{tally.equal} of {tally.compared} {unit} of {counted(found.requests, 'request')} are as "
-        f"replayed, {tally.differ} are not{ties}."
+        f"replayed, {tally.differ} {'is' if tally.differ == 1 else 'are'} not{ties}."
     )
     for tried in found.named[:1]:
         yield f"{_words(tried)}: {_shares(tried, unit)}."

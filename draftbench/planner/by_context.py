@@ -43,6 +43,7 @@ def by_context(evidence: Evidence) -> tuple[AtContext, ...]:
             AtContext(
                 contexts=name,
                 mean=context,
+                longest=max(t.prompt_tokens + t.output_tokens for t in members[name]),
                 requests=len(members[name].requests[0]),
                 tokens_per_round=float(
                     rounds.weights[rows] @ tokens / (rounds.weights[rows] @ passes)

@@ -354,8 +354,10 @@ def checks(answer: Recommendation) -> tuple[str, ...]:
             "from what replay expects for the same requests. The expected speed-up rests on replay."
         )
     if answer.by_context:
-        ranges = " and ".join(at.contexts for at in answer.by_context)
-        found.append(f"The answer holds for contexts of {ranges} tokens: those of these requests.")
+        longest = answer.by_context[-1].longest
+        found.append(
+            f"The longest request has {longest:,} tokens with its response: beyond is unknown."
+        )
     if outputs is not None:
         share = answer.near_tie_share
         ties = "" if share is None else f" ({share:.1%} of the target's tokens are near ties)"

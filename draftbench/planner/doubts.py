@@ -402,14 +402,14 @@ def _of_baseline(cells: Sequence[Cell]) -> Iterator[Caveat]:
     where = f"beside {candidate}"
     if len({load for load, _ in found}) > 1:
         where += f" at concurrency {load}"
-    short = (
-        f"{where}, plain decoding took {steps:.2f} times as long as its steps timed alone, rounds "
-        f"{passes:.2f} times as long as their passes"
-    )
     high = f"{times:.2f} times too high" if times > 1 else f"{1 / times:.2f} times too low"
+    short = (
+        f"speed-ups may be {high}: {where}, plain decoding took {steps:.2f} times as long as its "
+        f"steps timed alone, rounds {passes:.2f} times as long as their passes"
+    )
     yield Caveat(
         "baseline-mismatch",
-        f"{short}: speed-ups may be {high}; repeat the sweep on a quiet machine",
+        f"{short}; repeat the sweep on a quiet machine",
         decisive=True,
         short=short,
     )

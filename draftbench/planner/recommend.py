@@ -30,7 +30,7 @@ from draftbench.planner.caveats import caveats, checks, on_times
 from draftbench.planner.cells import Cell
 from draftbench.planner.concurrencies import at_concurrency, crossover, schedule
 from draftbench.planner.cost_sources import engine_name
-from draftbench.planner.decide import HARDLY_MORE_LOSS, DecisionAt, decide
+from draftbench.planner.decide import HARDLY_MORE_LOSS, TIMING_NOISE, DecisionAt, decide
 from draftbench.planner.evaluator import Evaluator, Kind
 from draftbench.planner.evidence import Evidence
 from draftbench.planner.headroom import better_draft, headroom
@@ -383,7 +383,7 @@ def why_not(evaluator: Evaluator, evidence: Evidence, decided: DecisionAt) -> st
         reaches = "does not reach" if speed < least else "may not reach"
         missed = f"{reaches} the {least:g}× asked for"
         if least == 1:
-            missed = "may be no faster than plain decoding"
+            missed = f"may be no faster than plain decoding, by {TIMING_NOISE:.0%} or more"
         return f"{missed}: {brings}{prefills}"
     lost, of_leader = decided.loss(own), decided.loss(leader)
     if abs(lost - of_leader) <= HARDLY_MORE_LOSS:

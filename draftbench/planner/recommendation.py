@@ -240,6 +240,7 @@ class AtContext(Record, frozen=True):
 
     contexts: str  # the range, in tokens
     mean: float  # context in tokens, over all decoding steps there
+    longest: int  # tokens of the longest request, with its response
     requests: int
     tokens_per_round: float
     draft_cost_ratio: Estimate | None  # c at the mean context

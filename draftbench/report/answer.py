@@ -16,7 +16,7 @@ from draftbench.acceptance.intervals import MIN_REQUESTS, Estimate
 from draftbench.drafts.stopping import STOP_RULES
 from draftbench.memory import format_size
 from draftbench.planner.caveat_kinds import CaveatKind
-from draftbench.planner.decide import TIMING_NOISE
+from draftbench.planner.decide import TIMING_NOISE, faster_than
 from draftbench.planner.latency import longer_tail
 from draftbench.planner.options import RANKS_BY
 from draftbench.planner.recommendation import (
@@ -197,6 +197,8 @@ def speed_up(answer: Recommendation) -> str:
         )
     subject = "Speed-up" if answer.choice else f"Best: {named(leader.configuration)},"
     interval = f"95% interval {deciding.low:.2f}–{deciding.high:.2f}"
+    if answer.decision == "inconclusive":
+        interval += f", partly below {faster_than(answer.min_speedup):.2f}"
     return f"{subject} {deciding.value:.2f}× ({interval}), {basis(answer, leader)}"
 
 

@@ -50,7 +50,8 @@ def test_an_answer_says_for_which_contexts_it_holds(scene):
     scene.timed(5)
     found = recommend(scene.observed(1))
     assert (contexts(found), [*by_context(found).rows]) == (None, [])
-    assert any("contexts of up to 1k tokens" in check for check in found.checks)
+    # Ten tokens of prompt and nine of response.
+    assert any("longest request has 19 tokens" in check for check in found.checks)
 
 
 @pytest.mark.parametrize(("share", "said"), [(0.01, True), (0.009, False)])
