@@ -100,6 +100,11 @@ class TargetText:
             )
         return fitted(request, self._renderer.tokens(request), limit, context_length)
 
+    def drops_tools(self, request: Request) -> bool:
+        """Whether the template renders a request with tools as if it had none."""
+        without = msgspec.structs.replace(request, tools=None)
+        return self._renderer.tokens(request) == self._renderer.tokens(without)
+
     def answer(self, request: Request) -> list[int]:
         """The logged answer as the target's tokens: with its reasoning and its calls of tools as
         the template writes them.

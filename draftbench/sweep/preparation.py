@@ -32,7 +32,7 @@ from draftbench.errors import (
     TrafficError,
     UsageError,
 )
-from draftbench.measure.prompts import LostAnswerError, Prompt, PromptMaker
+from draftbench.measure.prompts import LostAnswerError, Prompt, PromptMaker, TargetText
 from draftbench.models.prequantized import stored_level
 from draftbench.models.quantize import Build
 from draftbench.models.source import ModelSource
@@ -175,7 +175,7 @@ def render(
     dropped: Counter[str] = Counter()
     refused: dict[str, list[RefusedError]] = {}
     first: Request | None = None
-    chats = 0
+    with_tools, chats = list[Request](), 0
     for request in traffic.requests:
         if options.responses == "log" and not request.response:
             dropped["no logged answer"] += 1
@@ -202,6 +202,7 @@ def render(
         else:
             first = first or request
             chats += request.messages is not None
+            with_tools += [request] if request.tools else []
             prompts.append(prompt)
     if refused and not (options.traffic.skip_bad and prompts):
         count, firsts = sum(map(len, refused.values())), [each[0] for each in refused.values()]
@@ -217,13 +218,17 @@ def render(
             if options.responses == "log"
             else f"the target reads {context} tokens: take shorter prompts, or another target",
         )
-    summary = traffic.summary
+    summary, unread = traffic.summary, traffic.summary.unread
+    if with_tools and isinstance(text, TargetText) and text.drops_tools(with_tools[0]):
+        unwritten = "tools (the target's chat template does not write them)"
+        unread = {unwritten: len(with_tools), **unread}
     shown = options.show_prompt or options.traffic.source.startswith("suite:")
     rendered = text.shown(prompts[0].tokens) if shown else None
     return tuple(prompts), msgspec.structs.replace(
         summary,
         source=Path(options.traffic.source).name,
         requests=len(prompts),
+        unread=unread,
         left_out={**summary.left_out, **dropped},
         assumed={
             what: rows

@@ -32,6 +32,12 @@ def test_a_prompt_is_read_as_it_is_and_a_chat_by_the_targets_template(text, make
     assert text.tokenizer.decode(prompt.tokens) == read
 
 
+@pytest.mark.parametrize(("template", "drops"), [(TEMPLATE, False), ("{{ messages }}", True)])
+def test_a_template_that_writes_no_tools_drops_them(text, make, template, drops):
+    text.tokenizer.chat_template = template
+    assert text.drops_tools(make.request(None, messages=CHAT, tools=(TOOL,))) is drops
+
+
 def test_a_chat_without_a_template_names_the_row_and_what_to_do(text, make):
     with pytest.raises(RefusedError, match=r"log\.jsonl:3 is a chat, and `target`") as caught:
         text.prompt(make.request(None, messages=CHAT), 64, 512)

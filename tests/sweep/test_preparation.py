@@ -51,6 +51,17 @@ def lines_of(prepared):
     return [" ".join(line.split()) for line in traffic_lines(prepared.traffic)]
 
 
+@pytest.mark.parametrize("drops", [True, False])
+def test_tools_that_the_template_does_not_write_are_named(small, tmp_path, monkeypatch, drops):
+    path = tmp_path / "prod.jsonl"
+    tool = {"type": "function", "function": {"name": "f", "parameters": {}}}
+    rows = [{"prompt": "def f():\n", "tools": [tool]}, {"prompt": "def g():\n"}]
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    monkeypatch.setattr(TargetText, "drops_tools", lambda self, request: drops)
+    said = " ".join(lines_of(small.prepared("ngram", traffic=query(path))))
+    assert ("tools (the target's chat template does not write them)" in said) is drops
+
+
 def test_a_logged_answer_without_tokens_or_with_a_lost_part_is_left_out_and_counted(
     small, logged, tokenless
 ):
