@@ -197,8 +197,6 @@ def speed_up(answer: Recommendation) -> str:
         )
     subject = "Speed-up" if answer.choice else f"Best: {named(leader.configuration)},"
     interval = f"95% interval {deciding.low:.2f}–{deciding.high:.2f}"
-    if answer.decision == "inconclusive":
-        interval += f", partly below {faster_than(answer.min_speedup):.2f}"
     return f"{subject} {deciding.value:.2f}× ({interval}), {basis(answer, leader)}"
 
 
@@ -236,6 +234,8 @@ def basis(answer: Recommendation, leader: Evaluation) -> str:
         rests_on += f", {costs}interpolated between concurrency {low} and {high}"
     included = "included" if answer.prefills_counted else "excluded"
     asked = "" if answer.min_speedup == 1 else f"; {answer.min_speedup:g}× is asked for"
+    if answer.decision == "inconclusive":
+        asked += f"; the interval is partly below {faster_than(answer.min_speedup):.2f}×"
     tie = ""
     if answer.toss_up and answer.runner_up:
         tie = f"; {named(answer.runner_up)} may be as fast"
