@@ -3,7 +3,14 @@
 import pytest
 from scenes import lookup, replayed, trajectory
 
-from draftbench.acceptance.breakdown import FALLING, RISING, breakdown, rounds_by_group
+from draftbench.acceptance.breakdown import (
+    FALLING,
+    RISING,
+    breakdown,
+    context_range,
+    in_order,
+    rounds_by_group,
+)
 from draftbench.acceptance.rounds import expected_rounds
 from draftbench.drafts.laws import law_of
 from draftbench.records import Sampling
@@ -104,3 +111,24 @@ def test_rounds_are_those_of_the_group_at_each_k():
         ("segment", "code", 1, 5, 2.0),
         ("segment", "code", 3, 5, 4.0),
     ]
+
+
+@pytest.mark.parametrize(
+    ("tokens", "name"),
+    [
+        (0, "up to 1k"),
+        (1024, "up to 1k"),
+        (1024.5, "1k to 8k"),
+        (8192, "1k to 8k"),
+        (32768, "8k to 32k"),
+        (32769, "over 32k"),
+    ],
+)
+def test_a_range_of_contexts_ends_with_the_number_that_names_it(tokens, name):
+    assert context_range(tokens) == name
+
+
+def test_ranges_of_contexts_stand_by_length_and_segments_by_the_alphabet():
+    ranges = ["over 32k", "up to 1k", "8k to 32k", "1k to 8k", "up to 1k"]
+    assert in_order(ranges) == ["up to 1k", "1k to 8k", "8k to 32k", "over 32k"]
+    assert in_order(["tests", "class"]) == ["class", "tests"]
