@@ -10,6 +10,7 @@ from scenes import SMALL, lookup, replay, trajectory
 from draftbench.acceptance.candidate_rounds import CandidateRounds
 from draftbench.acceptance.every_rule import every_rule
 from draftbench.acceptance.rounds import MOST_READ
+from draftbench.drafts.laws import drafted_along, drafted_from
 from draftbench.drafts.stack.replay import StackReplay
 from draftbench.drafts.stopping import STOP_RULES, THRESHOLDS, Watch, stops_at
 from draftbench.records import Candidate, Confidences, DraftLength, LookupReplay, StopRule
@@ -169,3 +170,12 @@ def test_without_recorded_confidences_no_rule_can_be_followed():
     response, record = trajectory("r", 3), replay((1.0, 0.0))
     rounds = CandidateRounds.of(((response, record),), (1, 2))
     assert not rounds.knows(2, StopRule(kind="after", threshold=0.5))
+
+
+@given(st.one_of(*(st.lists(kind(), min_size=2, max_size=4) for kind in (models, heads))))
+def test_responses_side_by_side_draft_what_each_drafts_alone(several):
+    pairs = [(response, record) for response, record, *_ in several]
+    together, alone = drafted_along(pairs, K), [drafted_from(*pair, K) for pair in pairs]
+    for name in ("most", "matched", "of_all", "of_ten"):
+        each = np.concatenate([getattr(one, name) for one in alone])
+        np.testing.assert_array_equal(getattr(together, name), each, err_msg=name)
