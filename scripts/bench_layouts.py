@@ -70,8 +70,7 @@ def layouts(weight: torch.Tensor, level: str) -> dict[str, object]:
     if weight.dtype == torch.float32:
         products["rows"] = by_onednn(weight.clone())
         if has_fbgemm():
-            held = torch.ops.quantized.linear_prepack_fp16(weight, None)
-            products["16 bits"] = lambda x: torch.ops.quantized.linear_dynamic_fp16(x, held)
+            products["16 bits"] = in_16_bits(weight, None)
         products["blocks"] = by_onednn(packed(weight, SEVERAL))
         return products
     for rows in PADDED_TO:

@@ -27,8 +27,9 @@ from torch.nn import functional
 
 # [n, inputs] → [n, outputs].
 Product = Callable[[Tensor], Tensor]
-# Matrices with fewer bytes stay as they are: they fit into a processor's cache, and a library's
-# call takes longer than its layout saves.
+# Matrices of fewer weights stay as they are: they fit into a processor's first cache.
+NARROWED_FROM = 1 << 15
+# Matrices with fewer bytes are not packed by oneDNN, whose call takes longer than it saves.
 PACKED_FROM = 600_000
 # Matrices of 32-bit weights with more bytes than this are read faster in rows than in blocks.
 ROWS_FROM = 8 << 20
@@ -154,14 +155,16 @@ def layout_on_cpu(
         narrow: whether its weights fit into float16.
     """
     bfloat16 = dtype == torch.bfloat16 and multiplies_bfloat16()
-    size = weights * dtype.itemsize
-    if size < PACKED_FROM or not (has_onednn() and (bfloat16 or dtype == torch.float32)):
+    size, narrow = weights * dtype.itemsize, narrow and weights >= NARROWED_FROM
+    if not (has_onednn() and (bfloat16 or dtype == torch.float32)):
         return None
-    if bfloat16:
-        return FEW_APART if narrow and two_layouts else PACKED
-    if narrow:
+    if narrow and not bfloat16:
         return IN_16_BITS
-    if size < ROWS_FROM:
+    if narrow and two_layouts:
+        return FEW_APART
+    if size < PACKED_FROM:
+        return None
+    if bfloat16 or size < ROWS_FROM:
         return PACKED
     return TWICE if two_layouts else IN_ROWS
 
@@ -239,8 +242,21 @@ def _onednn(held: Tensor, bias: Tensor | None, least: int = 1) -> Product:
 def in_16_bits(weight: Tensor, bias: Tensor | None) -> Product:
     """The product of float32 activations with the weights as float16, summed in float32."""
     held = torch.ops.quantized.linear_prepack_fp16(weight.contiguous(), bias)
-    multiply = torch.ops.quantized.linear_dynamic_fp16.default
+    multiply = with_packed(torch.ops.quantized.linear_dynamic_fp16.default)
     return lambda x: multiply(x, held)
+
+
+def with_packed(operator: Callable[..., Tensor]) -> Callable[..., Tensor]:
+    """An operator that takes FBGEMM's packed weights. PyTorch asks each argument for a
+    `__torch_function__`, and these answer by an exception of C++, which takes longer than the
+    product of a small matrix; so it does not ask.
+    """
+
+    def multiply(*arguments: Any) -> Tensor:
+        with torch._C.DisableTorchFunctionSubclass():
+            return operator(*arguments)
+
+    return multiply
 
 
 def in_float32(weight: Tensor, bias: Tensor | None) -> Product:

@@ -78,7 +78,8 @@ class MirroredStream:
 
     def add_normed(self, out: Tensor, norm: RootMeanSquare) -> Tensor:
         """Add to the sum, and norm it."""
-        self._pairs.addcmul_(out.unsqueeze(1), self._signs)
+        # One token's is broadcast as it is: in a step, a view takes as long as an addition.
+        self._pairs.addcmul_(out if len(out) == 1 else out.unsqueeze(1), self._signs)
         return self.normed(norm)
 
     def norm_heads(self, heads: Tensor, norm: RootMeanSquare) -> None:

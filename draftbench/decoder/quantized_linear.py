@@ -34,6 +34,7 @@ from draftbench.decoder.linear import (
     padded,
     unquantized_linear,
     wide_dtype,
+    with_packed,
 )
 from draftbench.memory import INT4_GROUP, fits_level
 
@@ -48,7 +49,7 @@ INT4_KERNEL_ROWS_ELSE = 4
 INT4_ALONE = "int4 alone"
 # For matrices of fewer weights the weight-only kernel is faster: rounding a token to integers would
 # take longer than its product.
-INTEGERS_FROM = 600_000
+INTEGERS_FROM = 500_000
 # The code of 0 in 8-bit activations, whose codes are unsigned.
 UINT8_ZERO = 128
 # The largest 8-bit code.
@@ -201,7 +202,8 @@ def _fbgemm_packed(codes: Tensor, scale: Tensor) -> tuple[Any, Callable[..., Ten
         warnings.simplefilter("ignore", UserWarning)
         scaled = torch._make_per_channel_quantized_tensor(codes, scale.double(), zeros, 0)
     packed = torch.ops.quantized.linear_prepack(scaled, None)
-    return packed, torch.ops.quantized.linear_with_input_q_dq_qweight_dq_output_fp32.default
+    operator = torch.ops.quantized.linear_with_input_q_dq_qweight_dq_output_fp32.default
+    return packed, with_packed(operator)
 
 
 def _int8_onednn(codes: Tensor, scale: Tensor) -> Int8Product:

@@ -31,6 +31,7 @@ from draftbench.decoder.linear import (
     multiplies_bfloat16,
     padded_size,
     unquantized_linear,
+    with_packed,
 )
 from draftbench.decoder.quantized_linear import (
     Int4CudaLinear,
@@ -211,7 +212,7 @@ def test_int8_goes_where_sums_of_bytes_do_not_overflow(monkeypatch, capable, ker
     assert int8_way() == way
 
 
-@pytest.mark.parametrize(("outputs", "layer"), [(599, Int8WeightOnlyLinear), (600, Int8Linear)])
+@pytest.mark.parametrize(("outputs", "layer"), [(499, Int8WeightOnlyLinear), (500, Int8Linear)])
 def test_int8_makes_integers_of_tokens_only_for_large_matrices(monkeypatch, outputs, layer):
     monkeypatch.setattr(quantized_linear, "int8_way", lambda: INT8_ONEDNN)
     made = make_linear(torch.ones(outputs, 1000), None, "int8")
@@ -429,6 +430,20 @@ def test_weights_that_need_32_bits_are_held_as_is_fastest_for_their_size(size, t
     assert getattr(layer, "second_layout_bytes", 0) == (weight.nbytes if layout == TWICE else 0)
     for x in (many[:rows] for rows in (1, 2, 5, 40)):
         torch.testing.assert_close(layer(x), x @ weight.T, rtol=1e-4, atol=1e-4)
+
+
+@needs_fbgemm
+@pytest.mark.parametrize(("outputs", "layout"), [(127, None), (128, IN_16_BITS)])
+def test_weights_that_fit_16_bits_are_held_so_from_32768_on(outputs, layout):
+    layer = unquantized_linear(torch.ones(outputs, 256), None)
+    assert getattr(layer, "layout", None) == layout
+
+
+def test_packed_weights_are_not_asked_for_a_torch_function():
+    """Each would answer by an exception of C++."""
+    asked = with_packed(torch._C._is_torch_function_enabled)
+    assert not asked()
+    assert torch._C._is_torch_function_enabled()
 
 
 @needs_fbgemm

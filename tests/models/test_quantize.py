@@ -311,7 +311,7 @@ def test_what_was_fastest_is_recorded_and_can_be_had_again(workshop, monkeypatch
 @pytest.mark.skipif(not has_fbgemm(), reason="this PyTorch has no FBGEMM, or this CPU no F16C")
 def test_a_checkpoint_of_16_bits_takes_two_bytes_a_weight_in_float32(workshop, monkeypatch):
     """The embedding too, and a tied head once more, packed; norms stay as they are."""
-    monkeypatch.setattr(linear, "PACKED_FROM", 0)
+    monkeypatch.setattr(linear, "NARROWED_FROM", 0)
     source = workshop.weighted("tied", tie_word_embeddings=True)
     runner, facts = build_runner(source, Build(torch.float32, "none", "cpu"), None)
     assert facts.weight_bytes == 2 * (LINEAR + EMBEDDING + EMBEDDING) + FLOAT32 * NORMS
