@@ -79,9 +79,8 @@ def main() -> None:
     print(
         f"  llama.cpp's seconds over ours {median(ratios):.2f} [{ratios[0]:.2f}, {ratios[-1]:.2f}]"
     )
-    print(
-        f"  weights read at {size / step / 1e9:.1f} of {read / 1e9:.1f} GB/s, {size / step / read:.0%}"
-    )
+    share = f"{size / step / 1e9:.1f} of {read / 1e9:.1f} GB/s, {size / step / read:.0%}"
+    print(f"  weights read at {share}")
     passes = {w: seconds_of(runner, cache, options.depth, w, PASSES) / step for w in WIDTHS}
     print("  v: " + ", ".join(f"{width} {each:.2f}" for width, each in passes.items()))
 
