@@ -63,6 +63,8 @@ from draftbench.planner.recommendation import Decision
 
 # Responses that newly loop, or newly end at once, are a suspected fault from this share on.
 _SHARE = 0.1
+# What a draft does for the target's speed, from bad to good.
+_WORST_FIRST: tuple[Decision, ...] = ("do_not_speculate", "inconclusive", "speculate")
 # How a text may differ other than at a near tie.
 _DIFFERENT: tuple[Match, ...] = ("unknown", "other")
 
@@ -256,9 +258,9 @@ def _doubts(kinds: Collection[CaveatKind], old: Baseline, new: Baseline) -> list
 
 
 def _judge_payoff(pairing: Pairing) -> PayoffCheck | None:
-    """Whether another draft pays as the baseline's did; None if it is the same draft. One of the
-    same name and size costs the same, even if it was not timed. Speed-ups of two machines, runners
-    or loads cannot be compared.
+    """Whether another draft pays at least as surely as the baseline's did; None if it is the same
+    draft. One of the same name and size costs the same, even if it was not timed. Speed-ups of two
+    machines, runners or loads cannot be compared.
     """
     old, new = pairing.old, pairing.new
     before, now = pairing.facts("draft fingerprint")
@@ -273,10 +275,10 @@ def _judge_payoff(pairing: Pairing) -> PayoffCheck | None:
         if not renamed and all(was == is_now is not None for was, is_now in sizes):
             return None
     elif not elsewhere:
-        paid, pays = _pays(old), _pays(new)
-        if paid == "speculate" and pays == "do_not_speculate":
+        paid, pays = (_WORST_FIRST.index(_pays(side)) for side in (old, new))
+        if pays < paid - 1:
             verdict = Verdict.FAIL
-        elif pays in (paid, "speculate") and not _doubts(SPEED, old, new):
+        elif pays >= paid and not _doubts(SPEED, old, new):
             verdict = Verdict.PASS
     return PayoffCheck(
         old=old.speedup,

@@ -92,6 +92,13 @@ def test_another_draft_passes_only_if_it_pays_as_the_baselines_did(run, was, now
     assert not noted(result, "keep the gain")  # none is faster
 
 
+def test_a_draft_that_may_pay_passes_in_place_of_one_that_surely_does_not(run):
+    old = run(15.0, candidate="small", speedup=paying(0.8))
+    new = run(18.0, candidate="other", speedup=paying(1.05))
+    result = judge(old, new)
+    assert (result.verdict, result.payoff.verdict) == (PASS, PASS)
+
+
 def test_another_draft_whose_prefill_makes_requests_slower_does_not_pay(run):
     result = judge(
         run(speedup=paying(1.4), speedup_end_to_end=paying(1.3)),
