@@ -601,4 +601,4 @@ def telling_run(count: int, tells: bool = True) -> Run:
     scene = Scene()
     scene.records += chain.from_iterable(telling_pairs(count, tells))
     scene.times(TELLING_TARGET, TELLING_DRAFT)
-    return scene.observed(*TELLING_KS)
+    return scene.observed(*TELLING_KS, stop=("none", "confidence"))

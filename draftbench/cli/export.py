@@ -12,7 +12,7 @@ from draftbench.engines.every import ENGINES, listed
 from draftbench.errors import UsageError
 from draftbench.export.configurations import configure, known_engine
 from draftbench.export.feeds import FEEDS, Feed
-from draftbench.export.serve_plan import answer_for, serve_plan
+from draftbench.export.serve_plan import answer_for, rule_left_out, serve_plan
 from draftbench.flags import flag
 from draftbench.planner.options import DecisionOptions
 from draftbench.planner.recommend import recommend
@@ -122,9 +122,12 @@ def export(
             label = "serve, with -o FILE:"
         note("\n".join(continued(printable(named), label, min(width(), SCREEN_COLUMNS))))
     borrowed = options.costs.caveats if options.costs else ()
+    to_do = configuration.to_do
+    if exported and not synthetic:
+        to_do += rule_left_out(known, exported, observed, options)
     # First comes the note that costs were not measured in this run.
-    remarks = (*borrowed[:1], *configuration.to_do, *borrowed[1:])
-    urgent = len(borrowed[:1]) + len(configuration.to_do[:SHOWN])
+    remarks = (*borrowed[:1], *to_do, *borrowed[1:])
+    urgent = len(borrowed[:1]) + len(to_do[:SHOWN])
     shown = remarks if everything else remarks[:urgent]
     for remark in shown:
         note(paragraph(f"note: {remark}", min(width(), SCREEN_COLUMNS)))

@@ -49,6 +49,19 @@ def answer_for(
     return recommend(run, replace(options, stops=() if synthetic else engine.stop_kinds))
 
 
+def rule_left_out(
+    engine: Engine, candidate: Candidate, run: Run, options: DecisionOptions
+) -> tuple[str, ...]:
+    """A note on the rule that is best for a draft, if the engine does not follow it."""
+    if "confidence" not in run.manifest.question.stop:
+        return ()
+    best = recommend(run, options).best_of(candidate)
+    if best is None or best.stop is None or best.stop.kind in engine.stop_kinds:
+        return ()
+    rule = STOP_RULES[best.stop.kind].at(best.stop.threshold)
+    return (f"{engine.name} does not follow the run's best rule for this draft: {rule}",)
+
+
 def answers_by_engine(
     answer: Recommendation, run: Run, options: DecisionOptions
 ) -> Iterator[tuple[Engine, Recommendation]]:

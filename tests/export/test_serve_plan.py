@@ -6,11 +6,19 @@ import msgspec
 import pytest
 import scenes
 
+from draftbench.drafts.stopping import STOP_RULES
+from draftbench.engines.every import ENGINES
 from draftbench.engines.llama_cpp import LLAMA_CPP
 from draftbench.engines.transformers import TRANSFORMERS
 from draftbench.engines.vllm import VLLM, speculative_config
 from draftbench.errors import UsageError
-from draftbench.export.serve_plan import answer_for, schedule_of, serve_plan, speculation_of_pick
+from draftbench.export.serve_plan import (
+    answer_for,
+    rule_left_out,
+    schedule_of,
+    serve_plan,
+    speculation_of_pick,
+)
 from draftbench.planner.options import DecisionOptions
 from draftbench.planner.recommend import recommend
 from draftbench.planner.recommendation import Configuration, ScheduleEntry
@@ -90,6 +98,19 @@ def test_an_engine_is_given_the_best_of_fixed_ks_and_the_rule_that_it_follows(en
     assert {each.stop and each.stop.kind for each in answer.evaluations} == kinds
     speculation = serve_plan(answer, run).speculation
     assert (speculation.k, speculation.stop) == answer.choice.length
+
+
+@pytest.mark.parametrize(("tells", "engines"), [(True, ["vLLM"]), (False, [])])
+def test_the_best_rule_is_named_where_an_engine_does_not_follow_it(tells, engines):
+    run = scenes.telling_run(60, tells)
+    kind = recommend(run).stopping.rule.stop.kind
+    follower = ENGINES[STOP_RULES[kind].engine] if STOP_RULES[kind].engine else None
+    notes = [
+        note
+        for engine in filter(None, (VLLM, follower))
+        for note in rule_left_out(engine, scenes.SMALL, run, DecisionOptions())
+    ]
+    assert [note.partition(" does not follow ")[0] for note in notes] == engines
 
 
 def test_what_is_played_back_follows_no_rule():
