@@ -62,11 +62,12 @@ class StartLaw:
     # Whether the draft reads accepted tokens again, as a head does.
     reads_again: bool = False
 
-    def at(self, k: int) -> Ints:
-        """How many tokens rounds of k propose, and how many match the response [2, starts]."""
+    def at(self, k: int) -> tuple[Ints, Ints]:
+        """How many tokens rounds of k propose, and how many match the response [starts]."""
         if self.in_blocks is None or k > len(self.in_blocks):
-            return np.stack([self.proposed, self.matched])
-        return self.in_blocks[k - 1]
+            return self.proposed, self.matched
+        proposed, matched = self.in_blocks[k - 1]
+        return proposed, matched
 
 
 @dataclass(frozen=True, eq=False)
@@ -152,20 +153,22 @@ class Drafted:
         self, responses: Sequence[Trajectory], window: int, stop: StopRule | None = None
     ) -> list[StartLaw]:
         """The law of each response's rounds of up to `window` tokens."""
-        ends = np.cumsum([response.output_tokens - 1 for response in responses])[:-1]
-        columns = (np.split(column, ends) for column in self.under(window, stop))
-        return [
-            StartLaw(
-                response.output_tokens,
-                response.limit,
-                proposed,
-                matched,
-                window,
-                by_draft=drafted,
-                reads_again=self.reads_again,
+        drafted, proposed, matched = self.under(window, stop)
+        end, laws = 0, []
+        for response in responses:
+            begin, end = end, end + response.output_tokens - 1
+            laws.append(
+                StartLaw(
+                    response.output_tokens,
+                    response.limit,
+                    proposed[begin:end],
+                    matched[begin:end],
+                    window,
+                    by_draft=drafted[begin:end],
+                    reads_again=self.reads_again,
+                )
             )
-            for response, drafted, proposed, matched in zip(responses, *columns, strict=True)
-        ]
+        return laws
 
     def at(self, starts: npt.NDArray[np.bool_]) -> Drafted:
         """Those of some starts."""
@@ -229,7 +232,8 @@ def drafted_along(pairs: Sequence[tuple[Trajectory, AnyReplay]], window: int) ->
         part = (_along if isinstance(drafts[0], Replay) else _from_starts)(drafts, window)
         lookups = [replay.lookup for replay in replays if isinstance(replay, StackReplay)]
         if lookups:
-            found, copied = (_side(lookups, name) for name in ("proposed", "matched"))
+            both = (_side(lookups, name) for name in ("proposed", "matched"))
+            found, copied = (each.astype(np.int64) for each in both)
             part = replace(part, found=found, copied=copied)
         parts.append(part)
     return Drafted.joined(parts)
