@@ -198,15 +198,16 @@ class CandidateRounds:
         """The largest k for which confidences were replayed."""
         return int(min(self.longest, max(self.ks)))
 
-    def drafted_of(self, k: int) -> Drafted:
-        """What rounds of k draft from each start of all responses: as far as it was replayed, of
-        which they take k, or blocks of k.
+    def drafted_of(self, k: int, rows: range | None = None) -> Drafted:
+        """What rounds of k draft from each start of all responses, or of some: as far as it was
+        replayed, of which they take k, or blocks of k.
         """
-        return self._drafted(k if self.in_blocks else self.most_stopped)
+        every = range(len(self.replays)) if rows is None else rows
+        return self._drafted(k if self.in_blocks else self.most_stopped, every)
 
     @remembered
-    def _drafted(self, k: int) -> Drafted:
-        return drafted_along(self.replays, k)
+    def _drafted(self, k: int, rows: range) -> Drafted:
+        return drafted_along([self.replays[row] for row in rows], k)
 
     @cached_property
     def in_blocks(self) -> bool:
