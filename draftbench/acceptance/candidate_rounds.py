@@ -50,6 +50,8 @@ from draftbench.run_folder.run import Run
 
 # Responses, and the rounds along them.
 ResponseRounds = tuple[ByRequest, Rounds]
+# Responses whose tokens are laid out at once, to save memory.
+_AT_ONCE = 512
 # Half the difference in hazards over which a derivative is taken.
 _STEP = 1e-4
 
@@ -166,7 +168,12 @@ class CandidateRounds:
         what is known.
         """
         if stop is not None:
-            return expected_rounds(self.drafted_of(k).laws(self.trajectories, k, stop), k)
+            laws = list[ResponseLaw]()
+            for begin in range(0, len(self.replays), _AT_ONCE):
+                rows = range(len(self.replays))[begin : begin + _AT_ONCE]
+                some = self.trajectories[begin : begin + _AT_ONCE]
+                laws += self.drafted_of(k, rows).laws(some, k, stop)
+            return expected_rounds(laws, k)
         if self.served:
             return self.served.rounds(k)
         if k not in self.ks or not self.reaches(k):

@@ -121,16 +121,15 @@ def rounds_at_each(laws: Sequence[Any], ks: Sequence[int]) -> dict[int, Rounds]:
     Raises:
         ValueError: a k is beyond a lookup window or the hazards.
     """
-    if isinstance(laws[0], StartLaw):
-        return {k: _walked(laws, k) for k in ks}
     order = np.argsort([law.length for law in laws], kind="stable")
     found = []
     for at in range(0, len(laws), _BLOCK):
         part = [laws[row] for row in order[at : at + _BLOCK]]
-        by_position = isinstance(part[0], PositionLaw)
-        found.append(
-            _position_counts(part, ks) if by_position else {k: _hazard_counts(part, k) for k in ks}
-        )
+        if isinstance(part[0], PositionLaw):
+            found.append(_position_counts(part, ks))
+        else:
+            counts_of = _start_counts if isinstance(part[0], StartLaw) else _hazard_counts
+            found.append({k: counts_of(part, k) for k in ks})
     back, rounds = np.argsort(order), {}
     for k in ks:
         columns = {n: np.concatenate([part[k][n] for part in found])[back] for n in found[0][k]}
@@ -199,8 +198,8 @@ def by_value(rows: Ints, values: AnyInts, shape: tuple[int, int], often: Any = N
     return np.bincount(cells, weights, shape[0] * shape[1]).reshape(shape).astype(np.float64)
 
 
-def _walked(laws: Sequence[StartLaw], k: int) -> Rounds:
-    """The rounds along responses of which it is known what is drafted from each start.
+def _start_counts(laws: Sequence[StartLaw], k: int) -> dict[str, Floats]:
+    """The arrays of `Rounds`, which are walked: it is known what is drafted from each start.
 
     The first pass of a draft that does not draft what is proposed, in a stack or with a rule to
     stop by, reads all that the target wrote since it last read. A model has read what it drafted
@@ -227,7 +226,7 @@ def _walked(laws: Sequence[StartLaw], k: int) -> Rounds:
     cut = np.where(accepted == inside, proposed - inside, 0)
     rounds = _counted(k, np.maximum(length - 1.0, 0.0), run, proposed, accepted, cut)
     if laws[0].by_draft is None:
-        return rounds
+        return rounds.counts
     own = np.concatenate([law.by_draft for law in laws])[begun]
     own = np.clip(np.minimum(own, room[begun]), 0, k)
     drafts = own > 0
@@ -235,11 +234,10 @@ def _walked(laws: Sequence[StartLaw], k: int) -> Rounds:
     kept = 0 if laws[0].reads_again else np.minimum(own, accepted + 1)[drafts] - 1
     read_before = np.where(np.diff(of_draft, prepend=-1) > 0, 0, np.roll(begin + kept, 1))
     read = np.minimum(begin - read_before, MOST_READ)
-    return replace(
-        rounds,
-        by_draft=by_value(run, own, (len(laws), k + 1)),
-        reads=by_value(of_draft, read - 1, (len(laws), MOST_READ)),
-    )
+    return rounds.counts | {
+        "by_draft": by_value(run, own, (len(laws), k + 1)),
+        "reads": by_value(of_draft, read - 1, (len(laws), MOST_READ)),
+    }
 
 
 def begun_at(first: AnyInts, following: AnyInts) -> Ints:

@@ -186,7 +186,7 @@ def off_path_at_most(replay: Replay, window: int, *, sure: bool) -> Replay:
     """A replay without confidences off the path with the least, or the most, that a draft can draft
     there in vain: it is unsure of the next token, or of none.
     """
-    wrong = sum(1 for accept in replay.accept[: replay.draftable] if accept == 0)
+    wrong = replay.accept[: replay.draftable].count(0.0)
     lengths = (window - 1 if sure else 1,) * (wrong + 1)
     flat = (float(sure),) * sum(lengths)
     runs = Confidences(lengths=lengths, of_all=flat, of_ten=flat)
