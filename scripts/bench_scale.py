@@ -5,8 +5,8 @@ and answered.
 
 The models are functions of the last token, so what is timed is draftbench and not a model: target
 and drafts agree on a token as often as a draft is good. Everything else is a sweep's own: prompts
-of 30 tokens, responses of up to 24, groups, replays, step times, decoding, the run folder. Each
-step runs in a process of its own, and the folder is deleted at the end.
+of 30 tokens, responses of up to `--tokens`, groups, replays, step times, decoding, the run folder.
+Each step runs in a process of its own, and the folder is deleted at the end.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from pathlib import Path
 
 # This process imports no package, since a child's peak memory is at least its parent's.
 EMBEDDED = Path(__file__).resolve().parents[1] / "draftbench" / "embedded"
-TOKENS, VOCABULARY, BEST, WORST = 24, 2048, 0.9, 0.5
+VOCABULARY, BEST, WORST = 2048, 0.9, 0.5
 WORDS = ["def", "read", "write", "open", "path", "line", "file", "name"]
 
 
@@ -89,6 +89,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n\n")[0])
     parser.add_argument("--requests", type=int, default=20_000)
     parser.add_argument("--drafts", type=int, default=12)
+    parser.add_argument("--tokens", type=int, default=24, help="of a response, at most")
     parser.add_argument("--until", default="all")
     parser.add_argument("--workers", type=int)
     asked = parser.parse_args()
@@ -102,7 +103,7 @@ def main() -> None:
                 log.write(json.dumps({"prompt": f"# {at}\n{text}", "temperature": 0}) + "\n")
         drafts = ",".join(str(folder / f"d{at}") for at in range(asked.drafts))
         sweep = ["sweep", "--target", str(EMBEDDED / "target"), "--drafts", drafts, "--no-controls"]
-        sweep += ["--traffic", str(folder / "prod.jsonl"), "--max-new-tokens", str(TOKENS)]
+        sweep += ["--traffic", str(folder / "prod.jsonl"), "--max-new-tokens", str(asked.tokens)]
         sweep += ["--out", str(folder / "run"), "--threads", "1", "--until", asked.until, "--quiet"]
         if asked.workers:
             sweep += ["--workers", str(asked.workers)]

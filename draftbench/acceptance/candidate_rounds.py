@@ -50,6 +50,8 @@ from draftbench.run_folder.run import Run
 
 # Responses, and the rounds along them.
 ResponseRounds = tuple[ByRequest, Rounds]
+# Responses whose tokens are laid out at once, to save memory.
+_AT_ONCE = 512
 # Half the difference in hazards over which a derivative is taken.
 _STEP = 1e-4
 
@@ -166,7 +168,12 @@ class CandidateRounds:
         what is known.
         """
         if stop is not None:
-            return expected_rounds(self.drafted_of(k).laws(self.trajectories, k, stop), k)
+            laws = list[ResponseLaw]()
+            for begin in range(0, len(self.replays), _AT_ONCE):
+                rows = range(len(self.replays))[begin : begin + _AT_ONCE]
+                some = self.trajectories[begin : begin + _AT_ONCE]
+                laws += self.drafted_of(k, rows).laws(some, k, stop)
+            return expected_rounds(laws, k)
         if self.served:
             return self.served.rounds(k)
         if k not in self.ks or not self.reaches(k):
@@ -198,15 +205,16 @@ class CandidateRounds:
         """The largest k for which confidences were replayed."""
         return int(min(self.longest, max(self.ks)))
 
-    def drafted_of(self, k: int) -> Drafted:
-        """What rounds of k draft from each start of all responses: as far as it was replayed, of
-        which they take k, or blocks of k.
+    def drafted_of(self, k: int, rows: range | None = None) -> Drafted:
+        """What rounds of k draft from each start of all responses, or of some: as far as it was
+        replayed, of which they take k, or blocks of k.
         """
-        return self._drafted(k if self.in_blocks else self.most_stopped)
+        every = range(len(self.replays)) if rows is None else rows
+        return self._drafted(k if self.in_blocks else self.most_stopped, every)
 
     @remembered
-    def _drafted(self, k: int) -> Drafted:
-        return drafted_along(self.replays, k)
+    def _drafted(self, k: int, rows: range) -> Drafted:
+        return drafted_along([self.replays[row] for row in rows], k)
 
     @cached_property
     def in_blocks(self) -> bool:

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from draftbench.acceptance.rounds import Floats, Ints
+from draftbench.acceptance.rounds import Floats, Ints, begun_at, by_value
 from draftbench.drafts.laws import Drafted
 from draftbench.records import DraftLength, Trajectory
 
@@ -48,26 +48,25 @@ def every_rule(
     room = np.concatenate([t.limit - 1 - np.arange(1, t.output_tokens) for t in responses])
     end, begins = len(room), np.cumsum(length - 1) - (length - 1)
     place, ends = np.arange(end), np.repeat(begins + length - 1, length - 1)
-    proposed = np.zeros((len(rules), end), np.int8)
-    drafted, following = np.zeros_like(proposed), np.full((len(rules), end + 1), end, np.int32)
+    proposed, drafted = np.zeros((2, len(rules), end), np.int8)
+    # Of each rule, places are counted on after those of the rules before it.
+    behind = len(rules) * end
+    first, following = [], np.full((len(rules), end), behind, np.int32)
     for row, (k, rule) in enumerate(rules):
         own, tokens, matched = drafts(k).under(k, rule)
         proposed[row] = np.minimum(np.minimum(tokens, k), room)
         drafted[row] = np.minimum(own, room)
         after = place + np.minimum(matched, proposed[row]) + 1
-        following[row, :end] = np.where(after < ends, after, end)
-    begun, at = np.zeros(following.shape, bool), np.where(length > 1, begins, end)
-    at, each = np.tile(at.astype(np.int32), (len(rules), 1)), np.arange(len(rules))[:, None]
-    while (at < end).any():
-        begun[each, at] = True
-        at = np.take_along_axis(following, at, axis=1)
-    rows, places = np.nonzero(begun[:, :end])
-    group, often = (np.repeat(values, length - 1)[places] for values in (groups, weights))
+        following[row] = np.where(after < ends, row * end + after, behind)
+        first.append(row * end + begins[length > 1])
+    begun = begun_at(np.concatenate(first), following.ravel())
+    rows, places = begun // end, begun % end
+    response = np.repeat(np.arange(len(length)), length - 1)[places]
     shape = len(rules), int(groups.max(initial=0)) + 1, max(k for k, _ in rules) + 1
+    cells, of_rules = rows * shape[1] + groups[response], (shape[0] * shape[1], shape[2])
 
     def counted(tokens: npt.NDArray[np.int8]) -> Floats:
-        cells = (rows * shape[1] + group) * shape[2] + tokens[rows, places]
-        found = np.bincount(cells, often, shape[0] * shape[1] * shape[2])
-        return found.astype(np.float64).reshape(shape)
+        often = weights[response]
+        return by_value(cells, tokens.ravel()[begun], of_rules, often).reshape(shape)
 
     return EveryRule(rules, counted(proposed), counted(drafted))

@@ -20,7 +20,7 @@ together share it. Acceptances of 0 and 1 stay exact.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from typing import Any
 
 import numpy as np
@@ -31,6 +31,7 @@ from draftbench.records import Decode, Replay, Trajectory
 
 Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]
+AnyInts = npt.NDArray[np.integer[Any]]
 
 # Responses, each with one candidate's replay along it.
 Pairs = Sequence[tuple[Trajectory, AnyReplay]]
@@ -127,9 +128,8 @@ def rounds_at_each(laws: Sequence[Any], ks: Sequence[int]) -> dict[int, Rounds]:
         if isinstance(part[0], PositionLaw):
             found.append(_position_counts(part, ks))
         else:
-            chain_of = _start_chain if isinstance(part[0], StartLaw) else _hazard_chain
-            chains = {k: chain_of(part, k) for k in ks}
-            found.append({k: _counts(c, k) | _of_draft(part, c, k) for k, c in chains.items()})
+            counts_of = _start_counts if isinstance(part[0], StartLaw) else _hazard_counts
+            found.append({k: counts_of(part, k) for k in ks})
     back, rounds = np.argsort(order), {}
     for k in ks:
         columns = {n: np.concatenate([part[k][n] for part in found])[back] for n in found[0][k]}
@@ -139,44 +139,117 @@ def rounds_at_each(laws: Sequence[Any], ks: Sequence[int]) -> dict[int, Rounds]:
 
 def counted_rounds(decodes: Sequence[Decode]) -> Rounds:
     """Count the rounds of decoding runs, one row per run; all runs at one k ≥ 1."""
-    k, runs = decodes[0].k, len(decodes)
-    run = np.repeat(np.arange(runs), [len(decode.proposed) for decode in decodes])
-    proposed = np.array([count for decode in decodes for count in decode.proposed], np.int64)
-    accepted = np.array([count for decode in decodes for count in decode.accepted], np.int64)
-    cut = np.array([count for decode in decodes for count in decode.cut], np.int64)
-    drafted = proposed > 0
+    run = np.repeat(np.arange(len(decodes)), [len(decode.proposed) for decode in decodes])
+    proposed, accepted, cut = (
+        np.array([count for decode in decodes for count in getattr(decode, name)], np.int64)
+        for name in ("proposed", "accepted", "cut")
+    )
+    tokens = np.array([decode.output_tokens - 1.0 for decode in decodes])
+    rounds = _counted(decodes[0].k, tokens, run, proposed, accepted, cut)
+    by_round = np.array([[np.nan if decode.summed else 1.0] for decode in decodes])
+    reached, survived = rounds.reached * by_round, rounds.survived * by_round
+    return replace(rounds, reached=reached, survived=survived)
+
+
+def _counted(
+    k: int, tokens: Floats, run: Ints, proposed: Ints, accepted: Ints, cut: Ints
+) -> Rounds:
+    """Count rounds, in the order in which they were made.
+
+    Args:
+        tokens: of each response, after its first.
+        run: the response that each round belongs to.
+        proposed: the draft tokens of each round that were proposed; so too `accepted` and `cut`.
+    """
+    drafted, by_k = proposed > 0, (len(tokens), k + 1)
     full = drafted & (accepted == proposed)
     follows_full = np.zeros_like(full)
     follows_full[1:] = full[:-1] & (run[1:] == run[:-1])
-    every = np.ones_like(full)
-    by_round = np.array([[np.nan if decode.summed else 1.0] for decode in decodes])
 
     def total(values: npt.NDArray[np.generic]) -> Floats:
-        return np.bincount(run, values, runs).astype(np.float64)
-
-    def by_value(values: Ints, chosen: npt.NDArray[np.bool_]) -> Floats:
-        """How many of the chosen rounds of each run have the value 0, 1, … k [runs, k+1]."""
-        at = run[chosen] * (k + 1) + values[chosen]
-        return np.bincount(at, minlength=runs * (k + 1)).reshape(runs, k + 1).astype(np.float64)
+        return np.bincount(run, values, len(tokens)).astype(np.float64)
 
     def longer(values: Ints) -> Floats:
-        """How many rounds of each run have a value above 0, 1, … k-1 [runs, k]."""
-        return by_value(values, every)[:, :0:-1].cumsum(axis=1)[:, ::-1]
+        """How many rounds of each response have a value above 0, 1, … k-1 [responses, k]."""
+        return by_value(run, values, by_k)[:, :0:-1].cumsum(axis=1)[:, ::-1]
 
     return Rounds(
         k=k,
-        tokens=np.array([decode.output_tokens - 1.0 for decode in decodes]),
+        tokens=tokens,
         with_draft=total(drafted),
         without_draft=total(~drafted),
         proposed=total(proposed),
         accepted=total(accepted),
         cut=total(cut),
         full=total(full),
-        by_draft_length=by_value(proposed, every),
-        after_full=by_value(proposed, follows_full),
-        reached=longer(np.minimum(accepted + 1, proposed - cut)) * by_round,
-        survived=longer(accepted) * by_round,
+        by_draft_length=by_value(run, proposed, by_k),
+        after_full=by_value(run[follows_full], proposed[follows_full], by_k),
+        reached=longer(np.minimum(accepted + 1, proposed - cut)),
+        survived=longer(accepted),
     )
+
+
+def by_value(rows: Ints, values: AnyInts, shape: tuple[int, int], often: Any = None) -> Floats:
+    """How often rows have the values 0, 1, … [rows, values], if what has a value counts once, or as
+    `often` as given.
+    """
+    cells = (rows * shape[1] + values).ravel()
+    weights = None if often is None else often.ravel()
+    return np.bincount(cells, weights, shape[0] * shape[1]).reshape(shape).astype(np.float64)
+
+
+def _start_counts(laws: Sequence[StartLaw], k: int) -> dict[str, Floats]:
+    """The arrays of `Rounds`, which are walked: it is known what is drafted from each start.
+
+    The first pass of a draft that does not draft what is proposed, in a stack or with a rule to
+    stop by, reads all that the target wrote since it last read. A model has read what it drafted
+    but the last token, and keeps what of that was accepted; a head keeps nothing.
+    """
+    if any(law.window < k for law in laws):
+        raise ValueError("k exceeds the window that prompt lookup was measured with")
+    # The starts of all responses one after the other.
+    length, limit = np.array([(law.length, law.limit) for law in laws], np.int64).T
+    proposed, matched = map(np.concatenate, zip(*(law.at(k) for law in laws), strict=True))
+    run, ends = np.repeat(np.arange(len(laws)), length - 1), np.cumsum(length - 1)
+    begins = ends - (length - 1)
+    place = np.arange(len(run))
+    position = 1 + place - begins[run]
+    room, left = limit[run] - position - 1, length[run] - position
+    proposed = np.clip(np.minimum(proposed, room), 0, k)
+    inside = np.minimum(proposed, left)
+    accepted = np.minimum(matched, inside)
+    following = np.where(accepted + 1 < left, place + accepted + 1, len(place))
+    begun = begun_at(begins[length > 1], following)
+    run, position, accepted, proposed, inside = (
+        each[begun] for each in (run, position, accepted, proposed, inside)
+    )
+    cut = np.where(accepted == inside, proposed - inside, 0)
+    rounds = _counted(k, np.maximum(length - 1.0, 0.0), run, proposed, accepted, cut)
+    if laws[0].by_draft is None:
+        return rounds.counts
+    own = np.concatenate([law.by_draft for law in laws])[begun]
+    own = np.clip(np.minimum(own, room[begun]), 0, k)
+    drafts = own > 0
+    of_draft, begin = run[drafts], position[drafts]
+    kept = 0 if laws[0].reads_again else np.minimum(own, accepted + 1)[drafts] - 1
+    read_before = np.where(np.diff(of_draft, prepend=-1) > 0, 0, np.roll(begin + kept, 1))
+    read = np.minimum(begin - read_before, MOST_READ)
+    return rounds.counts | {
+        "by_draft": by_value(run, own, (len(laws), k + 1)),
+        "reads": by_value(of_draft, read - 1, (len(laws), MOST_READ)),
+    }
+
+
+def begun_at(first: AnyInts, following: AnyInts) -> Ints:
+    """The starts at which rounds begin, in order, if they begin at the `first` ones and each is
+    followed by another; one behind all of them where none is.
+    """
+    begun, at = np.zeros(len(following), bool), first.astype(following.dtype)
+    while at.size:
+        begun[at] = True
+        at = following[at]
+        at = at[at < len(following)]
+    return np.flatnonzero(begun)
 
 
 def _position_counts(
@@ -252,95 +325,35 @@ def _position_counts(
     return found
 
 
-# Tokens of each response [responses, 1]; k' of a round from each position, and u(i), P(a round
-# starts at position i) [responses, positions]; P(a round from there accepts its first t tokens),
-# t = 0 … k [k+1, responses, positions].
-_Chain = tuple[Ints, Ints, Floats, Floats]
-
-
-def _start_chain(laws: Sequence[StartLaw], k: int) -> _Chain:
-    if any(law.window < k for law in laws):
-        raise ValueError("k exceeds the window that prompt lookup was measured with")
-    length, limit = np.array([(law.length, law.limit) for law in laws], np.int64).T[..., None]
-    positions = max(int(length.max()), 2)
-    position = np.arange(positions)
-    proposed = np.zeros((len(laws), positions), dtype=np.int64)
-    matched = np.zeros_like(proposed)
-    for row, law in enumerate(laws):
-        proposed[row, 1 : law.length], matched[row, 1 : law.length] = law.at(k)
-    drafted = np.clip(np.minimum(proposed, limit - position - 1), 0, k)
-    accepted = np.minimum(np.minimum(matched, drafted), length - position)
-    starts = np.zeros((len(laws), positions))
-    at = np.ones(len(laws), dtype=np.int64)
-    rows = np.flatnonzero(at < length[:, 0])
-    while rows.size:
-        starts[rows, at[rows]] = 1.0
-        at[rows] += accepted[rows, at[rows]] + 1
-        rows = rows[at[rows] < length[rows, 0]]
-    reach = accepted >= np.arange(k + 1)[:, None, None]
-    return length, drafted, starts, reach.astype(np.float64)
-
-
-def _of_draft(laws: Sequence[StartLaw | HazardLaw], chain: _Chain, k: int) -> dict[str, Floats]:
-    """What a draft does in its rounds that does not draft what is proposed: in a stack, or with a
-    rule to stop by; nothing of other laws.
-
-    Its first pass in a round reads all that the target wrote since it last read. A model has read
-    what it drafted but the last token, and keeps what of that was accepted; a head keeps nothing.
-    """
-    _, _, starts, reach = chain
-    own = [
-        (law, law.by_draft)
-        for law in laws
-        if isinstance(law, StartLaw) and law.by_draft is not None
-    ]
-    if not own:
-        return {}
-    by_draft = np.zeros(starts.shape, np.int64)
-    for row, (law, tokens) in zip(by_draft, own, strict=True):
-        room = law.limit - np.arange(1, law.length) - 1
-        row[1 : law.length] = np.clip(np.minimum(tokens, room), 0, k)
-    rows, begun = np.nonzero((starts > 0) & (by_draft > 0))
-    kept = np.minimum(by_draft, reach.sum(axis=0, dtype=np.int64))[rows, begun] - 1
-    kept[np.array([law.reads_again for law, _ in own])[rows]] = 0
-    read_before = np.where(np.diff(rows, prepend=-1) > 0, 0, np.roll(begun + kept, 1))
-    read = np.minimum(begun - read_before, MOST_READ)
-    reads = np.zeros((len(laws), MOST_READ))
-    np.add.at(reads, (rows, read - 1), 1.0)
-    return {"by_draft": _by_draft_length(starts, by_draft, k), "reads": reads}
-
-
-def _hazard_chain(laws: Sequence[HazardLaw], k: int) -> _Chain:
+def _hazard_counts(laws: Sequence[HazardLaw], k: int) -> dict[str, Floats]:
+    """The arrays of `Rounds`: sums over u of what a round from each start proposes and accepts."""
     if any(len(law.hazards) < k for law in laws):
         raise ValueError("k exceeds the hazards that were measured")
     length, limit = np.array([(law.length, law.limit) for law in laws], np.int64).T[..., None]
     positions = max(int(length.max()), 2)
     position = np.arange(positions)
-    drafted = np.clip(limit - position - 1, 0, k)
+    drafted = np.clip(limit - position - 1, 0, k)  # k' of a round from each position
+    # P(a round from there accepts its first t tokens), t = 0 … k + 1 [t, responses, positions]
     reach = np.zeros((k + 2, len(laws), positions))
     reach[0] = 1.0
     for t in range(k):
         hazard = np.array([law.hazards[t] for law in laws])[:, None]
         reach[t + 1] = reach[t] * hazard * ((t < drafted) & (position + t < length))
     ends = reach[:-1] - reach[1:]  # exactly t accepted
-    starts = np.zeros((len(laws), positions + k + 1))
-    starts[:, 1] = 1.0
+    begun = np.zeros((len(laws), positions + k + 1))
+    begun[:, 1] = 1.0
     for at in range(1, positions):
-        starts[:, at + 1 : at + k + 2] += starts[:, at : at + 1] * ends[:, :, at].T
-    return length, drafted, starts[:, :positions] * (position < length), reach[: k + 1]
-
-
-def _counts(chain: _Chain, k: int) -> dict[str, Floats]:
-    """The arrays of `Rounds`: sums over u of what a round from each start proposes and accepts."""
-    length, drafted, starts, reach = chain
-    position = np.arange(starts.shape[1])
+        begun[:, at + 1 : at + k + 2] += begun[:, at : at + 1] * ends[:, :, at].T
+    # u(i), P(a round starts at position i) [responses, positions]
+    starts, reach = begun[:, :positions] * (position < length), reach[: k + 1]
     # Of a round's draft tokens those before the end of the response, which alone can be tried.
     inside = np.minimum(drafted, np.maximum(length - position, 0))
     accepts_inside = starts * np.take_along_axis(reach, inside[None], axis=0)[0]
     accepts_all = starts * np.take_along_axis(reach, drafted[None], axis=0)[0] * (drafted > 0)
     following = np.minimum(position + drafted + 1, starts.shape[1] - 1)
     has_following = position + drafted + 1 < length
-    by_draft_length = _by_draft_length(starts, drafted, k)
+    row, by_k = np.arange(len(laws))[:, None], (len(laws), k + 1)
+    by_draft_length = by_value(row, drafted, by_k, starts)
     survived = np.einsum("rp,trp->rt", starts, reach[1:])
     return {
         "tokens": np.maximum(length[:, 0] - 1, 0).astype(np.float64),
@@ -351,16 +364,7 @@ def _counts(chain: _Chain, k: int) -> dict[str, Floats]:
         "cut": (accepts_inside * (drafted - inside)).sum(1),
         "full": accepts_all.sum(1),
         "by_draft_length": by_draft_length,
-        "after_full": _by_draft_length(
-            accepts_all * has_following, np.take_along_axis(drafted, following, axis=1), k
-        ),
+        "after_full": by_value(row, drafted[row, following], by_k, accepts_all * has_following),
         "reached": np.stack([(starts * reach[t] * (inside > t)).sum(1) for t in range(k)], axis=1),
         "survived": survived,
     }
-
-
-def _by_draft_length(rounds: Floats, lengths: Ints, k: int) -> Floats:
-    """Sums of `rounds` [responses, positions] for each draft length 0 … k [responses, k+1]."""
-    cells = (np.arange(len(rounds))[:, None] * (k + 1) + lengths).ravel()
-    sums = np.bincount(cells, weights=rounds.ravel(), minlength=len(rounds) * (k + 1))
-    return sums.astype(np.float64).reshape(len(rounds), k + 1)

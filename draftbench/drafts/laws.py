@@ -5,7 +5,7 @@ round that a rule may stop.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
@@ -22,7 +22,6 @@ Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]
 
 AnyReplay = Replay | LookupReplay | StackReplay
-_AT_ONCE = 512  # responses
 
 
 @dataclass(frozen=True, eq=False)
@@ -62,11 +61,12 @@ class StartLaw:
     # Whether the draft reads accepted tokens again, as a head does.
     reads_again: bool = False
 
-    def at(self, k: int) -> Ints:
-        """How many tokens rounds of k propose, and how many match the response [2, starts]."""
+    def at(self, k: int) -> tuple[Ints, Ints]:
+        """How many tokens rounds of k propose, and how many match the response [starts]."""
         if self.in_blocks is None or k > len(self.in_blocks):
-            return np.stack([self.proposed, self.matched])
-        return self.in_blocks[k - 1]
+            return self.proposed, self.matched
+        proposed, matched = self.in_blocks[k - 1]
+        return proposed, matched
 
 
 @dataclass(frozen=True, eq=False)
@@ -111,15 +111,18 @@ class Drafted:
     nothing stops it, with its confidences.
 
     `most` are the tokens that it can draft there, `at_once` in a block or one by one, and `matched`
-    how many of them equal the response [starts]; `of_all` and `of_ten` are its confidences, 0 after
-    the end of a run that was recorded [starts, tokens], or None. `found` are the tokens that prompt
-    lookup proposes in a stack, and `copied` how many of these equal the response [starts].
+    how many of them equal the response [starts]. Its confidences in these are the `window` that
+    begin at `begins` [starts] in `of_all` and in `of_ten`, 0 after the end of a run that was
+    recorded; or None. `found` are the tokens that prompt lookup proposes in a stack, and `copied`
+    how many of these equal the response [starts].
     """
 
     most: Ints
     matched: Ints
+    window: int
     reads_again: bool = False
     at_once: bool = False
+    begins: Ints | None = None
     of_all: Floats | None = None
     of_ten: Floats | None = None
     found: Ints | None = None
@@ -130,7 +133,8 @@ class Drafted:
         """The place of the token at which a rule stops each round [starts], from 0."""
         confidences = self.of_all if STOP_RULES[stop.kind].among == "all" else self.of_ten
         assert confidences is not None
-        return stops_at(stop, confidences)
+        assert self.begins is not None
+        return stops_at(stop, confidences, self.begins, self.window)
 
     def under(self, k: int, stop: StopRule | None) -> tuple[Ints, Ints, Ints]:
         """The tokens that a round of up to k drafts itself, proposes, and of those matches
@@ -152,42 +156,22 @@ class Drafted:
         self, responses: Sequence[Trajectory], window: int, stop: StopRule | None = None
     ) -> list[StartLaw]:
         """The law of each response's rounds of up to `window` tokens."""
-        ends = np.cumsum([response.output_tokens - 1 for response in responses])[:-1]
-        columns = (np.split(column, ends) for column in self.under(window, stop))
-        return [
-            StartLaw(
-                response.output_tokens,
-                response.limit,
-                proposed,
-                matched,
-                window,
-                by_draft=drafted,
-                reads_again=self.reads_again,
+        drafted, proposed, matched = self.under(window, stop)
+        end, laws = 0, []
+        for response in responses:
+            begin, end = end, end + response.output_tokens - 1
+            laws.append(
+                StartLaw(
+                    response.output_tokens,
+                    response.limit,
+                    proposed[begin:end],
+                    matched[begin:end],
+                    window,
+                    by_draft=drafted[begin:end],
+                    reads_again=self.reads_again,
+                )
             )
-            for response, drafted, proposed, matched in zip(responses, *columns, strict=True)
-        ]
-
-    def at(self, starts: npt.NDArray[np.bool_]) -> Drafted:
-        """Those of some starts."""
-        some: dict[str, Any] = {name: column[starts] for name, column in self._columns.items()}
-        return replace(self, **some)
-
-    @classmethod
-    def joined(cls, parts: Sequence[Drafted]) -> Drafted:
-        """The starts of several responses, one response after the other; what is unknown of one is
-        unknown.
-        """
-        columns: dict[str, Any] = dict.fromkeys(parts[0]._columns)
-        for name in columns:
-            known = [part._columns[name] for part in parts if name in part._columns]
-            columns[name] = np.concatenate(known) if len(known) == len(parts) else None
-        return replace(parts[0], **columns)
-
-    @property
-    def _columns(self) -> dict[str, npt.NDArray[Any]]:
-        """What has an entry for each start."""
-        values = {field.name: getattr(self, field.name) for field in fields(self)}
-        return {name: value for name, value in values.items() if isinstance(value, np.ndarray)}
+        return laws
 
 
 def has_confidences(replay: AnyReplay) -> bool:
@@ -202,7 +186,7 @@ def off_path_at_most(replay: Replay, window: int, *, sure: bool) -> Replay:
     """A replay without confidences off the path with the least, or the most, that a draft can draft
     there in vain: it is unsure of the next token, or of none.
     """
-    wrong = sum(1 for accept in replay.accept[: replay.draftable] if accept == 0)
+    wrong = replay.accept[: replay.draftable].count(0.0)
     lengths = (window - 1 if sure else 1,) * (wrong + 1)
     flat = (float(sure),) * sum(lengths)
     runs = Confidences(lengths=lengths, of_all=flat, of_ten=flat)
@@ -221,18 +205,14 @@ def drafted_along(pairs: Sequence[tuple[Trajectory, AnyReplay]], window: int) ->
     other, for rounds of up to `window` tokens; drafts that are not certainly accepted count as
     wrong.
     """
-    parts = []
-    for at in range(0, len(pairs), _AT_ONCE):  # some at a time, to save memory
-        some = pairs[at : at + _AT_ONCE]
-        replays = [replay for _, replay in some]
-        drafts = [replay.draft if isinstance(replay, StackReplay) else replay for replay in replays]
-        part = (_along if isinstance(drafts[0], Replay) else _from_starts)(drafts, window)
-        lookups = [replay.lookup for replay in replays if isinstance(replay, StackReplay)]
-        if lookups:
-            found, copied = (_side(lookups, name) for name in ("proposed", "matched"))
-            part = replace(part, found=found, copied=copied)
-        parts.append(part)
-    return Drafted.joined(parts)
+    replays = [replay for _, replay in pairs]
+    drafts = [replay.draft if isinstance(replay, StackReplay) else replay for replay in replays]
+    drafted = (_along if isinstance(drafts[0], Replay) else _from_starts)(drafts, window)
+    lookups = [replay.lookup for replay in replays if isinstance(replay, StackReplay)]
+    if not lookups:
+        return drafted
+    found, copied = (_side(lookups, name).astype(np.int64) for name in ("proposed", "matched"))
+    return replace(drafted, found=found, copied=copied)
 
 
 def _side(records: Sequence[Any], name: str) -> Any:
@@ -244,54 +224,48 @@ def _from_starts(replays: Sequence[Any], window: int) -> Drafted:
     """What drafts of which every start was looked up draft."""
     of_length = [replay.of_length(window) for replay in replays]
     most, matched = (_side(of_length, name).astype(np.int64) for name in ("proposed", "matched"))
-    found = Drafted(most, matched, reads_again=True, at_once=replays[0].at_once)
+    found = Drafted(most, matched, window, reads_again=True, at_once=replays[0].at_once)
     runs = [replay.confidences for replay in of_length if replay.confidences is not None]
     if len(runs) < len(replays):
         return found
-    places = _of_runs(runs, np.arange(len(most)), np.arange(window)[None])
-    of_all, of_ten = (np.append(_side(runs, name), 0.0)[places] for name in ("of_all", "of_ten"))
-    return replace(found, of_all=of_all, of_ten=of_ten)
+    begins = window * np.arange(len(most))
+    of_all, of_ten = (_filled(runs, name, begins, window) for name in ("of_all", "of_ten"))
+    return replace(found, begins=begins, of_all=of_all, of_ten=of_ten)
 
 
 def _along(replays: Sequence[Any], window: int) -> Drafted:
     """What draft models draft, by what they draft along the responses."""
     lengths = np.array([len(replay.accept) for replay in replays])
     start, accept = np.arange(lengths.sum()), _side(replays, "accept")
-    ends = np.cumsum(lengths)
+    ends, rejects = np.cumsum(lengths), accept < 1
     end, begin = np.repeat(ends, lengths), np.repeat(ends - lengths, lengths)
-    draftable = np.repeat([replay.draftable for replay in replays], lengths)
+    draftable = np.repeat([replay.draftable for replay in replays], lengths) - (start - begin)
     # The first wrong token from each start on; the end, where the rest of the response is right.
-    wrong: Ints = np.append(np.flatnonzero(accept < 1), len(accept))
-    next_wrong = np.minimum(wrong[np.searchsorted(wrong, start)], end)
-    most = np.clip(draftable - (start - begin), 0, window)
+    wrong: Ints = np.append(np.flatnonzero(rejects), len(accept))
+    next_wrong = np.minimum(wrong[np.cumsum(rejects) - rejects], end)
+    most = np.clip(draftable, 0, window)
     matched = np.minimum(next_wrong - start, most)
     runs = [replay.off_path for replay in replays if replay.off_path is not None]
     if len(runs) < len(replays):
-        return Drafted(most, matched)
-    # Along the response up to the first wrong token, whose confidence is still known there; then
-    # what was drafted after it, or after the end: the run after the n-th wrong token is the n-th.
-    along = np.arange(window) - (next_wrong - start + (next_wrong < end))[:, None]
-    has_run = (accept < 1) & (start - begin < draftable)
-    before: Ints = np.append(0, np.cumsum(has_run))
-    earlier_runs = np.cumsum([len(run.lengths) for run in runs]) - [len(r.lengths) for r in runs]
-    run = np.repeat(earlier_runs, lengths) + before[next_wrong] - before[begin]
-    places = np.where(
-        along < 0,
-        start[:, None] + np.arange(window),
-        len(accept) + _of_runs(runs, run, np.maximum(along, 0)),
+        return Drafted(most, matched, window)
+    # After each wrong token, and after the response's end, stands the run that was drafted there:
+    # as what is drafted from any start before it goes on.
+    after = np.sort(np.concatenate([np.flatnonzero(rejects & (draftable > 0)) + 1, ends]))
+    begins = start + window * np.cumsum(np.bincount(after, minlength=len(start) + 1))[:-1]
+    run_begins = after + window * np.arange(len(after))
+    of_all, of_ten = (_filled(runs, theirs, run_begins, window) for theirs in ("of_all", "of_ten"))
+    of_all[begins], of_ten[begins] = (
+        _side(replays, ours) for ours in ("confidence", "confidence_of_ten")
     )
-    of_all, of_ten = (
-        np.concatenate([_side(replays, ours), _side(runs, theirs), [0.0]])[places]
-        for ours, theirs in (("confidence", "of_all"), ("confidence_of_ten", "of_ten"))
-    )
-    return Drafted(most, matched, of_all=of_all, of_ten=of_ten)
+    return Drafted(most, matched, window, begins=begins, of_all=of_all, of_ten=of_ten)
 
 
-def _of_runs(records: Sequence[Confidences], chosen: Ints, token: Ints) -> Ints:
-    """Where tokens [chosen, n] of some runs stand, counted through several records; one place
-    behind all of them where a run has ended.
+def _filled(records: Sequence[Confidences], name: str, begins: Ints, window: int) -> Floats:
+    """Up to `window` confidences of each run of several records, at the places where the runs
+    begin; 0 everywhere else.
     """
     lengths = _side(records, "lengths").astype(np.int64)
-    begins = (np.cumsum(lengths) - lengths)[chosen, None]
-    places: Ints = np.where(token < lengths[chosen, None], begins + token, lengths.sum())
-    return places
+    token = np.arange(lengths.sum()) - np.repeat(np.cumsum(lengths) - lengths, lengths)
+    taken, found = token < window, np.zeros(int(begins.max(initial=0)) + window)
+    found[(np.repeat(begins, lengths) + token)[taken]] = _side(records, name)[taken]
+    return found

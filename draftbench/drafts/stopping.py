@@ -18,6 +18,7 @@ from typing import Literal
 
 import numpy as np
 import numpy.typing as npt
+from numpy.lib.stride_tricks import sliding_window_view
 
 from draftbench.records import StopKind, StopRule
 
@@ -71,17 +72,19 @@ STOP_RULES: dict[StopKind, Stopping] = {
 }
 
 
-def stops_at(rule: StopRule, confidences: Floats) -> Ints:
-    """The place of the token at which each run of drafted tokens stops, from 0; the length of the
-    run if it does not [runs], of confidences [runs, tokens].
+def stops_at(rule: StopRule, confidences: Floats, begins: Ints, most: int) -> Ints:
+    """The place of the token at which each run of drafted tokens stops, from 0; `most`, its length,
+    if it does not [runs].
+
+    Args:
+        confidences: of the tokens of all runs.
+        begins: where each run begins in these.
     """
-    multiplies, first = STOP_RULES[rule.kind].multiplies, np.zeros(len(confidences), np.int64)
+    multiplies, first = STOP_RULES[rule.kind].multiplies, np.zeros(len(begins), np.int64)
     for at in range(0, len(first), _AT_ONCE):
-        some = confidences[at : at + _AT_ONCE]
+        some = sliding_window_view(confidences, most)[begins[at : at + _AT_ONCE]]
         unsure = (np.cumprod(some, axis=1) if multiplies else some) < rule.threshold
-        first[at : at + _AT_ONCE] = np.where(
-            unsure.any(axis=1), unsure.argmax(axis=1), some.shape[1]
-        )
+        first[at : at + _AT_ONCE] = np.where(unsure.any(axis=1), unsure.argmax(axis=1), most)
     return first
 
 

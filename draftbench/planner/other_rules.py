@@ -29,10 +29,9 @@ def foresight(rounds: CandidateRounds, block: Block, fixed: int) -> float | None
     """
     if block.block is not None:
         return None
-    cost, some = _seconds_of_rounds(rounds, block), compared(rounds)
-    matched = [tokens for _, tokens in _matched(rounds, some)]
+    cost, matched = _seconds_of_rounds(rounds, block), [tokens for _, tokens in _matched(rounds)]
     length = np.array([len(tokens) + 1 for tokens in matched])
-    least = np.zeros((len(some), int(length.max(initial=1)) + len(cost) + 1))
+    least = np.zeros((len(matched), int(length.max(initial=1)) + len(cost) + 1))
     accepted = np.zeros(least.shape, np.int64)
     for row, tokens in enumerate(matched):
         accepted[row, 1 : 1 + len(tokens)] = tokens
@@ -70,7 +69,7 @@ def _walked(
     by what was accepted.
     """
     cost, seconds = _seconds_of_rounds(rounds, block), list[float]()
-    for limit, matched in _matched(rounds, compared(rounds)):
+    for limit, matched in _matched(rounds):
         at, spent = 1, 0.0
         while at <= len(matched):
             drafted = min(k, max(limit - at - 1, 0))
@@ -103,13 +102,16 @@ def _seconds_of_rounds(rounds: CandidateRounds, block: Block) -> Floats:
     return seconds
 
 
-def _matched(rounds: CandidateRounds, some: Ints) -> Iterator[tuple[int, Ints]]:
-    """The limit of some responses, and how many drafted tokens are right from each start."""
-    _, _, matched = rounds.drafted_of(rounds.most_stopped).under(rounds.most_stopped, None)
-    ends = np.cumsum([t.output_tokens - 1 for t in rounds.trajectories])
-    of_response = np.split(matched, ends[:-1])
-    for row in some.tolist():
-        yield rounds.trajectories[row].limit, of_response[row]
+def _matched(rounds: CandidateRounds) -> Iterator[tuple[int, Ints]]:
+    """The limit of each compared response, and how many drafted tokens are right from each start of
+    it.
+    """
+    k, some = rounds.most_stopped, compared(rounds)
+    _, _, matched = rounds.drafted_of(k, some).under(k, None)
+    end = 0
+    for response in (rounds.trajectories[row] for row in some):
+        begin, end = end, end + response.output_tokens - 1
+        yield response.limit, matched[begin:end]
 
 
 def _over_fixed(rounds: CandidateRounds, block: Block, fixed: int, seconds: Floats) -> float:

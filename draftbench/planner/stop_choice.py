@@ -148,10 +148,10 @@ def bounds(
     return max(found[0], 1.0), max(*found, 1.0)
 
 
-def compared(rounds: CandidateRounds) -> Ints:
+def compared(rounds: CandidateRounds) -> range:
     """The rows of as many responses as rules are compared on."""
-    lengths = np.array([t.output_tokens for t in rounds.trajectories])
-    return np.arange(0, len(lengths), max(1, -(-int(lengths.sum()) // _POSITIONS)))
+    positions = sum(t.output_tokens for t in rounds.trajectories)
+    return range(0, len(rounds.trajectories), max(1, -(-positions // _POSITIONS)))
 
 
 @remembered
@@ -159,12 +159,9 @@ def _every_rule(rounds: CandidateRounds) -> EveryRule:
     """The rounds under every rule, by fold, of as many responses as the choice needs."""
     some = compared(rounds)
     ks = [k for k in rounds.ks if 2 <= k <= rounds.most_stopped]
-    lengths = [t.output_tokens - 1 for t in rounds.trajectories]
-    starts = np.repeat(np.isin(np.arange(len(lengths)), some), lengths)
-    drafts = {id(every): every.at(starts) for every in map(rounds.drafted_of, ks)}
     return every_rule(
         [rounds.trajectories[at] for at in some],
-        lambda k: drafts[id(rounds.drafted_of(k))],
+        lambda k: rounds.drafted_of(k, some),
         rounds.weights[some],
         _folds(rounds)[some],
         [

@@ -18,6 +18,7 @@ from draftbench.records import (
     Candidate,
     CostPoint,
     Decode,
+    DraftingMode,
     EngineFacts,
     Failure,
     Key,
@@ -170,7 +171,11 @@ def check_that_it_fits(
             wrong = "looked up fewer tokens than the largest k"
         case Replay(mode=mode) if mode != question.mode:
             wrong = f"is of {mode} drafting, and the run of {question.mode}"
-        case Replay() if response.sampling.temperature == 0 and not row.accepts_outright:
+        case Replay(mode=mode) if (
+            mode is not DraftingMode.GREEDY  # whose records are refused otherwise
+            and response.sampling.temperature == 0
+            and not row.accepts_outright
+        ):
             wrong = "accepts tokens in part, and its response is at temperature 0"
         case Decode(output_tokens=tokens) if question.engine is None:
             equal = row.digest == response.digest

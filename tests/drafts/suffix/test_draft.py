@@ -73,7 +73,7 @@ def test_a_replay_records_rounds_of_each_length_where_they_propose_something_els
     assert (short.proposed[1], short.matched[1]) == (1, 0)
     assert (long.proposed[1], long.matched[1]) == (4, 2)
     law = law_of(response.trajectory, record)
-    assert [tuple(law.at(k)[:, 1]) for k in (1, 2, 3)] == [(1, 0), (4, 2), (4, 2)]
+    assert [tuple(each[1] for each in law.at(k)) for k in (1, 2, 3)] == [(1, 0), (4, 2), (4, 2)]
 
 
 def test_memory_proposes_what_the_prompt_does_not_have(make):
