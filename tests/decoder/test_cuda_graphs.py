@@ -121,8 +121,8 @@ def assert_takes_down_what_enters_layers(runner, model, width):
 def test_a_recorded_pass_takes_down_what_enters_layers(llama, recorder):
     runner = recorded_runner(llama, recorder)
     assert_takes_down_what_enters_layers(runner, llama, width=3)
-    # At the beginning widths of 1 and 2 with one row and with two; then 3, without and with states.
-    assert recorder.launched == (4 + 2) + 3
+    # At the beginning widths of 1 and 2 with one row and with two; then 3 with states.
+    assert recorder.launched == (4 + 1) + 3
 
 
 def test_a_head_drafts_along_recorded_passes_alone(recorder):

@@ -17,8 +17,8 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from draftbench.decoder.attention import BlockRows, Placement, Rotary, TextBlocks, store
+from draftbench.decoder.cuda_graphs import SlabCache
 from draftbench.decoder.linear import Product, as_function, runner_name
-from draftbench.decoder.llama import SlabCache
 from draftbench.decoder.llama_model import rotary_tables
 from draftbench.decoder.runner import Runner, on_device
 from draftbench.drafts.block.choice import Biased, Choice, Chosen, EachForItself, Following, scaled

@@ -19,8 +19,8 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from draftbench.decoder.attention import PIECE, LaterDepths, ManyRows, OneRow, Placement, Rotary
+from draftbench.decoder.cuda_graphs import SlabCache
 from draftbench.decoder.linear import Product, as_function, runner_name
-from draftbench.decoder.llama import SlabCache
 from draftbench.decoder.llama_model import rotary_tables
 from draftbench.decoder.runner import last_of_each, on_device, only_row
 from draftbench.decoder.sampling import best
