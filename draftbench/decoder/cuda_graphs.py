@@ -288,9 +288,11 @@ class RecordsPasses:
         raise NotImplementedError
 
     def record_short_passes(self) -> str | None:
-        """From now on, run passes of the widths that a cache is made for as CUDA graphs. If this
-        device cannot record them, returns a sentence that says why.
+        """From now on, run passes of the widths that a cache is made for as CUDA graphs. If a GPU
+        cannot record them, returns a sentence that says why; a CPU has none.
         """
+        if self.device == "cpu":
+            return None
         stream = torch.cuda.Stream(self.device)
         return self.record_with(lambda: CudaGraphs(stream))
 

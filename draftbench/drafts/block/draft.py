@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from functools import partial
 
 import msgspec
@@ -114,7 +114,7 @@ class BlockDrafter:
         self.head = head
         self.reads: Sequence[int] = head.reads
 
-    def open(self, rows: int, capacity: int) -> None:
+    def open(self, rows: int, capacity: int, widths: Collection[int] = ()) -> None:
         self.cache = self.head.new_cache(capacity, rows)
         # The target's states at the tokens that it has not read yet, by row.
         self._unread = [torch.empty(0)] * rows

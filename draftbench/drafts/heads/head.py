@@ -128,8 +128,8 @@ class HeadDrafter:
         self.head = head
         self.reads: Sequence[int] = head.reads
 
-    def open(self, rows: int, capacity: int) -> None:
-        self.cache = self.head.new_cache(capacity, rows)
+    def open(self, rows: int, capacity: int, widths: Collection[int] = ()) -> None:
+        self.cache = self.head.new_cache(capacity, rows, widths)
         # The target's states at the tokens that the head has not read yet, by row.
         self._unread = [torch.empty(0)] * rows
 
