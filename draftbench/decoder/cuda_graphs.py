@@ -329,7 +329,8 @@ class RecordsPasses:
             ModelError: these passes cannot be recorded, though others could. Launched call by call
                 their times would not be comparable.
         """
-        if self._lender is None or not any(widths for _, widths in wanted):
+        wanted = [(kind, widths) for kind, widths in wanted if widths]
+        if self._lender is None or not wanted:
             return SlabCache(self.new_slabs(capacity, rows), [0] * rows)
         try:
             return self._lender.lend(capacity, rows, wanted)

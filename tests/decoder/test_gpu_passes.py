@@ -9,6 +9,8 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
+import random_blocks
+import random_heads
 import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
 
@@ -27,6 +29,8 @@ from draftbench.memory import LEVELS
 from draftbench.records import DraftingMode, Sampling
 from tests.decoder.operations import Operations
 from tests.decoder.test_runners import LLAMA, random_model
+from tests.drafts.block.test_head import head_of as block_of
+from tests.drafts.eagle3.test_head import head_of as eagle_of
 
 # By hand: query, key and value; rotary (roll, multiply, add); store; queries by key head;
 # attention; its result by token; out; add; norm; gate and up; silu; multiply; down; add; norm.
@@ -163,6 +167,40 @@ def test_a_recorded_pass_holds_nothing_that_a_graph_cannot_repeat(
     assert len(recordings) == 8
     assert [found for one in recordings for found in one.illegal] == []
     assert all(tensor.device.type == "cuda" for tensor in runner.tensors())
+
+
+class Noted:
+    """A recorder that repeats nothing, and notes what no graph could repeat."""
+
+    def __init__(self):
+        self.illegal, self.recorded = [], 0
+
+    def __call__(self, work):
+        with Operations() as operations:
+            result = work()
+        self.illegal += operations.illegal
+        self.recorded += 1
+        return lambda: result
+
+
+@pytest.mark.parametrize(
+    ("random", "head_of", "variant", "passes"),
+    [
+        *((random_heads, eagle_of, variant, 2) for variant in random_heads.VARIANTS),
+        *((random_blocks, block_of, variant, 3) for variant in random_blocks.VARIANTS),
+    ],
+)
+def test_a_pass_of_a_head_or_a_block_holds_nothing_that_a_graph_cannot_repeat(
+    monkeypatch, random, head_of, variant, passes
+):
+    """In one row and in two: over one token and over two, and a block of one drafted token."""
+    monkeypatch.setattr(RecordedPasses, "_cosine", lambda *of_a_pass: 1.0)
+    config, noted = random.config(**random.VARIANTS[variant]), Noted()
+    target = LlamaRunner(random_heads.target(), "none")
+    head = head_of(config, random.tensors(config), target)
+    assert head.record_with(lambda: noted) is None
+    assert noted.illegal == []
+    assert noted.recorded == 2 * passes
 
 
 def launches(on_gpu, name, **options):
