@@ -47,14 +47,14 @@ class HiddenStates:
         """Everything recorded since the last call, layers side by side [n, layers · hidden]."""
         taken = [self._parts[layer] for layer in self.layers]
         if taken[0]:
-            self._joined.append(torch.cat([_whole(parts) for parts in taken], dim=1))
-        found = _whole(self._joined)
+            self._joined.append(torch.cat([whole(parts) for parts in taken], dim=1))
+        found = whole(self._joined)
         for parts in (*taken, self._joined):
             parts.clear()
         return found
 
 
-def _whole(parts: Sequence[Tensor]) -> Tensor:
+def whole(parts: Sequence[Tensor]) -> Tensor:
     """Parts one after the other; a single one is not copied, which on a GPU would be a launch."""
     return parts[0] if len(parts) == 1 else torch.cat(list(parts))
 

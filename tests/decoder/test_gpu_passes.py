@@ -21,7 +21,7 @@ from draftbench.decoder.device import default_dtype, make_ready
 from draftbench.decoder.drafters import Draft, Proposal, ProposalRequest
 from draftbench.decoder.llama import LlamaRunner
 from draftbench.decoder.quantized_linear import kernel_of
-from draftbench.decoder.runner import clock_for
+from draftbench.decoder.runner import HiddenStates, clock_for
 from draftbench.decoder.sampling import TOP_P_CANDIDATES
 from draftbench.decoder.speculate import _target_tokens
 from draftbench.drafts.model.drafter import ModelDrafter, _Sampler
@@ -253,6 +253,22 @@ def test_a_step_copies_its_place_and_its_token_and_launches_its_recording(on_gpu
 
     on_gpu("llama", then=then)
     assert launched == ["copy_", "copy_"]
+
+
+def test_what_a_head_reads_leaves_a_recording_in_one_copy(on_gpu):
+    """Besides the place and the token of the pass, of layers that are three."""
+    launched = []
+
+    def then(runner, cache):
+        hidden = HiddenStates((0, 1, 0))
+        with Operations() as operations:
+            token = torch.empty(1, dtype=torch.long, device="cuda")
+            runner.forward(token, cache, every=False, hidden=hidden)
+            hidden.joined()
+        launched.extend(operations.launched)
+
+    on_gpu("llama", reads=(0, 1, 0), then=then)
+    assert launched == ["copy_", "copy_", "clone"]
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from draftbench.decoder.drafters import Draft, Proposal, ProposalRequest
 from draftbench.decoder.quantized_linear import make_linear
-from draftbench.decoder.runner import DecodeTask, HiddenStates, Runner, on_device
+from draftbench.decoder.runner import DecodeTask, HiddenStates, Runner, on_device, whole
 from draftbench.drafts.block.head import BlockHead
 from draftbench.drafts.block.shape import BlockShape, shape_of, unknown_keys
 from draftbench.drafts.heads.config import layers_of, read_otherwise
@@ -159,7 +159,7 @@ class BlockDrafter:
         rows = range(len(self._unread))
         counts = [len(states[row]) if row in states else 0 for row in rows]
         if any(counts):
-            joined = torch.cat([states[row] for row in rows if row in states])
+            joined = whole([states[row] for row in rows if row in states])
             self.head.read(joined, self.cache, counts)
         for row, read in states.items():
             self._unread[row] = read[:0]
