@@ -248,11 +248,27 @@ def test_a_gpu_is_given_what_fits_and_is_wanted_of_it_first(tmp_path, found, mod
     python, out = interpreter(tmp_path, 'echo "$@"', found), tmp_path / "out"
     told, _ = on_a_card(out, PYTHON=python, DRAFTBENCH_VLLM_PYTHON=python).communicate(timeout=100)
     steps = [line.partition(" s  ")[2] for line in told.splitlines() if " s  " in line]
-    measured = "sweep vllm-sweep kernels levels transformers selfcheck tests-cuda embedded"
+    measured = "sweep vllm-sweep embedded selfcheck transformers levels tests-cuda kernels"
     others = "vllm vllm-drafting worker ray training"
     assert steps == [*(f"model-{name}" for name in models), *measured.split(), *others.split()]
     assert re.search(rf"--drafts \S+/{models[1]},\S+/{models[2]} ", (out / "sweep.log").read_text())
     assert "--enforce-eager" not in (out / "vllm-sweep.log").read_text()
+
+
+def test_its_list_says_what_is_bought_before_vllm_is_and_runs_nothing(tmp_path):
+    """Three models at 40 s and a sweep at 150: vLLM's begins in minute 4 and ends in minute 8."""
+    process = on_a_card(
+        "--list", PYTHON="false", DRAFTBENCH_VLLM_PYTHON="false", TMPDIR=str(tmp_path)
+    )
+    told, errors = process.communicate(timeout=20)
+    assert (process.returncode, errors) == (0, "")
+    assert [line[:29] for line in told.splitlines()[2:6]] == [
+        "from  1:20, at most  40 s  mo",
+        "from  2:00, at most 150 s  sw",
+        "from  4:30, at most 240 s  vl",
+        "from  8:30, at most  45 s  em",
+    ]
+    assert not list(tmp_path.iterdir())
 
 
 @pytest.mark.slow

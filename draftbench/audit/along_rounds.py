@@ -87,9 +87,9 @@ class Unforgetting:
         self._see(top_two_margin(logits), *(confidence(logits, among) for among in _AMONG))
         return logits, left
 
-    def read(self, states: Tensor, cache: Kept, counts: Sequence[int]) -> Tensor:
+    def read(self, states: Tensor, cache: Kept, counts: Sequence[int]) -> None:
         """A block drafter's over the text."""
-        return self._read(cache, lambda head: head.read(states, cache.slabs, counts))
+        self._read(cache, lambda head: head.read(states, cache.slabs, counts))
 
     def draft(self, lasts: Tensor, k: int, cache: Kept, rows: Sequence[int]) -> Chosen:
         """Its block, which stays too."""

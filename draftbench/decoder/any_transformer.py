@@ -231,8 +231,11 @@ class TransformersRunner:
             ids, positions = place.padded(tokens), place.positions
             output = run(input_ids=ids, attention_mask=mask, position_ids=positions)
             taken(output, (place.row, place.slot))
-            busy = [row for row, count in enumerate(counts) if count]
-            logits = output.logits[(place.row, place.slot) if every else (busy, -1)]
+            wanted: Any = place.row, place.slot
+            if not every:  # on the device, where a list would be waited for
+                busy = [row for row, count in enumerate(counts) if count]
+                wanted = on_device(busy, self.device), -1
+            logits = output.logits[wanted]
         else:
             parts = []
             for row, part in enumerate(tokens.split(list(counts))):

@@ -181,38 +181,37 @@ class Sees(NamedTuple):
 
 
 class BlockRows:
-    """A block of `width` tokens after the valid ones of some rows.
+    """A block of `width` tokens after the valid ones of every row, or of `some` rows. As in
+    `EvenRows`, two passes differ only in numbers, so that the pass can be recorded.
 
     Args:
-        starts: valid tokens of every row.
-        rows: those that get a block.
+        starts: [rows] valid tokens.
+        reach: number of keys to look at, at least every start + width.
         group: queries to a key.
         sees: by layer.
+        some: [blocks] rows; others take part with queries that are not read, as in `ManyRows`.
     """
 
     def __init__(
         self,
         slabs: Tensor,
-        starts: Sequence[int],
-        rows: Sequence[int],
+        starts: Tensor,
         width: int,
+        reach: int,
         rotary: Rotary,
         group: int,
         sees: Sequence[Sees],
+        some: Tensor | None = None,
     ) -> None:
-        device, self.width, self.sees = str(slabs.device), width, sees
-        # Other rows take part with queries that are not read, as in `ManyRows`, unless one is left.
-        alone = len(rows) == 1
-        taking = list(rows) if alone else list(range(len(starts)))
-        self.slabs = slabs.narrow(2, rows[0], 1) if alone else slabs
-        places = on_device([starts[row] for row in taking], device)[:, None]
-        places = places + torch.arange(width, device=device)
-        self.some = None if len(rows) == len(taking) else on_device(list(rows), device)
-        stored = places if self.some is None else places[self.some]
-        of_row = torch.arange(len(taking), device=device) if self.some is None else self.some
-        self.row, self.place = of_row.repeat_interleave(width), stored.flatten()
+        self.slabs, self.width, self.sees, self.some = slabs, width, sees, some
+        device = starts.device
+        places = starts.unsqueeze(1) + torch.arange(width, device=device)
+        stored = places if some is None else places[some]
+        of_row = torch.arange(len(starts), device=device) if some is None else some
+        self.row = of_row.unsqueeze(1).expand(-1, width).reshape(-1)
+        self.place = stored.flatten()
         self.rotary = rotary.at(self.place)
-        seen = torch.arange(max(starts[row] for row in rows) + width, device=device)
+        seen = torch.arange(reach, device=device)
         own = (seen >= places[:, :1]) & (seen < places[:, :1] + width)
         self.masks = {
             each: _hiding(each.hides(places[:, :, None], seen, own=own[:, None]), group, slabs)
@@ -220,7 +219,7 @@ class BlockRows:
         }
 
     def attend(self, layer: int, qkv: Tensor) -> Tensor:
-        slab, width = self.slabs[layer], self.width
+        slab, width = self.slabs.select(0, layer), self.width
         query = _store(qkv, slab, self.row, self.place, self.rotary).unflatten(0, (-1, width))
         if self.some is not None:
             padded = query.new_zeros(slab.shape[1], *query.shape[1:])

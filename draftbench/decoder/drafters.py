@@ -6,7 +6,7 @@ accepted. It never sees the target's logits.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import NamedTuple, Protocol
 
 from torch import Tensor
@@ -51,8 +51,13 @@ class Drafter(Protocol):
 
     reads: Sequence[int]
 
-    def open(self, rows: int, capacity: int) -> None:
-        """Prepare for `rows` sequences of up to `capacity` tokens."""
+    def open(self, rows: int, capacity: int, widths: Collection[int] = ()) -> None:
+        """Prepare for `rows` sequences of up to `capacity` tokens.
+
+        Args:
+            widths: tokens per row of the target's passes that will be timed, at most k + 1; graphs
+                of a drafter's own passes in such rounds are made now.
+        """
 
     def begin(self, row: int, task: DecodeTask, states: Tensor | None = None) -> None:
         """Read the prompt of a row's next response."""

@@ -12,7 +12,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Sequence
 from copy import copy
-from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -21,24 +20,25 @@ from torch import Tensor, nn
 
 from draftbench.decoder.attention import PIECE, ManyRows, OneRow, Rotary
 from draftbench.decoder.cuda_graphs import (
-    Append,
-    CudaGraphs,
-    Lender,
-    RecordedPasses,
+    Evenly,
+    Kind,
     Recorder,
-    RecordingError,
+    RecordsPasses,
+    SlabCache,
+    Wanted,
+    reason_of,
 )
 from draftbench.decoder.device import has_triton
 from draftbench.decoder.linear import runner_name
 from draftbench.decoder.llama_model import LlamaModel, RootMeanSquare
 from draftbench.decoder.quantized_linear import make_linear
 from draftbench.decoder.runner import HiddenStates, last_of_each, on_device, only_row
-from draftbench.errors import ModelError
 
 # Families whose layers have exactly the shape below.
 LLAMA_FAMILIES = ("llama", "mistral", "qwen2", "qwen3")
-# How many characters of a library's error are shown.
-MOST_CHARACTERS = 200
+# Number of keys, tokens [rows · width], starts [rows], slabs, what takes layers' inputs down →
+# logits after each token.
+Append = Callable[[int, Tensor, Tensor, Tensor, HiddenStates | None], Tensor]
 
 
 def llama_obstacle(model: Any) -> str | None:
@@ -61,31 +61,22 @@ def llama_obstacle(model: Any) -> str | None:
 
 
 def _fused(model: LlamaModel) -> Append:
-    """A model's passes by kernels of draftbench. Triton may be installed and not work."""
+    """A model's passes by kernels of draftbench."""
     from draftbench.decoder.fused import FusedPasses
 
     return FusedPasses(model)
 
 
-def _reason(error: Exception) -> str:
-    return f"{type(error).__name__}: {error}".splitlines()[0][:MOST_CHARACTERS]
+def _taking_down(
+    append: Append, reads: tuple[int, ...], at: Evenly, tokens: Tensor
+) -> tuple[Tensor, ...]:
+    """A pass's logits and, if it `reads` layers, their inputs side by side."""
+    hidden = HiddenStates(reads) if reads else None
+    logits = append(at.reach, tokens, at.starts, at.slabs, hidden)
+    return (logits, hidden.joined()) if hidden else (logits,)
 
 
-@dataclass
-class SlabCache:
-    """Keys and values side by side [layers, 2, rows, key heads, capacity, head]; the first
-    `lengths[row]` entries are valid. Short passes may run as `graphs`.
-    """
-
-    slabs: Tensor
-    lengths: list[int]
-    graphs: RecordedPasses | None = None
-
-    def rewind(self, row: int, length: int) -> None:
-        self.lengths[row] = length
-
-
-class LlamaRunner:
+class LlamaRunner(RecordsPasses):
     """Runs the weights of a Llama-shaped model.
 
     Args:
@@ -106,12 +97,12 @@ class LlamaRunner:
         like = self._model.like
         self.dtype, self.device = like.dtype, str(like.device)
         self._future = like.new_full((PIECE, PIECE), float("-inf")).triu_(1)
-        self._longest, self._kernels = min(longest, self.context_length), ""
-        self._lender: Lender | None = None
+        self.longest = min(longest, self.context_length)
+        self._append: Append = self._model.continue_evenly  # as passes are recorded
 
     @property
     def name(self) -> str:
-        return runner_name("draftbench", self, self._kernels)
+        return runner_name("draftbench", self, self.how)
 
     def modules(self) -> Iterator[nn.Module]:
         """Every linear layer."""
@@ -145,48 +136,34 @@ class LlamaRunner:
         other._model.rotary = rotary
         return other
 
-    def record_short_passes(self) -> str | None:
-        """From now on, run passes of the widths that a cache is made for as CUDA graphs. If this
-        device cannot record them, returns a sentence that says why.
-        """
-        stream = torch.cuda.Stream(self.device)
-        return self.record_with(lambda: CudaGraphs(stream))
-
     def record_with(self, make_recorder: Callable[[], Recorder]) -> str | None:
-        """`record_short_passes` with any recorder."""
+        """Tries draftbench's kernels first, if there is Triton."""
         slow = "" if self.device == "cpu" else "Triton is not installed"
         if has_triton(self.device):
-            slow = self._record_with(make_recorder, partial(_fused, self._model))
+            try:
+                self._append = _fused(self._model)
+                slow = self.try_recording(make_recorder)
+            # Triton may be installed and not work, and raises an exception of any class then.
+            except Exception as error:
+                slow = reason_of(error)
             if not slow:
-                self._kernels = ", fused kernels"
+                self.how = ", fused kernels"
                 return None
-        if unrecorded := self._record_with(make_recorder, lambda: self._model.continue_evenly):
-            self._kernels = ", call by call"
-            return f"launches its steps call by call, not as CUDA graphs: {unrecorded}"
+            self._append = self._model.continue_evenly
+        if unrecorded := super().record_with(make_recorder):
+            return unrecorded
         return f"its passes take more launches than they could: {slow}" if slow else None
 
-    def _record_with(
-        self, make_recorder: Callable[[], Recorder], make_append: Callable[[], Append]
-    ) -> str:
-        """Try to record on short caches; returns why that fails, empty if it works."""
-        model = self._model
-        try:
-            append = make_append()
-            lender = partial(Lender, model.new_slabs, append, model.continue_evenly, make_recorder)
-            for rows in (1, 2):
-                lender().lend(1, rows, (1, 2))
-            self._lender = lender(self._longest)
-            return ""
-        except RecordingError as error:
-            return str(error)
-        # A library that cannot record raises an exception of any class.
-        except Exception as error:
-            return _reason(error)
+    def new_slabs(self, capacity: int, rows: int) -> Tensor:
+        return self._model.new_slabs(capacity, rows)
 
-    def forget_caches(self) -> None:
-        """Free the slabs that are not lent out, and their recordings."""
-        if self._lender is not None:
-            self._lender.idle.clear()
+    def tried_first(self) -> Wanted:
+        return [(self._kind(()), (1, 2))]
+
+    def _kind(self, reads: tuple[int, ...]) -> Kind:
+        tokens = torch.empty(0, dtype=torch.long, device=self.device)
+        appends = (self._append, self._model.continue_evenly)
+        return Kind(reads, (tokens,), *(partial(_taking_down, each, reads) for each in appends))
 
     def new_cache(
         self, capacity: int, rows: int = 1, widths: Collection[int] = (), reads: Sequence[int] = ()
@@ -194,25 +171,13 @@ class LlamaRunner:
         """Zeroed slabs; the rotary tables limit positions to the model's context length.
 
         Raises:
-            ModelError: passes of these widths cannot be recorded, though others could. Launched
-                call by call their times would not be comparable.
+            ModelError: see `cache_of`.
         """
-        if widths and self._lender is not None:
-            try:
-                passes = self._lender.lend(capacity, rows, widths, tuple(reads))
-                cache = SlabCache(passes.slabs, [0] * rows, passes)
-                self._lender.take_back(passes, after=cache)
-                return cache
-            except torch.OutOfMemoryError:
-                raise
-            # A library that cannot record raises an exception of any class.
-            except Exception as error:
-                raise ModelError(
-                    f"passes over {rows} rows of {capacity} tokens cannot be recorded as CUDA "
-                    f"graphs ({_reason(error)})",
-                    hint="fewer rows or shorter responses may work; please report it",
-                ) from error
-        return SlabCache(self._model.new_slabs(capacity, rows), [0] * rows)
+        wanted = [(self._kind(tuple(reads)), widths)]
+        # A plain step, beside which those that a head reads are timed, takes nothing down.
+        if reads and 1 in widths:
+            wanted.append((self._kind(()), (1,)))
+        return self.cache_of(capacity, rows, wanted)
 
     @torch.inference_mode()
     def forward(
@@ -230,10 +195,13 @@ class LlamaRunner:
         counts, lengths = counts or [len(tokens)], cache.lengths
         cache.lengths = [have + new for have, new in zip(lengths, counts, strict=True)]
         reads = hidden.layers if hidden else ()
-        widths = cache.graphs.widths.get(reads) if cache.graphs else None
-        if cache.graphs and widths and max(counts) <= widths[-1]:
-            return cache.graphs.append(tokens, counts, lengths, every=every, hidden=hidden)
-        model, row = self._model, only_row(counts)
+        model, graphs, row = self._model, cache.graphs, only_row(counts)
+        if graphs and graphs.serves(reads, counts):
+            slots, (logits, *states) = graphs.launch(reads, (tokens,), counts, lengths)
+            if hidden is not None:
+                hidden.add(graphs.some(states[0], slots))
+            at = slots if every else [slots[last] for last in last_of_each(counts)]
+            return graphs.some(logits, at)
         if row is not None:
             pieces, start, slabs = list[Tensor](), lengths[row], cache.slabs[:, :, row]
             for piece in tokens.split(PIECE):

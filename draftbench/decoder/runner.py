@@ -32,28 +32,31 @@ class HiddenStates:
     def __init__(self, layers: Sequence[int]) -> None:
         self.layers = tuple(layers)
         self._parts: dict[int, list[Tensor]] = {layer: [] for layer in layers}
+        self._joined: list[Tensor] = []
 
     def take(self, layer: int, states: Tensor) -> None:
         """Keep a copy of a layer's inputs [n, hidden] if it is one of these."""
         if layer in self._parts:
             self._parts[layer].append(states.clone())
 
-    def add(self, states: Tensor) -> None:
-        """Keep a copy of what `joined` gave [n, layers · hidden]."""
-        parts = states.chunk(len(self.layers), dim=1)
-        # A head may read a layer twice.
-        for layer, part in dict(zip(self.layers, parts, strict=True)).items():
-            self.take(layer, part)
+    def add(self, joined: Tensor) -> None:
+        """Keep a copy of what a whole pass recorded, layers side by side [n, layers · hidden]."""
+        self._joined.append(joined.clone())
 
     def joined(self) -> Tensor:
         """Everything recorded since the last call, layers side by side [n, layers · hidden]."""
         taken = [self._parts[layer] for layer in self.layers]
-        # A single pass's states are not copied once more: on a GPU each copy is a launch.
-        joined = [parts[0] if len(parts) == 1 else torch.cat(parts) for parts in taken]
-        found = torch.cat(joined, dim=1)
-        for parts in taken:
+        if taken[0]:
+            self._joined.append(torch.cat([whole(parts) for parts in taken], dim=1))
+        found = whole(self._joined)
+        for parts in (*taken, self._joined):
             parts.clear()
         return found
+
+
+def whole(parts: Sequence[Tensor]) -> Tensor:
+    """Parts one after the other; a single one is not copied, which on a GPU would be a launch."""
+    return parts[0] if len(parts) == 1 else torch.cat(list(parts))
 
 
 class KVCache(Protocol):

@@ -22,9 +22,13 @@ from torch import Tensor
 
 from draftbench.records import Sampling
 
-# Top-p looks at this many of the largest probabilities first; sorting a vocabulary of 150,000 costs
-# ten times as much.
+# On a CPU top-p looks at this many of the largest probabilities first, which takes a tenth of the
+# time of looking at all 150,000.
 TOP_P_CANDIDATES = 256
+# What probabilities are counted in: they then have the same sum in any order.
+_ONE = 1 << 62
+# Bits of a digit. A number below 2 in 32 bits has two, without the sign and the topmost bit.
+_DIGIT = 15
 # The tokens among which llama.cpp's draft takes its confidence.
 MOST_LIKELY = 10
 
@@ -69,22 +73,46 @@ def _at_least(least: Tensor, probs: Tensor) -> Tensor:
 
 
 def _least_of_nucleus(probs: Tensor, top_p: float, top_k: int | None) -> Tensor:
-    """The smallest probability [n, 1] in the smallest set whose sum reaches `top_p`.
+    """The smallest probability [n, 1] in the smallest set whose sum reaches `top_p`; a token as
+    probable as the set's last one belongs to it too.
 
-    The largest few are tried first; on a GPU, where the host would have to wait to see whether they
-    reach `top_p`, only if `top_k` has left no more than these.
+    On a GPU the host would have to wait to see whether the largest few reach `top_p`: they are
+    tried there only if `top_k` has left no more than these.
     """
     size = min(TOP_P_CANDIDATES, probs.shape[-1])
     reaches = size == probs.shape[-1] or (top_k is not None and 0 < top_k <= size)
     if not reaches and probs.device.type != "cpu":
-        top = torch.sort(probs, dim=-1, descending=True).values
-    else:
-        top = torch.topk(probs, size, dim=-1).values
-        if not reaches and bool((top.sum(dim=-1) < top_p).any()):
-            top = torch.sort(probs, dim=-1, descending=True).values
-    before = top.cumsum(dim=-1) - top
-    inside = (before < top_p).sum(dim=-1, keepdim=True)
-    return top.gather(-1, inside - 1)
+        return _least_by_digits(probs, top_p)
+    top = torch.topk(probs, size, dim=-1).values
+    short = (_counted(top).cumsum(dim=-1) < int(top_p * _ONE)).sum(dim=-1, keepdim=True)
+    least = top.gather(-1, short.clamp(max=size - 1))
+    if not reaches and (rows := (short == size).flatten().nonzero().flatten()).numel():
+        least[rows] = _least_by_digits(probs[rows], top_p)
+    return least
+
+
+def _least_by_digits(probs: Tensor, top_p: float) -> Tensor:
+    """`_least_of_nucleus` without sorting and without a wait. The bits of positive numbers are
+    ordered as the numbers are, so it is found digit by digit: as many of the smallest are left out
+    as together have no more than what the nucleus does not need.
+    """
+    bits, counted = probs.view(torch.int32), _counted(probs)
+    unneeded = (counted.sum(dim=-1, keepdim=True) - int(top_p * _ONE)).clamp_(min=0)
+    least = torch.zeros_like(unneeded)
+    for shift in (_DIGIT, 0):
+        digits = (bits >> shift).bitwise_and_((1 << _DIGIT) - 1).long()
+        sums = counted.new_zeros(len(probs), 1 << _DIGIT).scatter_add_(-1, digits, counted)
+        sums = sums.cumsum_(dim=-1)
+        out = sums <= unneeded
+        digit = out.sum(dim=-1, keepdim=True)
+        least = least << _DIGIT | digit
+        unneeded = unneeded - torch.where(out, sums, 0).amax(dim=-1, keepdim=True)
+        counted = torch.where(digits == digit, counted, 0)
+    return least.int().view(torch.float32)
+
+
+def _counted(probs: Tensor) -> Tensor:
+    return (probs.double() * _ONE).long()
 
 
 def draw(probs: Tensor, uniform: Tensor) -> Tensor:

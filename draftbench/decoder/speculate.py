@@ -127,7 +127,7 @@ class Batch:
         self.hidden = HiddenStates(reads) if reads else None
         self.cache = target.new_cache(capacity, len(self.rows), widths, reads)
         if self.drafter is not None:
-            self.drafter.open(len(self.rows), capacity)
+            self.drafter.open(len(self.rows), capacity, widths)
         self.mark: Any = None  # at the end of the last round
 
     @property

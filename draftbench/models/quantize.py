@@ -270,7 +270,7 @@ def _fastest(source: ModelSource, model: Any, build: Build) -> tuple[Runner, lis
         cosine = float(nn.functional.cosine_similarity(expected, logits, dim=-1).mean())
         exact = build.dtype is torch.float32 and build.level == "none"
         if cosine >= (LEAST_COSINE_FLOAT32 if exact else LEVELS[build.level].least_cosine):
-            if build.device != "cpu" and (slow := runner.record_short_passes()):
+            if slow := runner.record_short_passes():
                 caveats.append(slow)
             return runner, caveats
         obstacle = f"draftbench's runner gives other logits (cosine {cosine:.3f})"
@@ -345,25 +345,27 @@ def model_facts(
     layer: Any,
     vocab_size: int,
     has_kernel: bool,
+    slow: str | None = None,
 ) -> ModelFacts:
     """What is recorded about a loaded model or head.
 
     Args:
         draft: its name in the run; None for the target.
         layer: the configuration of its layers.
+        slow: why it runs slower than it could.
 
     Raises:
         ModelError: the level covers no weights.
     """
     weight_bytes, second_layout_bytes, share = counted(runner)
-    level, caveats = build.level, list[str]()
+    level, caveats = build.level, [slow] if slow else []
     if level in LEVELS and level != "none" and share < 1.0:
         if share == 0.0:
             raise ModelError(
                 f"quantization `{level}` touched no layer of `{source.name}`",
                 hint="its layers' sizes do not divide into the level's groups; use another level",
             )
-        caveats = [f"{level} covers {min(share, 0.99):.0%} of the linear weights"]
+        caveats.append(f"{level} covers {min(share, 0.99):.0%} of the linear weights")
     return ModelFacts(
         candidate=None if draft is None else Candidate(draft=draft, quant=level),
         quant=level,

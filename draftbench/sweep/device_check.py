@@ -16,9 +16,9 @@ from statistics import median
 import torch
 
 import draftbench
-from draftbench.decoder.cuda_graphs import RecordedPasses
+from draftbench.decoder.cuda_graphs import RecordedPasses, SlabCache
 from draftbench.decoder.device import default_dtype, device_words, make_ready
-from draftbench.decoder.llama import LlamaRunner, SlabCache
+from draftbench.decoder.llama import LlamaRunner
 from draftbench.decoder.quantized_linear import make_linear
 from draftbench.decoder.runner import clock_for
 from draftbench.errors import DraftbenchError
@@ -86,7 +86,7 @@ def _recorded(device: str) -> tuple[str, bool | None]:
     if not isinstance(cache.graphs, RecordedPasses):
         return "; ".join(facts.caveats), False
     cosines = cache.graphs.cosines
-    (width, _, reach), least = min(cosines.items(), key=lambda item: item[1])
+    (_, width, reach), least = min(cosines.items(), key=lambda item: item[1])
     passes = f"{len(cosines)} of widths 1 to {max(WIDTHS)}"
     found = f"{passes}; least cosine {least:.5f}, width {width} over {reach} keys"
     return "; ".join([found, *facts.caveats]), True

@@ -275,7 +275,7 @@ def blocks_kept(draft, loaded):
     class Growing(BlockDrafter):
         blocks = 0
 
-        def open(self, rows, capacity):
+        def open(self, rows, capacity, widths=()):
             super().open(rows, 3 * capacity)
 
         def propose(self, asks, stop=None):

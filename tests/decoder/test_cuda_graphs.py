@@ -9,6 +9,7 @@ import weakref
 from functools import partial
 
 import pytest
+import random_blocks
 import random_heads
 import torch
 from stopped_rounds import decoded
@@ -18,7 +19,8 @@ from transformers import LlamaConfig
 from draftbench.decoder import attention
 from draftbench.decoder.cuda_graphs import STRIDE
 from draftbench.decoder.runner import HiddenStates, HostClock
-from draftbench.decoder.speculate import decode, decode_all
+from draftbench.decoder.speculate import decode_all
+from draftbench.drafts.block.draft import BlockDrafter
 from draftbench.drafts.heads.head import HeadDrafter
 from draftbench.drafts.model.drafter import ModelDrafter
 from draftbench.drafts.stopping import STOP_RULES
@@ -34,6 +36,7 @@ from tests.decoder.test_runners import (
     random_model,
     runner_of,
 )
+from tests.drafts.block.test_head import head_of as block_of
 from tests.drafts.eagle3.test_head import head_of, task
 
 pytestmark = pytest.mark.slow
@@ -121,24 +124,79 @@ def assert_takes_down_what_enters_layers(runner, model, width):
 def test_a_recorded_pass_takes_down_what_enters_layers(llama, recorder):
     runner = recorded_runner(llama, recorder)
     assert_takes_down_what_enters_layers(runner, llama, width=3)
-    # At the beginning widths of 1 and 2 with one row and with two; then 3, without and with states.
-    assert recorder.launched == (4 + 2) + 3
+    # At the beginning widths of 1 and 2 with one row and with two; then 3 with states.
+    assert recorder.launched == (4 + 1) + 3
 
 
-def test_a_head_drafts_along_recorded_passes_alone(recorder):
-    """All rounds of two texts, of which each pass of the target is a recording."""
-    config = random_heads.config()
+@pytest.mark.parametrize("rows", [1, 2])
+@pytest.mark.parametrize("variant", ["eagle-3", "eagle-3.1", "qwen3"])
+def test_a_head_drafts_along_recorded_passes_alone(recorder, variant, rows):
+    """All rounds of three texts, of which each pass of the target and of the head is a recording:
+    one that catches up, and one for each further token.
+    """
+    config = random_heads.config(**random_heads.VARIANTS[variant])
+    tasks = [task(each) for each in ([1, 2, 3, 4, 5, 6, 7], [2, 2, 9, 0, 4, 1, 8, 3], [9] * 6)]
     found = []
     for make in (runner_of, partial(recorded_runner, recorder=recorder)):
         target = make(random_heads.target())
         head = head_of(config, random_heads.tensors(config), target)
-        tasks = [task(prompt) for prompt in ([1, 2, 3, 4, 5, 6, 7], [2, 2, 9, 0, 4, 1, 8, 3])]
+        assert make is runner_of or head.record_with(lambda: recorder) is None
         before = recorder.launched - recorder.recorded
-        responses = [decode(each, target, HeadDrafter(head), 3, HostClock()) for each in tasks]
-        found.append([(each.tokens, each.accepted) for each in responses])
+        responses = decode_all(tasks, target, HeadDrafter(head), 3, HostClock(), rows)
+        found.append([(each.tokens, each.drafted, each.accepted) for each in responses])
     assert found[0] == found[1]
-    rounds = sum(len(accepted) for _, accepted in found[1])
-    assert recorder.launched - recorder.recorded == before + rounds
+    assert head.name == "draftbench (float32, cpu)"
+    launched = recorder.launched - recorder.recorded - before
+    drafted = [each for _, rounds, _ in found[1] for each in rounds]
+    # Of one row every round and every pass of the head is a recording.
+    assert rows > 1 or launched == len(drafted) + sum(drafted)
+
+
+def test_a_head_that_cannot_be_recorded_drafts_call_by_call_and_says_so():
+    config, target = random_heads.config(), runner_of(random_heads.target())
+    head = head_of(config, random_heads.tensors(config), target)
+    said = head.record_with(Unable)
+    assert said == (
+        "launches its steps call by call, not as CUDA graphs: RuntimeError: operation not "
+        "permitted when stream is capturing"
+    )
+    assert head.name == "draftbench (float32, cpu, call by call)"
+    assert head.new_cache(8, widths=(1, 2)).graphs is None
+
+
+@pytest.mark.parametrize(("rows", "rule"), [(1, None), (2, next(iter(STOP_RULES)))])
+@pytest.mark.parametrize(
+    "variant",
+    [
+        "dflash, some tokens",
+        "dflash, sliding both ways",
+        "dflash, anchored",
+        "dflash 2",
+        "dspark, rnn",
+    ],
+)
+def test_a_block_drafter_drafts_along_recorded_passes_alone(recorder, variant, rows, rule):
+    """All rounds of three texts, of which each pass over the text and each block is a recording,
+    also where a row's rounds end before the others'.
+    """
+    config = random_blocks.config(**random_blocks.VARIANTS[variant])
+    stop = StopRule(kind=rule, threshold=0.3) if rule else None
+    tasks = [task(each) for each in ([1, 2, 3, 4, 5, 6, 7], [2, 2, 9, 0, 4, 1, 8, 3], [9] * 6)]
+    found = []
+    for make in (runner_of, partial(recorded_runner, recorder=recorder)):
+        target = make(random_heads.target())
+        head = block_of(config, random_blocks.tensors(config), target)
+        assert make is runner_of or head.record_with(lambda: recorder) is None
+        before = recorder.launched - recorder.recorded
+        responses = decode_all(tasks, target, BlockDrafter(head), 3, HostClock(), rows, stop)
+        found.append([(each.tokens, decoded(each)) for each in responses])
+    assert found[0] == found[1]
+    assert head.name == "draftbench (float32, cpu)"
+    launched = recorder.launched - recorder.recorded - before
+    drafted = [tokens for _, rounds in found[1] for tokens, *_ in rounds]
+    # Of one row each round is three, and the first has read the prompt; less where none is drafted.
+    first, last = len(tasks), drafted.count(0)
+    assert rows > 1 or launched == 3 * len(drafted) - first - 2 * last
 
 
 @pytest.mark.parametrize("kind", list(STOP_RULES))

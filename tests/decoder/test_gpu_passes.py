@@ -9,6 +9,8 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
+import random_blocks
+import random_heads
 import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
 
@@ -19,7 +21,7 @@ from draftbench.decoder.device import default_dtype, make_ready
 from draftbench.decoder.drafters import Draft, Proposal, ProposalRequest
 from draftbench.decoder.llama import LlamaRunner
 from draftbench.decoder.quantized_linear import kernel_of
-from draftbench.decoder.runner import clock_for
+from draftbench.decoder.runner import HiddenStates, clock_for
 from draftbench.decoder.sampling import TOP_P_CANDIDATES
 from draftbench.decoder.speculate import _target_tokens
 from draftbench.drafts.model.drafter import ModelDrafter, _Sampler
@@ -27,6 +29,8 @@ from draftbench.memory import LEVELS
 from draftbench.records import DraftingMode, Sampling
 from tests.decoder.operations import Operations
 from tests.decoder.test_runners import LLAMA, random_model
+from tests.drafts.block.test_head import head_of as block_of
+from tests.drafts.eagle3.test_head import head_of as eagle_of
 
 # By hand: query, key and value; rotary (roll, multiply, add); store; queries by key head;
 # attention; its result by token; out; add; norm; gate and up; silu; multiply; down; add; norm.
@@ -159,10 +163,44 @@ def test_a_recorded_pass_holds_nothing_that_a_graph_cannot_repeat(
     on_gpu, kernels, name, level, rows
 ):
     runner, recordings = on_gpu(name, level, rows=rows, reads=(0, 1))
-    # Three widths, each with a reach of 256 and of 512 keys, without and with what layers read.
-    assert len(recordings) == 12
+    # Three widths with what layers read, and a plain step, each over 256 and over 512 keys.
+    assert len(recordings) == 8
     assert [found for one in recordings for found in one.illegal] == []
     assert all(tensor.device.type == "cuda" for tensor in runner.tensors())
+
+
+class Noted:
+    """A recorder that repeats nothing, and notes what no graph could repeat."""
+
+    def __init__(self):
+        self.illegal, self.recorded = [], 0
+
+    def __call__(self, work):
+        with Operations() as operations:
+            result = work()
+        self.illegal += operations.illegal
+        self.recorded += 1
+        return lambda: result
+
+
+@pytest.mark.parametrize(
+    ("random", "head_of", "variant", "passes"),
+    [
+        *((random_heads, eagle_of, variant, 2) for variant in random_heads.VARIANTS),
+        *((random_blocks, block_of, variant, 3) for variant in random_blocks.VARIANTS),
+    ],
+)
+def test_a_pass_of_a_head_or_a_block_holds_nothing_that_a_graph_cannot_repeat(
+    monkeypatch, random, head_of, variant, passes
+):
+    """In one row and in two: over one token and over two, and a block of one drafted token."""
+    monkeypatch.setattr(RecordedPasses, "_cosine", lambda *of_a_pass: 1.0)
+    config, noted = random.config(**random.VARIANTS[variant]), Noted()
+    target = LlamaRunner(random_heads.target(), "none")
+    head = head_of(config, random.tensors(config), target)
+    assert head.record_with(lambda: noted) is None
+    assert noted.illegal == []
+    assert noted.recorded == 2 * passes
 
 
 def launches(on_gpu, name, **options):
@@ -215,6 +253,22 @@ def test_a_step_copies_its_place_and_its_token_and_launches_its_recording(on_gpu
 
     on_gpu("llama", then=then)
     assert launched == ["copy_", "copy_"]
+
+
+def test_what_a_head_reads_leaves_a_recording_in_one_copy(on_gpu):
+    """Besides the place and the token of the pass, of layers that are three."""
+    launched = []
+
+    def then(runner, cache):
+        hidden = HiddenStates((0, 1, 0))
+        with Operations() as operations:
+            token = torch.empty(1, dtype=torch.long, device="cuda")
+            runner.forward(token, cache, every=False, hidden=hidden)
+            hidden.joined()
+        launched.extend(operations.launched)
+
+    on_gpu("llama", reads=(0, 1, 0), then=then)
+    assert launched == ["copy_", "copy_", "clone"]
 
 
 @pytest.mark.parametrize(

@@ -2,6 +2,8 @@
 work out by hand.
 """
 
+import itertools
+
 import numpy as np
 import pytest
 import torch
@@ -11,6 +13,8 @@ from hypothesis import strategies as st
 from draftbench.decoder.sampling import (
     TOP_P_CANDIDATES,
     Uniforms,
+    _least_by_digits,
+    _least_of_nucleus,
     accepted_of,
     best,
     confidence,
@@ -48,16 +52,37 @@ def test_filters_renormalize_what_they_keep(given, settings, expected):
     assert p[0].tolist() == pytest.approx(expected)
 
 
-def test_top_p_is_exact_where_the_nucleus_is_larger_than_the_partial_sort():
-    """A flat distribution over more tokens than the partial sort looks at."""
-    size = 4 * TOP_P_CANDIDATES
-    ramp = torch.linspace(1.0, 2.0, size, dtype=torch.float64)
-    probs = ramp / ramp.sum()
-    p = distribution(probs.log()[None].float(), Sampling(temperature=1.0, top_p=0.9))
-    ordered = probs.sort(descending=True).values
-    expected = int((ordered.cumsum(0) - ordered < 0.9).sum())
-    assert abs(int((p > 0).sum()) - expected) <= 1
-    assert expected > TOP_P_CANDIDATES
+OF_24_BITS = st.integers(0, (1 << 24) - 1)
+
+
+@given(
+    st.lists(st.lists(OF_24_BITS, min_size=9, max_size=9).filter(any), min_size=1, max_size=3),
+    st.sampled_from([1, 20, 40]),
+    st.integers(0, 359),
+    st.sampled_from([-1, 0, 1]),
+)
+def test_top_p_keeps_what_a_sort_keeps_and_all_that_are_as_probable_as_the_last(
+    rows, copies, nucleus, beside
+):
+    """Of 9 tokens, or of 180 or 360, each as probable as 19 or 39 others. Top-p is the sum of some
+    of the largest, or beside it; the sums are exact.
+    """
+    unit = 1 << 33
+    sums = [list(itertools.accumulate(sorted(row * copies, reverse=True))) for row in rows]
+    least = min(sums, key=max)
+    enough = max(1, min(least[nucleus % len(least)] + beside, least[-1]))
+    expected = []
+    for row, each in zip(rows, sums, strict=True):
+        reached = next(at for at, total in enumerate(each) if total >= enough)
+        expected.append([sorted(row * copies, reverse=True)[reached] / unit])
+    probs = torch.tensor(rows, dtype=torch.float64).repeat(1, copies).div(unit).float()
+    assert _least_of_nucleus(probs, enough / unit, None).tolist() == expected
+    assert _least_by_digits(probs, enough / unit).tolist() == expected
+
+
+def test_top_p_keeps_every_token_whose_probability_is_not_0_where_rounding_leaves_their_sum_below():
+    probs = torch.tensor([[0.5, 0.0, 2.0**-40, 0.25]])
+    assert _least_by_digits(probs, 0.99).tolist() == [[2.0**-40]]
 
 
 def test_a_token_of_probability_zero_is_never_drawn():
@@ -163,14 +188,15 @@ def test_of_tied_logits_the_first_is_best(seed, dtype):
 def test_a_nucleus_that_is_surely_among_the_largest_few_is_found_without_a_look(
     monkeypatch, settings, size
 ):
-    """A look at a value makes the host wait for a GPU."""
+    """A look makes the host wait for a GPU."""
     probs = torch.linspace(1.0, 2.0, size)
     expected = distribution(probs.log()[None], Sampling(temperature=1.0, **settings))
 
-    def looked(tensor):
+    def looked(tensor):  # at a value, or at how many are not 0
         raise AssertionError("a value was looked at")
 
-    monkeypatch.setattr(torch.Tensor, "__bool__", looked)
+    for look in ("__bool__", "nonzero"):
+        monkeypatch.setattr(torch.Tensor, look, looked)
     got = distribution(probs.log()[None], Sampling(temperature=1.0, **settings))
     assert torch.equal(got, expected)
 

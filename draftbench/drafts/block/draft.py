@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from functools import partial
 
 import msgspec
@@ -11,7 +11,7 @@ from torch import Tensor
 
 from draftbench.decoder.drafters import Draft, Proposal, ProposalRequest
 from draftbench.decoder.quantized_linear import make_linear
-from draftbench.decoder.runner import DecodeTask, HiddenStates, Runner, on_device
+from draftbench.decoder.runner import DecodeTask, HiddenStates, Runner, on_device, whole
 from draftbench.drafts.block.head import BlockHead
 from draftbench.drafts.block.shape import BlockShape, shape_of, unknown_keys
 from draftbench.drafts.heads.config import layers_of, read_otherwise
@@ -82,7 +82,8 @@ class BlockDraft:
         tokens = torch.tensor(text, device=self.target.device)
         self.target.forward(tokens, self.target.new_cache(most), every=False, hidden=hidden)
         states = hidden.joined()
-        cache = head.new_cache(max([*contexts, most]) + max(sizes), rows)
+        room = max([*contexts, most]) + max(sizes)
+        cache = head.new_cache(room, rows, grid.verify_sizes, lengths)
 
         def point(what: str, size: int, context: int, at_once: int = rows) -> TimedPass:
             counts = [size] * at_once + [0] * (rows - at_once)
@@ -92,7 +93,8 @@ class BlockDraft:
                 cache.lengths = [context] * rows
                 if what == "block":
                     return head.draft(lasts, size, cache, range(at_once)).tokens
-                return head.read(read, cache, counts)
+                head.read(read, cache, counts)
+                return cache.slabs[0, 0, 0, 0, 0]  # to wait for
 
             where = {"new_tokens": size, "context": context, "concurrency": at_once}
             of_point = partial(record, what=what, **where, runner=head.name)
@@ -114,8 +116,9 @@ class BlockDrafter:
         self.head = head
         self.reads: Sequence[int] = head.reads
 
-    def open(self, rows: int, capacity: int) -> None:
-        self.cache = self.head.new_cache(capacity, rows)
+    def open(self, rows: int, capacity: int, widths: Collection[int] = ()) -> None:
+        length = min(max(widths, default=1) - 1, self.head.shape.most)
+        self.cache = self.head.new_cache(capacity, rows, widths, (length,) if length else ())
         # The target's states at the tokens that it has not read yet, by row.
         self._unread = [torch.empty(0)] * rows
 
@@ -156,7 +159,7 @@ class BlockDrafter:
         rows = range(len(self._unread))
         counts = [len(states[row]) if row in states else 0 for row in rows]
         if any(counts):
-            joined = torch.cat([states[row] for row in rows if row in states])
+            joined = whole([states[row] for row in rows if row in states])
             self.head.read(joined, self.cache, counts)
         for row, read in states.items():
             self._unread[row] = read[:0]
@@ -246,7 +249,10 @@ def build_block(loading: Loading, target: Runner) -> tuple[BlockHead, ModelFacts
     has_kernel = check_build(source, build)
     tensors, shape = by_name(source), shape_of(source.raw_config)
     linear = partial(make_linear, level=build.level, two_layouts=build.two_layouts)
-    head = BlockHead(shape, tensors, target, rotary_of(shape.layer), linear, build.dtype)
+    head = BlockHead(
+        shape, tensors, target, rotary_of(shape.layer), linear, build.dtype, build.longest
+    )
+    slow = head.record_short_passes()
     parameters = sum(t.numel() for t in tensors.values() if t.is_floating_point())
     facts = model_facts(
         head,
@@ -257,6 +263,7 @@ def build_block(loading: Loading, target: Runner) -> tuple[BlockHead, ModelFacts
         layer=shape.layer,
         vocab_size=shape.drafted,
         has_kernel=has_kernel,
+        slow=slow,
     )
     return head, facts
 

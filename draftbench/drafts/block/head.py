@@ -10,15 +10,16 @@ before it: so there is a pass for every length.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from functools import partial
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
 from draftbench.decoder.attention import BlockRows, Placement, Rotary, TextBlocks, store
+from draftbench.decoder.cuda_graphs import Evenly, Kind, RecordsPasses, SlabCache, Wanted
 from draftbench.decoder.linear import Product, as_function, runner_name
-from draftbench.decoder.llama import SlabCache
 from draftbench.decoder.llama_model import rotary_tables
 from draftbench.decoder.runner import Runner, on_device
 from draftbench.drafts.block.choice import Biased, Choice, Chosen, EachForItself, Following, scaled
@@ -30,7 +31,7 @@ from draftbench.drafts.heads.head import Drafted
 PLACES = 512
 
 
-class BlockHead:
+class BlockHead(RecordsPasses):
     """A block drafter with its weights.
 
     Args:
@@ -38,6 +39,7 @@ class BlockHead:
         target: the target as it runs, whose embedding and output head it uses unless it has some.
         rotary: a transformers module that gives rotary tables.
         make_linear: makes a layer of weights and bias.
+        longest: tokens per row for which recorded caches have room from the start.
     """
 
     def __init__(
@@ -48,10 +50,13 @@ class BlockHead:
         rotary: nn.Module,
         make_linear: Callable[..., nn.Module],
         dtype: torch.dtype,
+        longest: int = 0,
     ) -> None:
         self.shape, layer = shape, shape.layer
         self.reads, self.context_length = shape.reads, target.context_length
+        self.longest = min(longest, self.context_length)
         self.dtype, device = dtype, target.device
+        self.entering_size = tensors["fc.weight"].shape[1]
         self.heads, self.kv_heads = layer.num_attention_heads, layer.num_key_value_heads
         self.linears: list[nn.Module] = []
         self._tensors: list[Tensor] = []
@@ -104,6 +109,7 @@ class BlockHead:
         self.logits = linear("lm_head") if "lm_head.weight" in tensors else target.continued
         offsets = tensors.get("d2t", torch.zeros(shape.drafted, dtype=torch.long))
         target_ids = (torch.arange(shape.drafted) + offsets.long().cpu()).to(device)
+        self.target_ids = target_ids
         self.choose: Choice = EachForItself(target_ids)
         if shape.selector is not None:
             at = "candidate_selector."
@@ -122,7 +128,7 @@ class BlockHead:
 
     @property
     def name(self) -> str:
-        return runner_name("draftbench", self)
+        return runner_name("draftbench", self, self.how)
 
     def modules(self) -> Iterator[nn.Module]:
         yield from self.linears
@@ -130,39 +136,102 @@ class BlockHead:
     def tensors(self) -> Iterator[Tensor]:
         yield from self._tensors
 
-    def new_cache(self, capacity: int, rows: int = 1) -> SlabCache:
-        """Room for the text, and for a block after it."""
-        room, head_dim = capacity + self.shape.places(self.shape.most), self.shape.head_dim
-        size = len(self.layers), 2, rows, self.kv_heads, room, head_dim
-        return SlabCache(self.norm.weight.new_zeros(size), [0] * rows)
+    def new_slabs(self, capacity: int, rows: int) -> Tensor:
+        size = len(self.layers), 2, rows, self.kv_heads, capacity, self.shape.head_dim
+        return self.norm.weight.new_zeros(size)
+
+    def tried_first(self) -> Wanted:
+        return [(self._reads(), (1, 2)), (self._drafts(1), (self.shape.places(1),))]
+
+    def new_cache(
+        self,
+        capacity: int,
+        rows: int = 1,
+        widths: Collection[int] = (),
+        lengths: Collection[int] = (),
+    ) -> SlabCache:
+        """Room for the text, and for a block after it.
+
+        Args:
+            widths: tokens per row that will be read at once while this is timed.
+            lengths: tokens that will be drafted.
+        """
+        places = self.shape.places
+        wanted = [(self._reads(), widths), *((self._drafts(k), (places(k),)) for k in lengths)]
+        return self.cache_of(capacity + places(self.shape.most), rows, wanted)
+
+    def _reads(self) -> Kind:
+        """Its passes over the text as they are recorded."""
+        states = self.norm.weight.new_empty(0, self.entering_size)
+        return Kind("read", (states,), self._read_evenly, self._read_evenly)
+
+    def _drafts(self, k: int) -> Kind:
+        """Its blocks of k drafted tokens."""
+        work = partial(self._draft_evenly, k)
+        return Kind(("block", k), (self.target_ids.new_empty(0),), work, work)
 
     @torch.inference_mode()
-    def read(self, states: Tensor, cache: SlabCache, counts: Sequence[int]) -> Tensor:
+    def read(self, states: Tensor, cache: SlabCache, counts: Sequence[int]) -> None:
         """Append the keys and values of the target's states [n, layers read · hidden] at the next
-        tokens, some for each row of the cache. Returns their places.
+        tokens, some for each row of the cache.
         """
-        entering = self.hidden_norm(self.fc(states))
+        lengths = cache.lengths
+        cache.lengths = [have + new for have, new in zip(lengths, counts, strict=True)]
+        if (graphs := cache.graphs) and graphs.serves("read", counts):
+            graphs.launch("read", (states,), counts, lengths)
+            return
         places = [
             (row, length + i)
-            for row, (length, count) in enumerate(zip(cache.lengths, counts, strict=True))
+            for row, (length, count) in enumerate(zip(lengths, counts, strict=True))
             for i in range(count)
         ]
-        row, place = on_device(places, self.device).unbind(1)
+        self._read(states, cache.slabs, *on_device(places, self.device).unbind(1))
+
+    def _read_evenly(self, at: Evenly, states: Tensor) -> tuple[Tensor, ...]:
+        """`read` with as many tokens of every row."""
+        rows, width = len(at.starts), len(states) // len(at.starts)
+        row, slot = (torch.arange(n, device=at.starts.device) for n in (rows, width))
+        row = row.unsqueeze(1).expand(-1, width).reshape(-1)
+        return self._read(states, at.slabs, row, (at.starts.unsqueeze(1) + slot).flatten())
+
+    def _read(
+        self, states: Tensor, slabs: Tensor, row: Tensor, place: Tensor
+    ) -> tuple[Tensor, ...]:
+        """Store keys and values at places of rows, and return them by layer."""
+        entering, stored = self.hidden_norm(self.fc(states)), list[Tensor]()
         for index, layer in enumerate(self.layers):
-            slab = cache.slabs[index]
-            store(layer.keys_and_values(entering), slab, row, place, self.rotary)
-        cache.lengths = [have + new for have, new in zip(cache.lengths, counts, strict=True)]
-        return place
+            stored.append(layer.keys_and_values(entering))
+            store(stored[-1], slabs.select(0, index), row, place, self.rotary)
+        return tuple(stored)
 
     @torch.inference_mode()
     def draft(self, lasts: Tensor, k: int, cache: SlabCache, rows: Sequence[int]) -> Chosen:
         """Draft k tokens after the last known tokens [rows] of some rows, whose texts before these
-        were read.
+        were read. What it chose must be read before the next pass.
         """
+        width, sees, lengths = self.shape.places(k), self.shape.sees, cache.lengths
+        tokens = self._begun(lasts, width)
+        if (graphs := cache.graphs) and graphs.serves(("block", k), [width]):
+            counts = [width if row in rows else 0 for row in range(len(lengths))]
+            _, results = graphs.launch(("block", k), (tokens,), counts, lengths)
+            return Chosen(*(graphs.some(each, rows) for each in results))
+        # Other rows take part, as in `ManyRows`, unless one is left.
+        alone = len(rows) == 1
+        taking = list(rows) if alone else list(range(len(lengths)))
+        slabs = cache.slabs.narrow(2, rows[0], 1) if alone else cache.slabs
+        some = None if len(rows) == len(taking) else on_device(list(rows), self.device)
+        starts = on_device([lengths[row] for row in taking], self.device)
+        reach, group = max(lengths[row] for row in rows) + width, self.group
+        placement = BlockRows(slabs, starts, width, reach, self.rotary, group, sees, some)
+        return self._drafted(tokens, k, placement)
+
+    def _draft_evenly(self, k: int, at: Evenly, tokens: Tensor) -> tuple[Tensor, ...]:
+        """`draft` in every row."""
         width, sees = self.shape.places(k), self.shape.sees
-        group, rotary = self.group, self.rotary
-        placement = BlockRows(cache.slabs, cache.lengths, rows, width, rotary, group, sees)
-        return self._drafted(lasts, k, placement)
+        placement = BlockRows(at.slabs, at.starts, width, at.reach, self.rotary, self.group, sees)
+        chosen = self._drafted(tokens, k, placement)
+        told = () if chosen.stated is None else (chosen.stated,)
+        return (chosen.tokens, chosen.scores, *told)
 
     @torch.inference_mode()
     def along(
@@ -189,24 +258,29 @@ class BlockHead:
             width, parts = self.shape.places(k), list[Drafted]()
             for some in starts.split(max(1, PLACES // width)):
                 placement = TextBlocks(slabs, some, width, self.rotary, self.group, sees)
-                chosen = self._drafted(text[some], k, placement)
+                chosen = self._drafted(self._begun(text[some], width), k, placement)
                 sure = [chosen.sure("all"), chosen.sure("ten")] if stops else None
                 both = None if sure is None else torch.stack(sure, dim=-1)
                 parts.append(Drafted(chosen.tokens, chosen.margins, both))
             found[k] = Drafted.side_by_side(parts)
         return found
 
-    def _drafted(self, lasts: Tensor, k: int, placement: Placement) -> Chosen:
-        """What blocks draft that begin with these tokens [blocks]."""
+    def _begun(self, lasts: Tensor, width: int) -> Tensor:
+        """Blocks [blocks · width] that begin with these tokens [blocks], and masks."""
+        tokens = lasts.new_full((len(lasts), width), self.shape.mask)
+        tokens[:, 0] = lasts
+        return tokens.flatten()
+
+    def _drafted(self, tokens: Tensor, k: int, placement: Placement) -> Chosen:
+        """What blocks draft."""
         shape = self.shape
         width = shape.places(k)
-        tokens = lasts.new_full((len(lasts), width), shape.mask)
-        tokens[:, 0] = lasts
-        x = functional.embedding(tokens.flatten(), self.embedding).to(self.dtype)
+        x = functional.embedding(tokens, self.embedding).to(self.dtype)
         if shape.embedding_scale != 1.0:
             x = x * shape.embedding_scale
         for index, layer in enumerate(self.layers):
             x = layer(x, placement, index, width)
-        drafting = self.norm(x).view(len(lasts), width, -1)[:, width - k :]
-        logits = self.logits(drafting.flatten(0, 1)).view(len(lasts), k, -1)
+        drafting = self.norm(x).unflatten(0, (-1, width)).narrow(1, width - k, k)
+        logits = self.logits(drafting.flatten(0, 1)).unflatten(0, (-1, k))
+        lasts = tokens.unflatten(0, (-1, width)).select(1, 0)
         return self.choose(scaled(logits, shape.logit_scale, shape.softcap), drafting, lasts)

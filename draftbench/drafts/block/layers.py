@@ -41,7 +41,9 @@ class Convolution:
         """What it makes of `inner`, for rows x [blocks · width, hidden]."""
         taps, group = self.of.taps, self.of.group
         dynamic = self.kernels(x).view(len(x) // width, width, 2, taps, -1)
-        before, after = dynamic.repeat_interleave(group, dim=-1).unbind(2)
+        # `repeat_interleave` would make the host wait for a GPU.
+        repeated = dynamic.unsqueeze(-1).expand(*dynamic.shape, group).flatten(-2)
+        before, after = repeated.unbind(2)
         return self._convolved(inner(self._convolved(x, before, 0)), after, 1)
 
     def _convolved(self, x: Tensor, dynamic: Tensor, side: int) -> Tensor:

@@ -186,7 +186,9 @@ def build_head(
         build.dtype,
         target.device,
         target.context_length,
+        build.longest,
     )
+    slow = head.record_short_passes()
     parameters = sum(t.numel() for t in tensors.values() if t.is_floating_point())
     facts = model_facts(
         head,
@@ -197,6 +199,7 @@ def build_head(
         layer=shape.layer,
         vocab_size=shape.drafted,
         has_kernel=has_kernel,
+        slow=slow,
     )
     misread = read_otherwise(source.raw_config, "eagle3", engine, layers)
     return head, msgspec.structs.replace(facts, misread=misread)

@@ -18,9 +18,17 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from draftbench.decoder.attention import PIECE, LaterDepths, ManyRows, OneRow, Placement, Rotary
+from draftbench.decoder.attention import (
+    PIECE,
+    EvenRows,
+    LaterDepths,
+    ManyRows,
+    OneRow,
+    Placement,
+    Rotary,
+)
+from draftbench.decoder.cuda_graphs import Evenly, Kind, RecordsPasses, SlabCache, Wanted
 from draftbench.decoder.linear import Product, as_function, runner_name
-from draftbench.decoder.llama import SlabCache
 from draftbench.decoder.llama_model import rotary_tables
 from draftbench.decoder.runner import last_of_each, on_device, only_row
 from draftbench.decoder.sampling import best
@@ -55,7 +63,7 @@ class _Norm:
         return functional.rms_norm(x, self.weight.shape, self.weight, self.eps)
 
 
-class EagleHead(Head):
+class EagleHead(RecordsPasses, Head):
     """A head with its weights.
 
     Args:
@@ -64,6 +72,7 @@ class EagleHead(Head):
         rotary: a transformers module that gives rotary tables.
         make_linear: makes a layer of weights and bias.
         context_length: the target's.
+        longest: tokens per row for which recorded caches have room from the start.
     """
 
     later_depths = LaterDepths  # where its replay's later depths stand in the text
@@ -78,9 +87,11 @@ class EagleHead(Head):
         dtype: torch.dtype,
         device: str,
         context_length: int,
+        longest: int = 0,
     ) -> None:
         self.shape, layer = shape, shape.layer
         self.reads, self.context_length, self.dtype = shape.reads, context_length, dtype
+        self.longest = min(longest, context_length)
         self.heads, self.kv_heads = layer.num_attention_heads, layer.num_key_value_heads
         self.group = self.heads // self.kv_heads
         self.linears: list[nn.Module] = []
@@ -132,7 +143,7 @@ class EagleHead(Head):
 
     @property
     def name(self) -> str:
-        return runner_name("draftbench", self)
+        return runner_name("draftbench", self, self.how)
 
     def modules(self) -> Iterator[nn.Module]:
         yield from self.linears
@@ -142,10 +153,30 @@ class EagleHead(Head):
         if self.own_embedding:
             yield self.embedding
 
-    def new_cache(self, capacity: int, rows: int = 1, widths: Collection[int] = ()) -> SlabCache:
-        like = self.norms["last"].weight
+    def new_slabs(self, capacity: int, rows: int) -> Tensor:
         size = 1, 2, rows, self.kv_heads, capacity, self.shape.head_dim
-        return SlabCache(like.new_zeros(size), [0] * rows)
+        return self.norms["last"].weight.new_zeros(size)
+
+    def tried_first(self) -> Wanted:
+        return [(self._steps(), (1, 2))]
+
+    def new_cache(self, capacity: int, rows: int = 1, widths: Collection[int] = ()) -> SlabCache:
+        return self.cache_of(capacity, rows, [(self._steps(), {1, *widths} if widths else ())])
+
+    def _steps(self) -> Kind:
+        """Its passes as they are recorded."""
+        tokens = self.target_ids.new_empty(0)
+        left = self.norms["last"].weight.new_empty(0, self.shape.layer.hidden_size)
+        return Kind("step", (tokens, left), self._step_evenly, self._step_evenly)
+
+    def _step_evenly(self, at: Evenly, tokens: Tensor, left: Tensor) -> tuple[Tensor, Tensor]:
+        """`step` with as many tokens of every row."""
+        width = len(tokens) // len(at.starts)
+        placement = EvenRows(at.slabs, at.starts, width, at.reach, self.rotary, self.group)
+        last, left = (
+            each.index_select(0, at.ends) for each in self._layer(tokens, left, placement)
+        )
+        return self.logits(last), left
 
     @torch.inference_mode()
     def entering(self, states: Tensor) -> Tensor:
@@ -163,6 +194,10 @@ class EagleHead(Head):
     ) -> tuple[Tensor, Tensor]:
         lengths, row = cache.lengths, only_row(counts)
         cache.lengths = [have + new for have, new in zip(lengths, counts, strict=True)]
+        if (graphs := cache.graphs) and graphs.serves("step", counts):
+            _, (logits, left) = graphs.launch("step", (tokens, left), counts, lengths)
+            busy = [at for at, count in enumerate(counts) if count]
+            return graphs.some(logits, busy), graphs.some(left, busy)
         placement: Placement
         if row is None:
             placement = ManyRows(cache.slabs, lengths, counts, self.rotary, self.group)

@@ -54,7 +54,8 @@ class HeadDraft:
         tokens = torch.tensor(text, device=self.target.device)
         self.target.forward(tokens, self.target.new_cache(most), every=False, hidden=hidden)
         states = hidden.joined()
-        cache: Any = self.head.new_cache(max([*contexts, most]) + max(sizes), rows)
+        room = max([*contexts, most]) + max(sizes)
+        cache: Any = self.head.new_cache(room, rows, grid.verify_sizes)
 
         def point(what: str, size: int, context: int, at_once: int = rows) -> TimedPass:
             counts = [size] * at_once + [0] * (rows - at_once)

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from draftbench.decoder.drafters import Draft, Proposal, ProposalRequest, going_on
-from draftbench.decoder.runner import DecodeTask, on_device
+from draftbench.decoder.runner import DecodeTask, on_device, whole
 from draftbench.decoder.sampling import best, confidence, top_two_margin
 from draftbench.records import StopRule
 
@@ -128,8 +128,8 @@ class HeadDrafter:
         self.head = head
         self.reads: Sequence[int] = head.reads
 
-    def open(self, rows: int, capacity: int) -> None:
-        self.cache = self.head.new_cache(capacity, rows)
+    def open(self, rows: int, capacity: int, widths: Collection[int] = ()) -> None:
+        self.cache = self.head.new_cache(capacity, rows, widths)
         # The target's states at the tokens that the head has not read yet, by row.
         self._unread = [torch.empty(0)] * rows
 
@@ -153,7 +153,7 @@ class HeadDrafter:
                 draft.ask.context[self.cache.lengths[draft.ask.row] + 1 :] for draft in active
             ]
             tokens = on_device(list(chain(*unread)), head.device)
-            left = head.entering(torch.cat([self._unread[row] for row in rows]))
+            left = head.entering(whole([self._unread[row] for row in rows]))
             counts = dict(zip(rows, map(len, unread), strict=True))
             logits, left = head.step(tokens, left, self.cache, self._counts(counts))
             self._unread = [at[:0] if row in counts else at for row, at in enumerate(self._unread)]
@@ -176,8 +176,9 @@ class HeadDrafter:
     def keep(self, row: int, length: int, states: Tensor | None = None) -> None:
         """Keep the states of a round's accepted tokens; the next round reads them."""
         assert states is not None
-        unread = torch.cat([self._unread[row], states])
-        self._unread[row] = unread[: length - self.cache.lengths[row]]
+        unread = self._unread[row]
+        both = torch.cat([unread, states]) if len(unread) else states
+        self._unread[row] = both[: length - self.cache.lengths[row]]
 
     def _counts(self, counts: Mapping[int, int]) -> list[int]:
         return [counts.get(row, 0) for row in range(len(self._unread))]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from functools import partial
 
 from torch import Tensor
@@ -66,7 +66,7 @@ class LookupDrafter:
     def __init__(self, longest: int, shortest: int, device: str) -> None:
         self.sizes, self.device = (longest, shortest), device
 
-    def open(self, rows: int, capacity: int) -> None:
+    def open(self, rows: int, capacity: int, widths: Collection[int] = ()) -> None:
         self.indexes = [LookupIndex(*self.sizes) for _ in range(rows)]
 
     def begin(self, row: int, task: DecodeTask, states: Tensor | None = None) -> None:

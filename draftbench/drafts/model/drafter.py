@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from itertools import chain
 from typing import NamedTuple
 
@@ -37,7 +37,7 @@ class ModelDrafter:
     def __init__(self, runner: Runner, mode: DraftingMode) -> None:
         self.runner, self.mode = runner, mode
 
-    def open(self, rows: int, capacity: int) -> None:
+    def open(self, rows: int, capacity: int, widths: Collection[int] = ()) -> None:
         self._room = min(capacity, self.runner.context_length)
         # A round reads one new token, or two after a full one.
         self.cache = self.runner.new_cache(self._room, rows, widths=(1, 2))

@@ -214,8 +214,8 @@ class LayersDrafter(HeadDrafter):
 
     head: MtpHead
 
-    def open(self, rows: int, capacity: int) -> None:
-        super().open(rows, capacity)
+    def open(self, rows: int, capacity: int, widths: Collection[int] = ()) -> None:
+        super().open(rows, capacity, widths)
         # By row and layer: how many of the text's rows it has read for good, and what is entering
         # the rows after these, as far as it is known.
         self._read_by = [[0] * self.head.layers for _ in range(rows)]

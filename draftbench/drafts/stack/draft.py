@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 
 from torch import Tensor
 
@@ -51,9 +51,9 @@ class StackDrafter:
     def __init__(self, lookup: LookupDrafter, draft: Drafter) -> None:
         self.lookup, self.draft, self.reads = lookup, draft, draft.reads
 
-    def open(self, rows: int, capacity: int) -> None:
+    def open(self, rows: int, capacity: int, widths: Collection[int] = ()) -> None:
         self.lookup.open(rows, capacity)
-        self.draft.open(rows, capacity)
+        self.draft.open(rows, capacity, widths)
 
     def begin(self, row: int, task: DecodeTask, states: Tensor | None = None) -> None:
         self.lookup.begin(row, task)

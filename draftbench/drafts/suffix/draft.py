@@ -7,7 +7,7 @@ nothing, so that decoding and replay propose the same.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from functools import partial
 
 from torch import Tensor
@@ -150,7 +150,7 @@ class SuffixDrafter:
     def __init__(self, draft: SuffixDraft) -> None:
         self.draft = draft
 
-    def open(self, rows: int, capacity: int) -> None:
+    def open(self, rows: int, capacity: int, widths: Collection[int] = ()) -> None:
         """A row alone takes the draft's memory, which need not begin again for each request. Rows
         side by side are at different requests at once.
         """
