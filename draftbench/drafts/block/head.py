@@ -230,8 +230,8 @@ class BlockHead(RecordsPasses):
         width, sees = self.shape.places(k), self.shape.sees
         placement = BlockRows(at.slabs, at.starts, width, at.reach, self.rotary, self.group, sees)
         chosen = self._drafted(tokens, k, placement)
-        told = () if chosen.stated is None else (chosen.stated,)
-        return (chosen.tokens, chosen.scores, *told)
+        stated = () if chosen.stated is None else (chosen.stated,)
+        return (chosen.tokens, chosen.scores, *stated)
 
     @torch.inference_mode()
     def along(
