@@ -20,7 +20,6 @@ from typing import Any
 import msgspec
 import torch
 from torch import Tensor
-from torch.nn import functional
 
 from draftbench.audit.along_rounds import AlongRounds, room
 from draftbench.audit.replaying import Replaying, of_lengths
@@ -89,12 +88,7 @@ def _reordered(replaying: Replaying) -> Variants:
 def _normed(replaying: Replaying) -> Variants:
     runner = replaying.known_target.runner
     if isinstance(runner, LlamaRunner):
-        norm = runner.last_norm
-
-        def normed(states: Tensor) -> Tensor:
-            return functional.rms_norm(states, norm.shape, norm.weight, norm.eps)
-
-        yield "", partial(replaying.with_states, normed)
+        yield "", partial(replaying.with_states, runner.last_norm)
 
 
 def _late(replaying: Replaying) -> Variants:

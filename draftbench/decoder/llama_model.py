@@ -15,16 +15,31 @@ from draftbench.decoder.attention import EvenRows, Placement, Rotary
 from draftbench.decoder.linear import Product, as_function, fits_16_bits
 from draftbench.decoder.runner import HiddenStates
 
+# A CPU's norm of more numbers than this takes longer by layer norm than by its dozen kernels.
+MIRRORED_TO = 1 << 14
+
 
 class RootMeanSquare:
-    """The weight and eps of x / √(mean of x² + eps) · weight (Zhang and Sennrich 2019, eq. 4),
-    which the streams below compute.
-    """
+    """x / √(mean of x² + eps) · weight over the last dimension (Zhang and Sennrich 2019, eq. 4)."""
 
-    def __init__(self, norm: Any, device: torch.device) -> None:
-        self.weight, self.eps = norm.weight.detach().to(device), norm.variance_epsilon
-        self.shape = self.weight.shape
-        self.twice = torch.cat([self.weight, self.weight])
+    def __init__(self, weight: Tensor, eps: float) -> None:
+        self.weight, self.eps, self.shape = weight, eps, weight.shape
+        self.twice = torch.cat([weight, weight])
+
+    def __call__(self, x: Tensor) -> Tensor:
+        if x.numel() <= MIRRORED_TO and x.device.type == "cpu":
+            return self.of_mirrored(torch.cat([x, -x], dim=-1))
+        return functional.rms_norm(x, self.shape, self.weight, self.eps)
+
+    def of_mirrored(self, pairs: Tensor) -> Tensor:
+        """That of x [..., d], from (x, -x) as [..., 2 · d].
+
+        On a CPU the norm takes a dozen kernels, which were a tenth of a small model's step, but
+        layer norm takes one. For (x, -x) the result is the same: the mean is 0 and the variance is
+        the mean of x².
+        """
+        normed = torch.layer_norm(pairs, self.twice.shape, self.twice, None, self.eps)
+        return normed.narrow(-1, 0, self.shape[0])
 
 
 def swiglu(gate_up: Tensor) -> Tensor:
@@ -44,25 +59,16 @@ class PlainStream:
         return self._sum
 
     def normed(self, norm: RootMeanSquare) -> Tensor:
-        return functional.rms_norm(self._sum, norm.shape, norm.weight, norm.eps)
+        return norm(self._sum)
 
     def add_normed(self, out: Tensor, norm: RootMeanSquare) -> Tensor:
         """Add to the sum, and norm it."""
         self._sum.add_(out)
         return self.normed(norm)
 
-    def norm_heads(self, heads: Tensor, norm: RootMeanSquare) -> None:
-        """Norm each of [n, heads, head] in place."""
-        heads.copy_(functional.rms_norm(heads, norm.shape, norm.weight, norm.eps))
-
 
 class MirroredStream:
-    """The residual stream on a CPU, kept as (x, -x).
-
-    On a CPU the norm takes a dozen kernels, which were a tenth of a small model's step, but layer
-    norm takes one. For (x, -x) the result is the same: the mean is 0 and the variance is the mean
-    of x².
-    """
+    """The residual stream on a CPU, kept as (x, -x), so that a norm takes one kernel."""
 
     def __init__(self, embedded: Tensor, signs: Tensor) -> None:
         self._signs = signs
@@ -74,7 +80,7 @@ class MirroredStream:
         return self._pairs.select(1, 0)
 
     def normed(self, norm: RootMeanSquare) -> Tensor:
-        return _half_of_layer_norm(self._flat, norm)
+        return norm.of_mirrored(self._flat)
 
     def add_normed(self, out: Tensor, norm: RootMeanSquare) -> Tensor:
         """Add to the sum, and norm it."""
@@ -82,19 +88,9 @@ class MirroredStream:
         self._pairs.addcmul_(out if len(out) == 1 else out.unsqueeze(1), self._signs)
         return self.normed(norm)
 
-    def norm_heads(self, heads: Tensor, norm: RootMeanSquare) -> None:
-        """Norm each of [n, heads, head] in place."""
-        heads.copy_(_half_of_layer_norm(torch.cat([heads, -heads], dim=2), norm))
-
 
 # An embedded token → its residual stream.
 Stream = Callable[[Tensor], MirroredStream | PlainStream]
-
-
-def _half_of_layer_norm(mirrored: Tensor, norm: RootMeanSquare) -> Tensor:
-    """(x, -x) as [..., 2 · d] → [..., d]."""
-    normed = torch.layer_norm(mirrored, norm.twice.shape, norm.twice, None, norm.eps)
-    return normed.narrow(-1, 0, norm.shape[0])
 
 
 @dataclass(frozen=True)
@@ -125,9 +121,9 @@ class LlamaModel:
         self.head_dim = getattr(config, "head_dim", None) or config.hidden_size // self.heads
         self.group = self.heads // self.kv_heads
         embedding = model.model.embed_tokens
-        norm = layers[0].input_layernorm.weight.detach()
-        rotary = rotary_tables(model.model.rotary_emb, norm, config.max_position_embeddings)
-        self.like, self.rotary = norm.to(device), Rotary(*(table.to(device) for table in rotary))
+        like = layers[0].input_layernorm.weight.detach()
+        rotary = rotary_tables(model.model.rotary_emb, like, config.max_position_embeddings)
+        self.like, self.rotary = like.to(device), Rotary(*(table.to(device) for table in rotary))
         self._stream: Stream = PlainStream
         if device.type == "cpu":
             self._stream = partial(MirroredStream, signs=self.like.new_tensor([[1.0], [-1.0]]))
@@ -144,11 +140,14 @@ class LlamaModel:
             bias = torch.cat([b.detach() for b in biases]) if biases[0] is not None else None
             return take(weight, bias, copied=True)
 
-        def norm_of(owner: Any, name: str) -> RootMeanSquare | None:
-            return RootMeanSquare(getattr(owner, name), device) if hasattr(owner, name) else None
+        def norm(module: Any) -> RootMeanSquare:
+            return RootMeanSquare(module.weight.detach().to(device), module.variance_epsilon)
 
-        norms = [RootMeanSquare(layer.input_layernorm, device) for layer in layers]
-        norms.append(RootMeanSquare(model.model.norm, device))
+        def norm_of(owner: Any, name: str) -> RootMeanSquare | None:
+            return norm(getattr(owner, name)) if hasattr(owner, name) else None
+
+        norms = [norm(layer.input_layernorm) for layer in layers]
+        norms.append(norm(model.model.norm))
         self.layers = []
         for index, layer in enumerate(layers):
             attention, mlp = layer.self_attn, layer.mlp
@@ -159,7 +158,7 @@ class LlamaModel:
                     q_norm=norm_of(attention, "q_norm"),
                     k_norm=norm_of(attention, "k_norm"),
                     out=joined(attention.o_proj),
-                    mlp_norm=RootMeanSquare(layer.post_attention_layernorm, device),
+                    mlp_norm=norm(layer.post_attention_layernorm),
                     gate_up=joined(mlp.gate_proj, mlp.up_proj),
                     down=joined(mlp.down_proj),
                     next_norm=norms[index + 1],
@@ -227,8 +226,10 @@ class LlamaModel:
                 hidden.take(index, stream.sum)
             qkv = layer.qkv(x).view(-1, heads, self.head_dim)
             if layer.q_norm is not None and layer.k_norm is not None:
-                stream.norm_heads(qkv.narrow(1, 0, self.heads), layer.q_norm)
-                stream.norm_heads(qkv.narrow(1, self.heads, self.kv_heads), layer.k_norm)
+                queries = qkv.narrow(1, 0, self.heads)
+                keys = qkv.narrow(1, self.heads, self.kv_heads)
+                queries.copy_(layer.q_norm(queries))
+                keys.copy_(layer.k_norm(keys))
             x = stream.add_normed(layer.out(placement.attend(index, qkv)), layer.mlp_norm)
             x = stream.add_normed(layer.down(swiglu(layer.gate_up(x))), layer.next_norm)
         if hidden is not None:

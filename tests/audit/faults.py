@@ -16,9 +16,9 @@ from scenes import EMBEDDED
 
 from draftbench.decoder.attention import Rotary
 from draftbench.decoder.drafters import Draft, going_on
+from draftbench.decoder.llama_model import RootMeanSquare
 from draftbench.decoder.translated import TranslatedRunner
 from draftbench.drafts.block.draft import BlockDrafter
-from draftbench.drafts.block.layers import Norm
 from draftbench.drafts.heads.head import HeadDrafter
 from draftbench.drafts.model.drafter import ModelDrafter
 from draftbench.models.source import ModelSource
@@ -336,7 +336,7 @@ def one_further(draft, loaded):
 def without_block_norm(draft, loaded):
     """The norm of what the target's states give is not loaded."""
     norm = draft.head.hidden_norm
-    return on_head(hidden_norm=lambda head: Norm(torch.ones_like(norm.weight), norm.eps))(
+    return on_head(hidden_norm=lambda head: RootMeanSquare(torch.ones_like(norm.weight), norm.eps))(
         draft, loaded
     )
 

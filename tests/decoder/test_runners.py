@@ -4,7 +4,6 @@ rewind, beyond a window.
 
 import copy
 import weakref
-from types import SimpleNamespace
 
 import pytest
 import torch
@@ -28,7 +27,7 @@ from transformers import (
     Qwen3Config,
 )
 
-from draftbench.decoder import linear
+from draftbench.decoder import linear, llama_model
 from draftbench.decoder.any_transformer import TransformersRunner, rewind_obstacle
 from draftbench.decoder.llama import LlamaRunner, llama_obstacle
 from draftbench.decoder.llama_model import MirroredStream, PlainStream, RootMeanSquare
@@ -213,23 +212,25 @@ each_stream = pytest.mark.parametrize("stream", STREAMS.values(), ids=STREAMS)
 
 
 def normed(stream, x, weight, eps):
-    """By what a transformers model's norm holds."""
-    module = SimpleNamespace(weight=weight, variance_epsilon=eps)
-    return stream(x.clone()).normed(RootMeanSquare(module, x.device))
+    return stream(x.clone()).normed(RootMeanSquare(weight, eps))
 
 
 @each_stream
-def test_a_stream_adds_and_norms_heads_in_place(stream):
-    """By hand: (3, 0) + (0, 4), whose mean square and 3.5 are 16; so for each of two heads."""
-    one = stream(torch.tensor([[3.0, 0.0]]))
-    module = SimpleNamespace(weight=torch.tensor([1.0, 2.0]), variance_epsilon=3.5)
-    norm = RootMeanSquare(module, SIGNS.device)
+def test_a_stream_adds_and_norms(stream):
+    """By hand: (3, 0) + (0, 4), whose mean square and 3.5 are 16."""
+    one, norm = stream(torch.tensor([[3.0, 0.0]])), RootMeanSquare(torch.tensor([1.0, 2.0]), 3.5)
     normed = one.add_normed(torch.tensor([[0.0, 4.0]]), norm)
     torch.testing.assert_close(normed, torch.tensor([[0.75, 2.0]]))
     torch.testing.assert_close(one.sum, torch.tensor([[3.0, 4.0]]))
-    heads = torch.tensor([[[3.0, 4.0], [4.0, 3.0], [9.0, 9.0]]])
-    one.norm_heads(heads.narrow(1, 0, 2), norm)
-    torch.testing.assert_close(heads, torch.tensor([[[0.75, 2.0], [1.0, 1.5], [9.0, 9.0]]]))
+
+
+@pytest.mark.parametrize("most", [0, 4])
+def test_a_norm_of_heads_is_of_each_by_itself_however_it_is_computed(monkeypatch, most):
+    """By hand: of (3, 4) and (4, 3) the mean square and 3.5 are 16."""
+    monkeypatch.setattr(llama_model, "MIRRORED_TO", most)
+    norm = RootMeanSquare(torch.tensor([1.0, 2.0]), 3.5)
+    heads = torch.tensor([[[3.0, 4.0], [4.0, 3.0], [9.0, 9.0]]]).narrow(1, 0, 2)
+    torch.testing.assert_close(norm(heads), torch.tensor([[[0.75, 2.0], [1.0, 1.5]]]))
 
 
 @given(st.integers(0, 10_000), st.integers(1, 3), st.sampled_from([1e-3, 1.0, 1e3]))

@@ -20,10 +20,10 @@ from torch.nn import functional
 from draftbench.decoder.attention import BlockRows, Placement, Rotary, TextBlocks, store
 from draftbench.decoder.cuda_graphs import Evenly, Kind, RecordsPasses, SlabCache, Wanted
 from draftbench.decoder.linear import Product, as_function, runner_name
-from draftbench.decoder.llama_model import rotary_tables
+from draftbench.decoder.llama_model import RootMeanSquare, rotary_tables
 from draftbench.decoder.runner import Runner, on_device
 from draftbench.drafts.block.choice import Biased, Choice, Chosen, EachForItself, Following, scaled
-from draftbench.drafts.block.layers import Convolution, Layer, Norm
+from draftbench.drafts.block.layers import Convolution, Layer
 from draftbench.drafts.block.shape import BlockShape
 from draftbench.drafts.heads.head import Drafted
 
@@ -65,8 +65,8 @@ class BlockHead(RecordsPasses):
             self._tensors.append(tensors[name].to(device, dtype, copy=True))
             return self._tensors[-1]
 
-        def norm(name: str) -> Norm:
-            return Norm(given(f"{name}.weight"), layer.rms_norm_eps)
+        def norm(name: str) -> RootMeanSquare:
+            return RootMeanSquare(given(f"{name}.weight"), layer.rms_norm_eps)
 
         def linear(*names: str) -> Product:
             taken = [tensors[f"{name}.weight"].to(device, dtype) for name in names]

@@ -9,22 +9,11 @@ from dataclasses import dataclass
 
 import torch
 from torch import Tensor
-from torch.nn import functional
 
 from draftbench.decoder.attention import Placement
 from draftbench.decoder.linear import Product
+from draftbench.decoder.llama_model import RootMeanSquare, swiglu
 from draftbench.drafts.block.shape import Convolutions
-
-
-@dataclass(frozen=True)
-class Norm:
-    """The root-mean-square norm over the last dimension."""
-
-    weight: Tensor
-    eps: float
-
-    def __call__(self, x: Tensor) -> Tensor:
-        return functional.rms_norm(x, self.weight.shape, self.weight, self.eps)
 
 
 @dataclass(frozen=True)
@@ -59,13 +48,13 @@ class Convolution:
 class Layer:
     """One layer with its weights."""
 
-    input_norm: Norm
+    input_norm: RootMeanSquare
     q: Product
     kv: Product
-    q_norm: Norm
-    k_norm: Norm
+    q_norm: RootMeanSquare
+    k_norm: RootMeanSquare
     out: Product
-    mlp_norm: Norm
+    mlp_norm: RootMeanSquare
     gate_up: Product
     down: Product
     attention_conv: Convolution | None
@@ -73,7 +62,7 @@ class Layer:
     kv_heads: int
     head_dim: int
 
-    def norms(self) -> Iterator[Norm]:
+    def norms(self) -> Iterator[RootMeanSquare]:
         yield from (self.input_norm, self.q_norm, self.k_norm, self.mlp_norm)
 
     def keys_and_values(self, x: Tensor) -> Tensor:
@@ -92,8 +81,7 @@ class Layer:
             return self.out(placement.attend(index, both))
 
         def mlp(x: Tensor) -> Tensor:
-            gate, up = self.gate_up(x).chunk(2, dim=1)
-            return self.down(functional.silu(gate).mul_(up))
+            return self.down(swiglu(self.gate_up(x)))
 
         for norm, half, conv in (
             (self.input_norm, attention, self.attention_conv),

@@ -29,7 +29,7 @@ from draftbench.decoder.attention import (
 )
 from draftbench.decoder.cuda_graphs import Evenly, Kind, RecordsPasses, SlabCache, Wanted
 from draftbench.decoder.linear import Product, as_function, runner_name
-from draftbench.decoder.llama_model import rotary_tables
+from draftbench.decoder.llama_model import RootMeanSquare, rotary_tables, swiglu
 from draftbench.decoder.runner import last_of_each, on_device, only_row
 from draftbench.decoder.sampling import best
 from draftbench.drafts.heads.head import CHUNK, Drafted, Head
@@ -52,15 +52,6 @@ class EagleShape:
         return getattr(self.layer, "head_dim", None) or (
             self.layer.hidden_size // self.layer.num_attention_heads
         )
-
-
-@dataclass(frozen=True)
-class _Norm:
-    weight: Tensor
-    eps: float
-
-    def __call__(self, x: Tensor) -> Tensor:
-        return functional.rms_norm(x, self.weight.shape, self.weight, self.eps)
 
 
 class EagleHead(RecordsPasses, Head):
@@ -99,9 +90,9 @@ class EagleHead(RecordsPasses, Head):
         def given(name: str) -> Tensor:
             return tensors[name].to(device, dtype, copy=True)
 
-        def norm(name: str) -> _Norm | None:
+        def norm(name: str) -> RootMeanSquare | None:
             found = f"{name}.weight" in tensors
-            return _Norm(given(f"{name}.weight"), layer.rms_norm_eps) if found else None
+            return RootMeanSquare(given(f"{name}.weight"), layer.rms_norm_eps) if found else None
 
         def linear(*names: str) -> Product:
             weight = torch.cat([given(f"{name}.weight") for name in names])
@@ -256,7 +247,6 @@ class EagleHead(RecordsPasses, Head):
             keys.copy_(norms["k"](keys))
         x = normed if self.shape.norm_before_residual else state
         x = x + self.out(placement.attend(0, qkv))
-        gate, up = self.gate_up(norms["mlp"](x)).chunk(2, dim=1)
-        x = x + self.down(functional.silu(gate).mul_(up))
+        x = x + self.down(swiglu(self.gate_up(norms["mlp"](x))))
         last = norms["last"](x)
         return last, last if self.shape.norm_output else x
