@@ -42,7 +42,7 @@ EXACT_SIZE_ROWS = 32
 # may be from that of unpacked weights, in parts of it: bfloat16's step.
 PADDED_TO, TIMES, SAVED, ROUNDING = (1, 2, 4, 8), 7, 0.05, 2.0**-7
 # What float16 may change of a weight: half the step of its smallest numbers, and at most this part
-# of the largest weight. bfloat16 has smaller numbers, but they change no sum with larger ones.
+# of its row's largest. bfloat16 has smaller numbers, but they change no sum with larger ones.
 LOST, LOST_OF_LARGEST = 2.0**-25, 2.0**-16
 # Up to this many rows FBGEMM's product of 16-bit weights takes less time than oneDNN's in bfloat16.
 FEW_ROWS = 3
@@ -107,10 +107,16 @@ def fits_16_bits(weight: Tensor) -> bool:
     """
     if weight.device.type != "cpu" or weight.dtype != torch.float32 or not has_fbgemm():
         return False
-    pieces = weight.split(1024)
-    largest = max((float(piece.abs().amax()) for piece in pieces if piece.numel()), default=0.0)
-    lost = min(LOST, LOST_OF_LARGEST * largest)
-    return all(bool(((p.half().float() - p).abs_() <= lost).all()) for p in pieces)
+    return all(
+        bool(((rows.half().float() - rows).abs_() <= _may_lose(rows)).all())
+        for rows in weight.split(1024)
+        if rows.numel()
+    )
+
+
+def _may_lose(rows: Tensor) -> Tensor:
+    """What float16 may change of each row's weights [rows, 1]."""
+    return rows.abs().amax(1, keepdim=True).mul_(LOST_OF_LARGEST).clamp_(max=LOST)
 
 
 def unquantized_linear(

@@ -45,8 +45,9 @@ def on_head(**fields):
 def without_a_norm(draft, loaded):
     """The weight of one norm is not loaded."""
     head = copy(draft.head)
-    ones = torch.ones_like(head.norms["embedded"].weight)
-    head.norms = {**head.norms, "embedded": replace(head.norms["embedded"], weight=ones)}
+    norm = head.norms["embedded"]
+    without = RootMeanSquare(torch.ones_like(norm.weight), norm.eps)
+    head.norms = {**head.norms, "embedded": without}
     draft.head = head
     return draft
 
