@@ -89,9 +89,10 @@ def judge(old: Baseline, new: Baseline, limits: Sequence[Limit] | None = None) -
         limits = [limit for limit in limits if limit.metric != "alpha"]
     pairing.refuse_incomparable(limits)
     if pairing.one_from_text and samples_of("speedup", old.requests, new.requests) is None:
+        untimed = [s.candidate for s in (old, new) if all(r.speed is None for r in s.requests)]
         raise IncomparableError(
-            f"{pairing.one_from_text} and a model can be compared by speed alone, and one of the "
-            f"two runs did not decode at k = {old.question.k}",
+            f"{pairing.one_from_text} and a model can be compared by speed alone, at k = "
+            f"{old.question.k}; not decoded there: {', '.join(untimed) or 'the same requests'}",
             hint="sweep with --measure all, which decodes at every k",
         )
     pooled = [check for limit in limits if (check := _check(limit, pairing))]

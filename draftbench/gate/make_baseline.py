@@ -31,6 +31,7 @@ from draftbench.acceptance.definitions import (
 )
 from draftbench.acceptance.faults import DOUBLED, SuspectedFault, suspected_faults
 from draftbench.acceptance.rounds import Pairs, Rounds
+from draftbench.drafts.stopping import STOP_RULES
 from draftbench.engines.every import ENGINES, OF_TARGET, listed
 from draftbench.errors import IncomparableError, RunFolderError, UsageError
 from draftbench.gate.baseline import (
@@ -85,7 +86,8 @@ def choose(
             that the options name.
     """
     # Acceptance is judged at a k, whatever rule may stop a round before.
-    options, remarks = replace(options or DecisionOptions(), stops=()), list[str]()
+    asked, remarks = options or DecisionOptions(), list[str]()
+    options = replace(asked, stops=())
     if len(options.concurrency) > 1:
         raise UsageError(
             "a baseline is of one concurrency, and --concurrency names several",
@@ -94,10 +96,6 @@ def choose(
     concurrency = next(iter(options.concurrency), None)
     if candidate is None or k is None:
         answer = recommend(run, options)
-        if "confidence" in run.manifest.question.stop:
-            remarks.append(
-                "acceptance is kept at a fixed k; a rule that stops a draft is not judged"
-            )
         if answer.decision == "inconclusive":
             at_a_k = " at a fixed k" * ("confidence" in run.manifest.question.stop)
             remarks.append(
@@ -130,6 +128,13 @@ def choose(
                 "with --candidate"
             )
         candidate, k, concurrency = picked.candidate, k or picked.k, picked.concurrency
+        if "confidence" in run.manifest.question.stop:
+            best = recommend(run, asked).best_of(candidate)
+            if best is not None and best.stop is not None:
+                rule = STOP_RULES[best.stop.kind].at(best.stop.threshold)
+                remarks.append(
+                    f"the best rule for it, {rule}, is not in the baseline, which keeps k = {k}"
+                )
     loads = _loads(run, candidate, k)
     if options.concurrency and run.manifest.question.engine and loads and concurrency not in loads:
         raise UsageError(

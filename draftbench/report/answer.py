@@ -336,7 +336,9 @@ def candidates(
         "c": "c draft/target step",
     }
     legend = [*rules, *(words for column, words in meanings.items() if column in head)]
-    legend += ["* predicted" if answer.costs_from else "* not decoded"] if starred else []
+    few = any(each.requests_measured and not each.corrected for each in evaluations)
+    starred_as = "* predicted" if answer.costs_from else "* not decoded"
+    legend += [starred_as + ", or too few requests were" * few] if starred else []
     legend += ["no interval: too few requests"] if alone else []
     legend += [
         f"{named(each.configuration)} was measured at {with_ends(each.speedup_measured, '×')}: "
@@ -485,7 +487,8 @@ def speed_ups(answer: Recommendation) -> Section:
     known = [
         [name, with_ends(value, "×"), covers] for name, value, covers in rows if value is not None
     ]
-    return Section("Every speed-up of the best", ("", "×", ""), known, certainty(answer))
+    notes = [*certainty(answer), on_engines(answer)]
+    return Section("Every speed-up of the best", ("", "×", ""), known, notes)
 
 
 def better_draft(answer: Recommendation) -> str | None:

@@ -103,7 +103,7 @@ def charts_of(run: Run, answer: Recommendation) -> Iterator[Chart]:
             "speedup-by-candidate",
             "Each candidate at its best k",
             "Left of 1× speculation is slower than decoding without it. Points: the speed-ups of "
-            f"the table, hollow if not decoded. Lines: 95% intervals {over}.",
+            f"the table, hollow if too little was decoded. Lines: 95% intervals {over}.",
             bars(label, drawn, answer.min_speedup),
             candidates(answer),
         )
@@ -130,7 +130,7 @@ def charts_of(run: Run, answer: Recommendation) -> Iterator[Chart]:
             "speedup-by-concurrency",
             "Speed-up by concurrency",
             f"The best candidate and k at each concurrency. Upright lines: 95% intervals {over}."
-            + " Hollow points: not decoded." * predicted,
+            + " Hollow points: too little was decoded." * predicted,
             plot,
             loads(answer),
         )
@@ -247,7 +247,7 @@ def _by_k(answer: Recommendation, over: str) -> Iterator[Chart]:
     points = f"the {counted(len(measured), 'configuration')} that were decoded"
     best = [(e, e.speedup_expected, True) for e in answer.by_candidate if e.speedup_expected]
     of_speed = f"Lines and bands: predicted, with 95% intervals {over}."
-    of_speed += f" Filled points: measured, {points}." if measured else " Nothing was decoded."
+    of_speed += f" Filled points: measured, {points}." if measured else " Too little was decoded."
     of_speed += " Hollow points: expected, each candidate at its best k." * bool(best)
     of_speed += " A rule's point stands at its largest k." * any(e.stop for e in shown)
     of_tokens = f"1: no drafted token is accepted; k + 1: all are. Bands: 95% intervals {over}."

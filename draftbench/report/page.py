@@ -176,7 +176,8 @@ def _steps(
         serve = first if words.provisional(answer) else "Serve"
         yield {
             "words": f"{serve} {words.named(answer.choice)}"
-            + (": the configuration is below." if served else "."),
+            + (": the configuration is below." if served else ".")
+            + (f" {to_serve}" if (to_serve := words.on_engines(answer)) else ""),
             "command": None,
         }
         yield {

@@ -191,3 +191,9 @@ def test_with_one_token_a_round_there_is_nothing_to_stop():
 def test_a_baseline_is_of_a_fixed_k_whatever_rule_is_best():
     configuration, _ = choose(telling_run(60), None, None)
     assert configuration.stop is None
+
+
+@pytest.mark.parametrize("tells", [True, False])
+def test_a_baseline_names_the_best_rule_that_it_leaves_out(tells):
+    _, remarks = choose(telling_run(60, tells), None, None)
+    assert any("is not in the baseline" in remark for remark in remarks) is tells
