@@ -1,5 +1,5 @@
-"""Times a plain step beside llama.cpp's `llama-bench`, in turns, on the same weights in 16 bits,
-and passes over 2 to 9 tokens beside a plain step.
+"""Times a step without a draft beside llama.cpp, in turns, on the same weights in 16 bits, and
+passes over 2 to 9 tokens beside such a step.
 
     python scripts/bench_llama_cpp.py --target MODEL --gguf MODEL.gguf --llama-bench PATH
     python scripts/bench_llama_cpp.py --target MODEL --gguf MODEL.gguf --llama-bench PATH \\
