@@ -76,7 +76,7 @@ def require_measured(run: Run) -> Run:
     failed = [f"{each.candidate or 'the target'}: {each.reason}" for each in run.failures]
     raise UsageError(
         f"no candidate was measured in this run{f' ({failed[0]})' if failed else ''}",
-        hint="run the same sweep again: it resumes, or says what is wrong",
+        hint="wait if it is still being swept; else run the same sweep again, which resumes",
     )
 
 
