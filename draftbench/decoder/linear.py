@@ -27,7 +27,7 @@ from torch.nn import functional
 
 # [n, inputs] → [n, outputs].
 Product = Callable[[Tensor], Tensor]
-# Matrices of fewer weights stay as they are: they fit into a processor's first cache.
+# Matrices of fewer weights stay as they are: a processor's cache keeps them between two tokens.
 NARROWED_FROM = 1 << 15
 # Matrices with fewer bytes are not packed by oneDNN, whose call takes longer than it saves.
 PACKED_FROM = 600_000
@@ -42,8 +42,9 @@ EXACT_SIZE_ROWS = 32
 # may be from that of unpacked weights, in parts of it: bfloat16's step.
 PADDED_TO, TIMES, SAVED, ROUNDING = (1, 2, 4, 8), 7, 0.05, 2.0**-7
 # What float16 may change of a weight: half the step of its smallest numbers, and at most this part
-# of its row's largest. bfloat16 has smaller numbers, but they change no sum with larger ones.
-LOST, LOST_OF_LARGEST = 2.0**-25, 2.0**-16
+# of its row's largest, an eighth of bfloat16's step. bfloat16 has smaller numbers, but they change
+# no sum with larger ones. Rows of far smaller ones, as of tokens never trained, count as 0.
+LOST, LOST_OF_LARGEST, NOTHING = 2.0**-25, 2.0**-12, 2.0**-40
 # Up to this many rows FBGEMM's product of 16-bit weights takes less time than oneDNN's in bfloat16.
 FEW_ROWS = 3
 # How a layer holds its weights: as float16; as oneDNN's packed copy; in rows as they came; as the
@@ -116,7 +117,8 @@ def fits_16_bits(weight: Tensor) -> bool:
 
 def _may_lose(rows: Tensor) -> Tensor:
     """What float16 may change of each row's weights [rows, 1]."""
-    return rows.abs().amax(1, keepdim=True).mul_(LOST_OF_LARGEST).clamp_(max=LOST)
+    largest = rows.abs().amax(1, keepdim=True)
+    return torch.where(largest < NOTHING, LOST, (largest * LOST_OF_LARGEST).clamp_(max=LOST))
 
 
 def unquantized_linear(

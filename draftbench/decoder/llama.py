@@ -134,6 +134,8 @@ class LlamaRunner(RecordsPasses):
         other = copy(self)
         other._model = copy(self._model)
         other._model.rotary = rotary
+        # Recordings rotate as this one does.
+        other._lender, other._append = None, other._model.continue_evenly
         return other
 
     def record_with(self, make_recorder: Callable[[], Recorder]) -> str | None:

@@ -84,11 +84,16 @@ def _least_of_nucleus(probs: Tensor, top_p: float, top_k: int | None) -> Tensor:
     if not reaches and probs.device.type != "cpu":
         return _least_by_digits(probs, top_p)
     top = torch.topk(probs, size, dim=-1).values
-    short = (_counted(top).cumsum(dim=-1) < int(top_p * _ONE)).sum(dim=-1, keepdim=True)
+    short = (_counted(top).cumsum(dim=-1) < _needed(top_p)).sum(dim=-1, keepdim=True)
     least = top.gather(-1, short.clamp(max=size - 1))
     if not reaches and (rows := (short == size).flatten().nonzero().flatten()).numel():
         least[rows] = _least_by_digits(probs[rows], top_p)
     return least
+
+
+def _needed(top_p: float) -> int:
+    """What counted probabilities must add up to; however small, the largest is kept."""
+    return max(1, int(top_p * _ONE))
 
 
 def _least_by_digits(probs: Tensor, top_p: float) -> Tensor:
@@ -97,7 +102,7 @@ def _least_by_digits(probs: Tensor, top_p: float) -> Tensor:
     as together have no more than what the nucleus does not need.
     """
     bits, counted = probs.view(torch.int32), _counted(probs)
-    unneeded = (counted.sum(dim=-1, keepdim=True) - int(top_p * _ONE)).clamp_(min=0)
+    unneeded = (counted.sum(dim=-1, keepdim=True) - _needed(top_p)).clamp_(min=0)
     least = torch.zeros_like(unneeded)
     for shift in (_DIGIT, 0):
         digits = (bits >> shift).bitwise_and_((1 << _DIGIT) - 1).long()

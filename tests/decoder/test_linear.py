@@ -480,11 +480,13 @@ def test_one_weight_beyond_16_bits_keeps_32_for_all(value, fits):
 
 @needs_fbgemm
 @pytest.mark.parametrize(
-    ("size", "fits"), [(0.0, True), (1.0, True), (2e-3, True), (1e-6, False), (1e-9, False)]
+    ("size", "fits"),
+    [(0.0, True), (1.0, True), (2e-3, True), (1e-6, False), (1e-9, False), (1e-16, True)],
 )
 def test_16_bits_lose_little_of_a_rows_largest_weight(size, fits):
     """bfloat16 numbers, of which float16 keeps fewer digits the smaller they are; other rows, as
-    those of keys below those of queries, are in other sums.
+    those of keys below those of queries, are in other sums. Tokens that were never trained have
+    rows of 1e-16.
     """
     weight = torch.randn(300, 64)
     weight[200:] *= size

@@ -85,6 +85,12 @@ def test_top_p_keeps_every_token_whose_probability_is_not_0_where_rounding_leave
     assert _least_by_digits(probs, 0.99).tolist() == [[2.0**-40]]
 
 
+def test_the_smallest_top_p_keeps_the_likeliest_token():
+    probs = torch.tensor([[0.25, 0.5, 0.25]])
+    assert _least_by_digits(probs, 1e-30).tolist() == [[0.5]]
+    assert _least_of_nucleus(probs, 1e-30, None).tolist() == [[0.5]]
+
+
 def test_a_token_of_probability_zero_is_never_drawn():
     probs = torch.tensor([[0.0, 1.0, 0.0]])
     assert [int(draw(probs, at(u, 1))) for u in (0.0, 0.5, 1 - 1e-12)] == [1, 1, 1]
