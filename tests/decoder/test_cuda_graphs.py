@@ -328,6 +328,12 @@ def test_a_cache_for_untimed_passes_is_not_recorded(llama, recorder):
     assert (recorder.recorded, cache.slabs.shape[4]) == (made, 64)
 
 
+def test_a_copy_with_another_rotary_does_not_take_recordings_of_the_first(llama, recorder):
+    runner = recorded_runner(llama, recorder)
+    runner.new_cache(8, widths=(1,))
+    assert runner.with_rotary(runner.rotary).new_cache(8, widths=(1,)).graphs is None
+
+
 def test_what_cannot_be_recorded_later_ends_in_words_and_never_runs_as_another_kind(
     llama, recorder
 ):
