@@ -487,7 +487,7 @@ def speed_ups(answer: Recommendation) -> Section:
     known = [
         [name, with_ends(value, "×"), covers] for name, value, covers in rows if value is not None
     ]
-    notes = [*certainty(answer), on_engines(answer)]
+    notes = [*certainty(answer), *filter(None, [on_engines(answer)])]
     return Section("Every speed-up of the best", ("", "×", ""), known, notes)
 
 
