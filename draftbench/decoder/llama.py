@@ -176,7 +176,7 @@ class LlamaRunner(RecordsPasses):
             ModelError: see `cache_of`.
         """
         wanted = [(self._kind(tuple(reads)), widths)]
-        # A plain step, beside which those that a head reads are timed, takes nothing down.
+        # A step that no head reads, which is timed too, takes nothing down.
         if reads and 1 in widths:
             wanted.append((self._kind(()), (1,)))
         return self.cache_of(capacity, rows, wanted)
