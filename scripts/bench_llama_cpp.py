@@ -19,6 +19,7 @@ from statistics import median
 import torch
 
 from draftbench.decoder.device import set_threads
+from draftbench.decoder.sampling import best
 from draftbench.models.quantize import Build, build_runner
 from draftbench.models.source import ModelSource
 from draftbench.sweep.estimates import speed_of
@@ -35,7 +36,7 @@ def seconds_of(runner, cache, depth, width, often) -> float:
         cache.rewind(0, depth + place)
         tokens = torch.randint(0, runner.vocab_size, (width,), generator=generator)
         start = time.perf_counter()
-        runner.forward(tokens, cache, every=True).argmax(-1)
+        best(runner.forward(tokens, cache, every=True))
         times.append(time.perf_counter() - start)
     return median(times)
 

@@ -15,9 +15,9 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from draftbench.decoder.runner import on_device
+from draftbench.decoder.cpu_kernels import CACHED, MOST_PRODUCTS, FewTokens
+from draftbench.decoder.runner import on_device, only_row
 
-_attention = functional.scaled_dot_product_attention
 # Most tokens of one row in one pass: enough to be compute-bound, few enough for small masks.
 PIECE = 512
 
@@ -50,12 +50,51 @@ class Placement(Protocol):
         ...
 
 
+def in_pieces(lengths: Sequence[int], counts: Sequence[int]) -> list[tuple[list[int], list[int]]]:
+    """A pass's lengths and counts; those of several passes if one row gets more than PIECE."""
+    if (row := only_row(counts)) is None:
+        return [(list(lengths), list(counts))]
+    passes = []
+    for done in range(0, counts[row], PIECE):
+        at, some = list(lengths), [0] * len(counts)
+        at[row] += done
+        some[row] = min(PIECE, counts[row] - done)
+        passes.append((at, some))
+    return passes
+
+
+def placed(
+    slabs: Tensor,
+    lengths: Sequence[int],
+    counts: Sequence[int],
+    rotary: Rotary,
+    group: int,
+    future: Tensor,
+) -> Placement:
+    """Where `counts[r]` tokens are stored after the `lengths[r]` valid ones of each row r: in a
+    CPU's kernel if they are few.
+
+    Args:
+        slabs: [layers, 2, rows, key heads, capacity, head].
+        group: queries to a key.
+        future: [PIECE, PIECE], -inf above the diagonal.
+    """
+    pairs = list(zip(lengths, counts, strict=True))
+    seen = sum(count * (length + count) for length, count in pairs)
+    kernels = slabs.is_cpu and slabs.dtype in CACHED and type(rotary) is Rotary
+    products = 2 * seen * group * slabs.shape[3] * slabs.shape[5]
+    if kernels and products <= MOST_PRODUCTS:
+        return FewTokens(slabs, lengths, counts, group, *rotary)
+    if (row := only_row(counts)) is not None:
+        return OneRow(slabs[:, :, row], lengths[row], counts[row], rotary, group, future)
+    if min(counts) == max(counts):
+        starts, width = on_device(list(lengths), str(slabs.device)), counts[0]
+        return EvenRows(slabs, starts, width, max(lengths) + width, rotary, group)
+    return ManyRows(slabs, lengths, counts, rotary, group)
+
+
 class OneRow:
     """n ≤ PIECE tokens after the `start` valid ones of one row.
-
-    The views of the slabs are made once for all layers. If they were made in each layer, between
-    products that empty the processor's cache, each would add several microseconds to a one-token
-    step.
 
     Args:
         slabs: this row's [layers, 2, key heads, capacity, head].
@@ -80,9 +119,6 @@ class OneRow:
         n, kv_heads, head = self.n, self.kv_heads, qkv.shape[2]
         query, new = _rotated(qkv, kv_heads, self.rotary)
         keys, values = self.seen[layer]
-        if n == 1:
-            self.places[layer].copy_(new.view(2, kv_heads, 1, head))
-            return _attention(query.view(1, kv_heads, -1, head), keys, values).reshape(1, -1)
         self.places[layer].copy_(new.view(n, 2, kv_heads, head).permute(1, 2, 0, 3))
         grouped = query.transpose(0, 1).reshape(1, kv_heads, -1, head)
         mixed = _attention(grouped, keys, values, self.mask)
@@ -266,7 +302,8 @@ class TextBlocks:
         n, head, kv_heads = len(qkv), qkv.shape[2], self.slabs.shape[2]
         query, new = _rotated(qkv, kv_heads, self.rotary)
         of_text = self.slabs[layer].narrow(2, 0, self.reach)
-        keys, values = torch.cat([of_text, new.view(n, 2, kv_heads, head).permute(1, 2, 0, 3)], 2)
+        of_blocks = new.view(n, 2, kv_heads, head).permute(1, 2, 0, 3).to(of_text.dtype)
+        keys, values = torch.cat([of_text, of_blocks], 2)
         grouped = query.transpose(0, 1).reshape(1, kv_heads, -1, head)
         mixed = _attention(grouped, keys[None], values[None], self.masks[self.sees[layer]])
         return mixed.reshape(-1, n, head).transpose(0, 1).reshape(n, -1)
@@ -303,7 +340,7 @@ class LaterDepths:
         n, head, kv_heads = len(qkv), qkv.shape[2], self.keys.shape[0]
         self.place = self.place + self.advance
         query, new = _rotated(qkv, kv_heads, self.rotary.at(self.place))
-        keys, values = new.view(n, 2, kv_heads, head).permute(1, 2, 0, 3)
+        keys, values = new.view(n, 2, kv_heads, head).permute(1, 2, 0, 3).to(self.keys.dtype)
         self.keys = torch.cat([self.keys, keys], dim=1)
         self.values = torch.cat([self.values, values], dim=1)
         self.mask = torch.cat([self.mask, self.own], dim=1)
@@ -329,9 +366,15 @@ def _rotated(qkv: Tensor, kv_heads: int, rotary: Rotary) -> tuple[Tensor, Tensor
 def _store(qkv: Tensor, slab: Tensor, row: Tensor, place: Tensor, rotary: Rotary) -> Tensor:
     """Rotate, write each token's keys and values to its row and place, and return the queries."""
     query, new = _rotated(qkv, slab.shape[2], rotary)
-    values = new.view(-1, 2, *slab.shape[2::2])
+    values = new.view(-1, 2, *slab.shape[2::2]).to(slab.dtype)
     torch.ops.aten.index_put_.default(slab, [None, row, None, place], values)
     return query
+
+
+def _attention(query: Tensor, keys: Tensor, values: Tensor, mask: Tensor | None) -> Tensor:
+    """In the type of the cache; the result has the query's."""
+    narrow = query.to(keys.dtype)
+    return functional.scaled_dot_product_attention(narrow, keys, values, mask).to(query.dtype)
 
 
 def _mask(seen: Tensor, last: Tensor, group: int, like: Tensor) -> Tensor:

@@ -25,7 +25,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-# [n, inputs] → [n, outputs].
+# [n, inputs] → [n, outputs], on a CPU in float32 (`between_products`).
 Product = Callable[[Tensor], Tensor]
 # Matrices of fewer weights stay as they are: a processor's cache keeps them between two tokens.
 NARROWED_FROM = 1 << 15
@@ -46,7 +46,7 @@ PADDED_TO, TIMES, SAVED, ROUNDING = (1, 2, 4, 8), 7, 0.05, 2.0**-7
 # no sum with larger ones. Rows of far smaller ones, as of tokens never trained, count as 0.
 LOST, LOST_OF_LARGEST, NOTHING = 2.0**-25, 2.0**-12, 2.0**-40
 # Up to this many rows FBGEMM's product of 16-bit weights takes less time than oneDNN's in bfloat16.
-FEW_ROWS = 3
+FEW_ROWS = 6
 # How a layer holds its weights: as float16; as oneDNN's packed copy; in rows as they came; as the
 # last two; as the first two.
 IN_16_BITS, PACKED, IN_ROWS, TWICE = "16-bit weights", "packed", "rows", "two layouts"
@@ -55,6 +55,13 @@ FEW_APART = "few rows by 16-bit weights"
 # with bfloat16 ones.
 INT8_FBGEMM, INT8_ONEDNN = "int8 by FBGEMM", "int8 by oneDNN"
 INT8_HALVES, INT8_WEIGHT_ONLY = "int8 by FBGEMM in 14 bits", "int8 weight-only"
+
+
+def between_products(weights: torch.dtype, device: torch.device) -> torch.dtype:
+    """The type of tokens between two products. On a CPU it is float32, as in llama.cpp: for a few
+    tokens, to change the type back and forth takes longer than it saves.
+    """
+    return torch.float32 if device.type == "cpu" else weights
 
 
 def has_onednn() -> bool:
@@ -142,7 +149,8 @@ def unquantized_linear(
     if layout == IN_16_BITS:
         return PackedLinear(weight, layout, in_16_bits(weight, bias))
     if layout == FEW_APART:
-        few, more = in_float32(weight, bias), padded_to(1, weight, bias)
+        few = in_16_bits(weight.float(), None if bias is None else bias.float())
+        more = padded_to(1, weight, bias)
         return PackedLinear(weight, layout, few, more, most=FEW_ROWS)
     if layout == PACKED and weight.dtype == torch.bfloat16:
         words = layout if least == 1 else f"fewer than {least} rows padded to {least}"
@@ -244,7 +252,14 @@ def _onednn(held: Tensor, bias: Tensor | None, least: int = 1) -> Product:
             return multiply(x, held, bias, "none", [], "")
         return multiply(padded(x, least), held, bias, "none", [], "")[: x.shape[0]]
 
-    return product
+    return in_type(held.dtype, product)
+
+
+def in_type(dtype: torch.dtype, product: Product) -> Product:
+    """A CPU's product that is computed in some type, of tokens in float32."""
+    if dtype == torch.float32:
+        return product
+    return lambda x: product(x.to(dtype)).float()
 
 
 def in_16_bits(weight: Tensor, bias: Tensor | None) -> Product:
@@ -267,14 +282,6 @@ def with_packed(operator: Callable[..., Tensor]) -> Callable[..., Tensor]:
     return multiply
 
 
-def in_float32(weight: Tensor, bias: Tensor | None) -> Product:
-    """`in_16_bits` of bfloat16 activations, which stands for a product in bfloat16 with float32
-    sums.
-    """
-    multiply = in_16_bits(weight.float(), None if bias is None else bias.float())
-    return lambda x: multiply(x.float()).to(x.dtype)
-
-
 def plain_linear(weight: Tensor, bias: Tensor | None) -> nn.Linear:
     """PyTorch's layer around these tensors."""
     layer = nn.Linear(weight.shape[1], weight.shape[0], bias=bias is not None, device="meta")
@@ -294,8 +301,8 @@ class ProductLinear(nn.Module):
         self.out_features, self.in_features = weight.shape
 
     def forward(self, x: Tensor) -> Tensor:
-        out = self.product(x.reshape(-1, self.in_features))
-        return out.view(*x.shape[:-1], self.out_features)
+        tokens = x.reshape(-1, self.in_features).to(between_products(x.dtype, x.device))
+        return self.product(tokens).to(x.dtype).view(*x.shape[:-1], self.out_features)
 
 
 class PackedLinear(ProductLinear):
@@ -350,7 +357,8 @@ def as_function(layer: nn.Module) -> Product:
     next. Entering a module, which reads a dozen attributes, would then take as long as a product.
     """
     if isinstance(layer, nn.Linear):
-        return partial(functional.linear, weight=layer.weight, bias=layer.bias)
+        plain = partial(functional.linear, weight=layer.weight, bias=layer.bias)
+        return in_type(layer.weight.dtype, plain) if layer.weight.is_cpu else plain
     return getattr(layer, "product", layer)
 
 

@@ -18,7 +18,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from draftbench.decoder.attention import PIECE, ManyRows, OneRow, Rotary
+from draftbench.decoder.attention import PIECE, Rotary, in_pieces, placed
 from draftbench.decoder.cuda_graphs import (
     Evenly,
     Kind,
@@ -32,7 +32,7 @@ from draftbench.decoder.device import has_triton
 from draftbench.decoder.linear import runner_name
 from draftbench.decoder.llama_model import LlamaModel, RootMeanSquare
 from draftbench.decoder.quantized_linear import make_linear
-from draftbench.decoder.runner import HiddenStates, last_of_each, on_device, only_row
+from draftbench.decoder.runner import HiddenStates, at_ends, last_of_each, whole
 
 # Families whose layers have exactly the shape below.
 LLAMA_FAMILIES = ("llama", "mistral", "qwen2", "qwen3")
@@ -197,26 +197,17 @@ class LlamaRunner(RecordsPasses):
         counts, lengths = counts or [len(tokens)], cache.lengths
         cache.lengths = [have + new for have, new in zip(lengths, counts, strict=True)]
         reads = hidden.layers if hidden else ()
-        model, graphs, row = self._model, cache.graphs, only_row(counts)
+        model, graphs = self._model, cache.graphs
         if graphs and graphs.serves(reads, counts):
             slots, (logits, *states) = graphs.launch(reads, (tokens,), counts, lengths)
             if hidden is not None:
                 hidden.add(graphs.some(states[0], slots))
-            at = slots if every else [slots[last] for last in last_of_each(counts)]
-            return graphs.some(logits, at)
-        if row is not None:
-            pieces, start, slabs = list[Tensor](), lengths[row], cache.slabs[:, :, row]
-            for piece in tokens.split(PIECE):
-                place = OneRow(slabs, start, len(piece), model.rotary, model.group, self._future)
-                pieces.append(model.append(piece, place, hidden))
-                start += len(piece)
-            return model.logits(torch.cat(pieces) if every else pieces[-1][-1:])
-        if min(counts) == max(counts):
-            starts = on_device(lengths, self.device)
-            x = model.append_evenly(max(cache.lengths), tokens, starts, cache.slabs, hidden)
-        else:
-            rows = ManyRows(cache.slabs, lengths, counts, model.rotary, model.group)
-            x = model.append(tokens, rows, hidden)
-        if not every and max(counts) > 1:
-            x = x[on_device(last_of_each(counts), self.device)]
-        return model.logits(x)
+            wanted = slots if every else [slots[last] for last in last_of_each(counts)]
+            return graphs.some(logits, wanted)
+        pieces, passes = list[Tensor](), in_pieces(lengths, counts)
+        for piece, (at, some) in zip(
+            tokens.split([sum(n) for _, n in passes]), passes, strict=True
+        ):
+            place = placed(cache.slabs, at, some, model.rotary, model.group, self._future)
+            pieces.append(model.append(piece, place, hidden))
+        return model.logits(whole(pieces) if every else at_ends(pieces[-1], some))

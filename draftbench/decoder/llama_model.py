@@ -4,19 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+from draftbench.decoder import cpu_kernels
 from draftbench.decoder.attention import EvenRows, Placement, Rotary
-from draftbench.decoder.linear import Product, as_function, fits_16_bits
+from draftbench.decoder.cpu_kernels import is_few
+from draftbench.decoder.linear import Product, as_function, between_products, fits_16_bits
 from draftbench.decoder.runner import HiddenStates
-
-# A CPU's norm of more numbers than this takes longer by layer norm than by its dozen kernels.
-MIRRORED_TO = 1 << 14
 
 
 class RootMeanSquare:
@@ -24,73 +22,35 @@ class RootMeanSquare:
 
     def __init__(self, weight: Tensor, eps: float) -> None:
         self.weight, self.eps, self.shape = weight, eps, weight.shape
-        self.twice = torch.cat([weight, weight])
+        self.wide = weight.float()
 
     def __call__(self, x: Tensor) -> Tensor:
-        if x.numel() <= MIRRORED_TO and x.device.type == "cpu":
-            return self.of_mirrored(torch.cat([x, -x], dim=-1))
-        return functional.rms_norm(x, self.shape, self.weight, self.eps)
-
-    def of_mirrored(self, pairs: Tensor) -> Tensor:
-        """That of x [..., d], from (x, -x) as [..., 2 · d].
-
-        On a CPU the norm takes a dozen kernels, which were a tenth of a small model's step, but
-        layer norm takes one. For (x, -x) the result is the same: the mean is 0 and the variance is
-        the mean of x².
-        """
-        normed = torch.layer_norm(pairs, self.twice.shape, self.twice, None, self.eps)
-        return normed.narrow(-1, 0, self.shape[0])
+        if is_few(x):
+            return cpu_kernels.norm(x, self.wide, self.eps)
+        weight = self.weight if x.dtype == self.weight.dtype else self.wide
+        return functional.rms_norm(x, self.shape, weight, self.eps)
 
 
 def swiglu(gate_up: Tensor) -> Tensor:
     """[n, 2 · inner], gates and then ups, → silu(gate) · up [n, inner] (Shazeer 2020, eq. 6)."""
-    gate, up = gate_up.chunk(2, 1)  # `split` takes twice as long, as it is written in Python
+    if is_few(gate_up):
+        return cpu_kernels.swiglu(gate_up)
+    gate, up = gate_up.chunk(2, 1)
     return functional.silu(gate).mul_(up)
 
 
-class PlainStream:
-    """The residual stream [n, hidden] on a GPU, which has a single kernel for the norm."""
+class Stream:
+    """The residual stream [n, hidden] and what lies between two products of it."""
 
-    def __init__(self, embedded: Tensor) -> None:
-        self._sum = embedded
+    def __init__(self, sums: Tensor) -> None:
+        self.sums = sums
 
-    @property
-    def sum(self) -> Tensor:
-        return self._sum
+    def add_normed(self, more: Tensor, norm: RootMeanSquare) -> Tensor:
+        """Add to the stream, and norm it."""
+        return norm(self.sums.add_(more))
 
-    def normed(self, norm: RootMeanSquare) -> Tensor:
-        return norm(self._sum)
-
-    def add_normed(self, out: Tensor, norm: RootMeanSquare) -> Tensor:
-        """Add to the sum, and norm it."""
-        self._sum.add_(out)
-        return self.normed(norm)
-
-
-class MirroredStream:
-    """The residual stream on a CPU, kept as (x, -x), so that a norm takes one kernel."""
-
-    def __init__(self, embedded: Tensor, signs: Tensor) -> None:
-        self._signs = signs
-        self._pairs = torch.stack([embedded, -embedded], dim=1)
-        self._flat = self._pairs.view(len(embedded), -1)
-
-    @property
-    def sum(self) -> Tensor:
-        return self._pairs.select(1, 0)
-
-    def normed(self, norm: RootMeanSquare) -> Tensor:
-        return norm.of_mirrored(self._flat)
-
-    def add_normed(self, out: Tensor, norm: RootMeanSquare) -> Tensor:
-        """Add to the sum, and norm it."""
-        # One token's is broadcast as it is: in a step, a view takes as long as an addition.
-        self._pairs.addcmul_(out if len(out) == 1 else out.unsqueeze(1), self._signs)
-        return self.normed(norm)
-
-
-# An embedded token → its residual stream.
-Stream = Callable[[Tensor], MirroredStream | PlainStream]
+    def gated(self, gate_up: Tensor) -> Tensor:
+        return swiglu(gate_up)
 
 
 @dataclass(frozen=True)
@@ -124,9 +84,7 @@ class LlamaModel:
         like = layers[0].input_layernorm.weight.detach()
         rotary = rotary_tables(model.model.rotary_emb, like, config.max_position_embeddings)
         self.like, self.rotary = like.to(device), Rotary(*(table.to(device) for table in rotary))
-        self._stream: Stream = PlainStream
-        if device.type == "cpu":
-            self._stream = partial(MirroredStream, signs=self.like.new_tensor([[1.0], [-1.0]]))
+        self.between = between_products(self.like.dtype, device)
         self.linears: list[nn.Module] = []
 
         def take(weight: Tensor, bias: Tensor | None, *, copied: bool = False) -> Product:
@@ -168,7 +126,9 @@ class LlamaModel:
         tied = head.weight is embedding.weight
         table = embedding.weight.detach().to(device)
         weight = table if tied else head.weight.detach()
-        self.logits = take(weight, head.bias, copied=tied)
+        scores, dtype = take(weight, head.bias, copied=tied), like.dtype
+        # Engines round logits to the model's type, by which near ties come out.
+        self.logits: Product = lambda x: scores(x).to(dtype)
         output = self.linears[-1]
         rows = isinstance(output, nn.Linear) or getattr(output, "address", None) is not None
         shared = tied and rows
@@ -218,12 +178,12 @@ class LlamaModel:
     ) -> Tensor:
         """Append tokens [n] of any rows; hidden states [n, hidden] for the output head."""
         heads = self.heads + 2 * self.kv_heads
-        embedded = functional.embedding(tokens, self.embedding).to(self.like.dtype)
-        stream = self._stream(embedded)
-        x = stream.normed(self.layers[0].input_norm)
+        sums = functional.embedding(tokens, self.embedding).to(self.between)
+        stream = cpu_kernels.SmallStream(sums) if is_few(sums) else Stream(sums)
+        x = self.layers[0].input_norm(sums)
         for index, layer in enumerate(self.layers):
             if hidden is not None:
-                hidden.take(index, stream.sum)
+                hidden.take(index, sums)
             qkv = layer.qkv(x).view(-1, heads, self.head_dim)
             if layer.q_norm is not None and layer.k_norm is not None:
                 queries = qkv.narrow(1, 0, self.heads)
@@ -231,9 +191,9 @@ class LlamaModel:
                 queries.copy_(layer.q_norm(queries))
                 keys.copy_(layer.k_norm(keys))
             x = stream.add_normed(layer.out(placement.attend(index, qkv)), layer.mlp_norm)
-            x = stream.add_normed(layer.down(swiglu(layer.gate_up(x))), layer.next_norm)
+            x = stream.add_normed(layer.down(stream.gated(layer.gate_up(x))), layer.next_norm)
         if hidden is not None:
-            hidden.take(len(self.layers), stream.sum)  # what leaves the last layer
+            hidden.take(len(self.layers), sums)  # what leaves the last layer
         return x
 
 
@@ -241,6 +201,6 @@ def rotary_tables(module: Any, like: Tensor, positions: int) -> Rotary:
     """The tables of a model's rotary module."""
     with torch.no_grad():
         cos, sin = module(like[:1], torch.arange(positions, device=like.device)[None])
-    half = sin.shape[-1] // 2
+    half, kept = sin.shape[-1] // 2, between_products(like.dtype, like.device)
     signed = torch.cat([-sin[0, :, :half], sin[0, :, half:]], dim=-1)
-    return Rotary(cos[0].unsqueeze(1), signed.unsqueeze(1))
+    return Rotary(*(table.to(kept).contiguous().unsqueeze(1) for table in (cos[0], signed)))

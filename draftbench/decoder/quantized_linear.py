@@ -105,7 +105,7 @@ class SimulatedLinear(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         if self.round_activations is not None:
             x = self.round_activations(x).to(x.dtype)
-        return functional.linear(x, self.weight, self.bias)
+        return functional.linear(x.to(self.weight.dtype), self.weight, self.bias).to(x.dtype)
 
 
 def _rounded(x: Tensor, rows: Callable[[Tensor], tuple[Tensor, Tensor]]) -> Tensor:
@@ -158,12 +158,11 @@ class Int8Linear(ProductLinear):
         multiply = INT8_PRODUCTS[way](codes, scale[:, 0])
 
         def product(x: Tensor) -> Tensor:
-            rows = x.float()
-            largest = rows.abs().amax(1, True)
+            largest = x.abs().amax(1, True)
             # The kernels take one scale for all tokens, so each token's is applied before and after
             # the product. Of a row of zeros, which is divided by 0, any integers will do:
             # their product is multiplied by 0.
-            out = multiply(rows, largest).mul_(largest).to(x.dtype)
+            out = multiply(x, largest).mul_(largest)
             return out if bias is None else out.add_(bias)
 
         self.product = product
@@ -259,7 +258,7 @@ class Int8WeightOnlyLinear(ProductLinear):
             else:  # the same product, since integers up to 128 are exact in bfloat16
                 rows = padded(x.to(torch.bfloat16)).to(wide_dtype())
                 out = functional.linear(rows, weight.to(wide_dtype()))[: x.shape[0]] * scale
-            return out.to(x.dtype) if bias is None else out.to(x.dtype).add_(bias)
+            return out.float() if bias is None else out.float().add_(bias)
 
         self.product = product
 
@@ -309,7 +308,7 @@ class Int4Linear(ProductLinear):
 
         def product(x: Tensor) -> Tensor:
             multiply = by_codes if x.shape[0] <= kernel_rows else by_copy
-            out = multiply(x).to(x.dtype)
+            out = multiply(x).float()
             return out if bias is None else out.add_(bias)
 
         self.by_codes, self.by_copy, self.product = by_codes, by_copy, product
@@ -317,18 +316,18 @@ class Int4Linear(ProductLinear):
 
 def _wide_copy(weight: Tensor) -> tuple[torch.dtype, Product]:
     """The type of the copy of float32 weights kept beside their 4-bit codes, and the copy's product
-    with rows of any type.
+    .
     """
     if multiplies_bfloat16():
         multiply = in_blocks(weight.bfloat16(), None)
-        return torch.bfloat16, lambda x: multiply(x.to(torch.bfloat16))
+        return torch.bfloat16, multiply
     if has_fbgemm() and weight.abs().amax() <= torch.finfo(torch.float16).max:
         multiply = in_16_bits(weight, None)
-        return torch.float16, lambda x: multiply(x.float())
+        return torch.float16, multiply
     multiply = (
         in_blocks(weight, None) if has_onednn() else partial(functional.linear, weight=weight)
     )
-    return torch.float32, lambda x: multiply(x.float())
+    return torch.float32, multiply
 
 
 class Int4CudaLinear(ProductLinear):

@@ -243,6 +243,13 @@ def last_of_each(counts: Sequence[int]) -> list[int]:
     return ends
 
 
+def at_ends(x: Tensor, counts: Sequence[int]) -> Tensor:
+    """Of tokens stored row after row, those that are the last of a row."""
+    if only_row(counts) is not None:
+        return x[-1:]
+    return x[on_device(last_of_each(counts), str(x.device))] if max(counts) > 1 else x
+
+
 def only_row(counts: Sequence[int]) -> int | None:
     """The row that gets all tokens; None if several rows get some."""
     busy = [row for row, count in enumerate(counts) if count]

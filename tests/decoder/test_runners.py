@@ -7,8 +7,6 @@ import weakref
 
 import pytest
 import torch
-from hypothesis import given
-from hypothesis import strategies as st
 from transformers import (
     AutoModelForCausalLM,
     FalconConfig,
@@ -27,10 +25,9 @@ from transformers import (
     Qwen3Config,
 )
 
-from draftbench.decoder import linear, llama_model
+from draftbench.decoder import linear
 from draftbench.decoder.any_transformer import TransformersRunner, rewind_obstacle
 from draftbench.decoder.llama import LlamaRunner, llama_obstacle
-from draftbench.decoder.llama_model import MirroredStream, PlainStream, RootMeanSquare
 
 SIZES = {
     "vocab_size": 128,
@@ -204,50 +201,3 @@ def test_a_row_goes_forward_again_to_what_was_not_written_over(kind):
     assert_close(runner.forward(ids[5:7], cache, every=True), expected[5:7])
     cache.rewind(0, 30)
     assert_close(runner.forward(ids[30:33], cache, every=True), expected[30:33])
-
-
-SIGNS = torch.tensor([[1.0], [-1.0]])
-STREAMS = {"gpu": PlainStream, "cpu": lambda x: MirroredStream(x, SIGNS.to(x.dtype))}
-each_stream = pytest.mark.parametrize("stream", STREAMS.values(), ids=STREAMS)
-
-
-def normed(stream, x, weight, eps):
-    return stream(x.clone()).normed(RootMeanSquare(weight, eps))
-
-
-@each_stream
-def test_a_stream_adds_and_norms(stream):
-    """By hand: (3, 0) + (0, 4), whose mean square and 3.5 are 16."""
-    one, norm = stream(torch.tensor([[3.0, 0.0]])), RootMeanSquare(torch.tensor([1.0, 2.0]), 3.5)
-    normed = one.add_normed(torch.tensor([[0.0, 4.0]]), norm)
-    torch.testing.assert_close(normed, torch.tensor([[0.75, 2.0]]))
-    torch.testing.assert_close(one.sum, torch.tensor([[3.0, 4.0]]))
-
-
-@pytest.mark.parametrize("most", [0, 4])
-def test_a_norm_of_heads_is_of_each_by_itself_however_it_is_computed(monkeypatch, most):
-    """By hand: of (3, 4) and (4, 3) the mean square and 3.5 are 16."""
-    monkeypatch.setattr(llama_model, "MIRRORED_TO", most)
-    norm = RootMeanSquare(torch.tensor([1.0, 2.0]), 3.5)
-    heads = torch.tensor([[[3.0, 4.0], [4.0, 3.0], [9.0, 9.0]]]).narrow(1, 0, 2)
-    torch.testing.assert_close(norm(heads), torch.tensor([[[0.75, 2.0], [1.0, 1.5]]]))
-
-
-@given(st.integers(0, 10_000), st.integers(1, 3), st.sampled_from([1e-3, 1.0, 1e3]))
-def test_one_large_mean_does_not_disturb_a_norm(seed, rows, spread):
-    """What a layer norm subtracts is 0 here, wherever the values lie."""
-    generator = torch.Generator().manual_seed(seed)
-    x = torch.randn(rows, 64, generator=generator) * spread + 100
-    weight = torch.randn(64, generator=generator)
-    expected = x.double() / (x.double().pow(2).mean(-1, keepdim=True) + 1e-6).sqrt() * weight
-    torch.testing.assert_close(normed(STREAMS["cpu"], x, weight, 1e-6), expected.float())
-
-
-def test_bfloat16_is_rounded_once_by_a_norm():
-    generator = torch.Generator().manual_seed(0)
-    x = torch.randn(4, 96, generator=generator).bfloat16()
-    weight = torch.randn(96, generator=generator).bfloat16()
-    expected = torch.nn.functional.rms_norm(x, (96,), weight, 1e-6)
-    torch.testing.assert_close(
-        normed(STREAMS["cpu"], x, weight, 1e-6), expected, rtol=2**-8, atol=0
-    )

@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from scripted import ScriptedClock, TimedRunner
 
 from draftbench.acceptance.rounds import expected_rounds
+from draftbench.decoder import attention
 from draftbench.decoder.runner import DecodeTask, HostClock
 from draftbench.decoder.sampling import Uniforms
 from draftbench.decoder.scripted_model import markov
@@ -272,7 +273,8 @@ def runner():
 
 @pytest.fixture
 def reads(monkeypatch):
-    """The reads since the last `clear()`, by name."""
+    """The reads since the last `clear()`, by name, of passes as a GPU computes them."""
+    monkeypatch.setattr(attention, "MOST_PRODUCTS", -1)
     seen = Counter()
 
     def counted(name, original):

@@ -19,7 +19,7 @@ from torch.nn import functional
 
 from draftbench.decoder.attention import BlockRows, Placement, Rotary, TextBlocks, store
 from draftbench.decoder.cuda_graphs import Evenly, Kind, RecordsPasses, SlabCache, Wanted
-from draftbench.decoder.linear import Product, as_function, runner_name
+from draftbench.decoder.linear import Product, as_function, between_products, runner_name
 from draftbench.decoder.llama_model import RootMeanSquare, rotary_tables
 from draftbench.decoder.runner import Runner, on_device
 from draftbench.drafts.block.choice import Biased, Choice, Chosen, EachForItself, Following, scaled
@@ -124,6 +124,7 @@ class BlockHead(RecordsPasses):
             self.choose = Biased(markov, before, bias, mix, stated, target_ids)
         like = self.norm.weight
         self.device, self.group = str(like.device), self.heads // self.kv_heads
+        self.between = between_products(dtype, like.device)
         self.rotary = Rotary(*rotary_tables(rotary.to(device), like, self.context_length))
 
     @property
@@ -198,7 +199,7 @@ class BlockHead(RecordsPasses):
         self, states: Tensor, slabs: Tensor, row: Tensor, place: Tensor
     ) -> tuple[Tensor, ...]:
         """Store keys and values at places of rows, and return them by layer."""
-        entering, stored = self.hidden_norm(self.fc(states)), list[Tensor]()
+        entering, stored = self.hidden_norm(self.fc(states.to(self.between))), list[Tensor]()
         for index, layer in enumerate(self.layers):
             stored.append(layer.keys_and_values(entering))
             store(stored[-1], slabs.select(0, index), row, place, self.rotary)
@@ -275,7 +276,7 @@ class BlockHead(RecordsPasses):
         """What blocks draft."""
         shape = self.shape
         width = shape.places(k)
-        x = functional.embedding(tokens, self.embedding).to(self.dtype)
+        x = functional.embedding(tokens, self.embedding).to(self.between)
         if shape.embedding_scale != 1.0:
             x = x * shape.embedding_scale
         for index, layer in enumerate(self.layers):

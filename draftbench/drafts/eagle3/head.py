@@ -22,15 +22,16 @@ from draftbench.decoder.attention import (
     PIECE,
     EvenRows,
     LaterDepths,
-    ManyRows,
     OneRow,
     Placement,
     Rotary,
+    in_pieces,
+    placed,
 )
 from draftbench.decoder.cuda_graphs import Evenly, Kind, RecordsPasses, SlabCache, Wanted
-from draftbench.decoder.linear import Product, as_function, runner_name
+from draftbench.decoder.linear import Product, as_function, between_products, runner_name
 from draftbench.decoder.llama_model import RootMeanSquare, rotary_tables, swiglu
-from draftbench.decoder.runner import last_of_each, on_device, only_row
+from draftbench.decoder.runner import at_ends
 from draftbench.decoder.sampling import best
 from draftbench.drafts.heads.head import CHUNK, Drafted, Head
 
@@ -125,7 +126,7 @@ class EagleHead(RecordsPasses, Head):
         self.own_embedding = "embed_tokens.weight" in tensors
         self.embedding = given("embed_tokens.weight") if self.own_embedding else embedding
         like = self.norms["last"].weight
-        self.device = str(like.device)
+        self.device, self.between = str(like.device), between_products(dtype, like.device)
         tables = rotary_tables(rotary.to(device), like, context_length)
         self.rotary = Rotary(*tables)
         offsets = tensors.get("d2t", torch.zeros(shape.drafted, dtype=torch.long))
@@ -157,7 +158,8 @@ class EagleHead(RecordsPasses, Head):
     def _steps(self) -> Kind:
         """Its passes as they are recorded."""
         tokens = self.target_ids.new_empty(0)
-        left = self.norms["last"].weight.new_empty(0, self.shape.layer.hidden_size)
+        like, width = self.norms["last"].weight, self.shape.layer.hidden_size
+        left = like.new_empty(0, width, dtype=self.between)
         return Kind("step", (tokens, left), self._step_evenly, self._step_evenly)
 
     def _step_evenly(self, at: Evenly, tokens: Tensor, left: Tensor) -> tuple[Tensor, Tensor]:
@@ -172,6 +174,7 @@ class EagleHead(RecordsPasses, Head):
     @torch.inference_mode()
     def entering(self, states: Tensor) -> Tensor:
         """g of the states h."""
+        states = states.to(self.between)
         if "all" in self.norms:
             states = self.norms["all"](states)
         if self.shape.fc_norm:
@@ -183,26 +186,20 @@ class EagleHead(RecordsPasses, Head):
     def step(
         self, tokens: Tensor, left: Tensor, cache: SlabCache, counts: Sequence[int]
     ) -> tuple[Tensor, Tensor]:
-        lengths, row = cache.lengths, only_row(counts)
+        lengths = cache.lengths
         cache.lengths = [have + new for have, new in zip(lengths, counts, strict=True)]
         if (graphs := cache.graphs) and graphs.serves("step", counts):
             _, (logits, left) = graphs.launch("step", (tokens, left), counts, lengths)
             busy = [at for at, count in enumerate(counts) if count]
             return graphs.some(logits, busy), graphs.some(left, busy)
-        placement: Placement
-        if row is None:
-            placement = ManyRows(cache.slabs, lengths, counts, self.rotary, self.group)
-            last, left = self._layer(tokens, left, placement)
-            ends = on_device(last_of_each(counts), self.device)
-            last, left = last[ends], left[ends]
-        else:
-            start, slabs = lengths[row], cache.slabs[:, :, row]
-            for piece, part in zip(tokens.split(PIECE), left.split(PIECE), strict=True):
-                placement = OneRow(slabs, start, len(piece), self.rotary, self.group, self._future)
-                last, left = self._layer(piece, part, placement)
-                start += len(piece)
-            last, left = last[-1:], left[-1:]
-        return self.logits(last), left
+        passes = in_pieces(lengths, counts)
+        sizes = [sum(some) for _, some in passes]
+        for (at, some), piece, part in zip(
+            passes, tokens.split(sizes), left.split(sizes), strict=True
+        ):
+            place = placed(cache.slabs, at, some, self.rotary, self.group, self._future)
+            last, left = self._layer(piece, part, place)
+        return self.logits(at_ends(last, some)), at_ends(left, some)
 
     def chosen(self, logits: Tensor) -> Tensor:
         return self.target_ids[best(logits)]
@@ -237,7 +234,7 @@ class EagleHead(RecordsPasses, Head):
     def _layer(self, tokens: Tensor, state: Tensor, placement: Placement) -> tuple[Tensor, Tensor]:
         """States for the output head, and for the next depth, of tokens [n] and states [n, h]."""
         norms, heads = self.norms, self.heads
-        embedded = functional.embedding(tokens, self.embedding).to(self.dtype)
+        embedded = functional.embedding(tokens, self.embedding).to(self.between)
         normed = norms["state"](state)
         both = torch.cat([norms["embedded"](embedded), normed], dim=1)
         qkv = self.qkv(both).view(len(tokens), -1, self.shape.head_dim)

@@ -1,0 +1,306 @@
+"""CPU kernels for what lies between two products of a few tokens: norms, gates, attention.
+
+PyTorch needs about thirty calls for these in each layer, which take longer than the products of a
+small model. Here they are four, compiled by Numba for this CPU at their first import and kept in
+its cache. They compute in float32, whatever the type of weights and cache is, on one thread: of
+more than a few tokens PyTorch's own operations, which use all threads, take less time.
+`scripts/bench_llama_cpp.py` times steps made of them.
+"""
+
+# Kernels are compiled from functions whose values have no Python types.
+# mypy: disable-error-code="untyped-decorator, no-untyped-def, no-untyped-call"
+
+from collections.abc import Callable, Sequence
+from typing import Any, Protocol
+
+import numpy as np
+import torch
+from llvmlite import ir
+from numba import carray, float32, int32, int64, intp, njit, types, uint16, void
+from numba.extending import intrinsic, overload
+from torch import Tensor
+
+# The types of cache that are read, as Numba knows them: it has no bfloat16.
+CACHED = {torch.float32: float32, torch.bfloat16: uint16}
+# Most numbers that a norm or gate takes here, and most products of a query's and a key's number
+# that attention does.
+MOST_NUMBERS, MOST_PRODUCTS = 1 << 16, 1 << 20
+# Sums may be taken in any order, as vectors do.
+_MATHS = {"contract", "reassoc", "nsz", "arcp"}
+# e^x = 2^n · e^r with n = round(x / ln 2); ln 2 in two parts, so that r is exact; e^r by the
+# polynomial of Cephes' expf (Moshier), within one step of float32.
+_LOWEST, _HIGHEST, _PER_LN2 = np.float32(-87), np.float32(88), np.float32(1.44269504)
+_LN2, _LN2_REST = np.float32(0.693359375), np.float32(-2.12194440e-4)
+_P0, _P1, _P2 = (
+    np.float32(1.9875691500e-4),
+    np.float32(1.3981999507e-3),
+    np.float32(8.3334519073e-3),
+)
+_P3, _P4, _P5 = (
+    np.float32(4.1665795894e-2),
+    np.float32(1.6666665459e-1),
+    np.float32(5.0000001201e-1),
+)
+
+
+def compiled(*signatures: Any) -> Callable[[Any], Any]:
+    """Compiles a function for some types of arguments, and keeps the result if a folder allows."""
+
+    def compile_it(function: Any) -> Any:
+        options = {"fastmath": _MATHS, "nogil": True, "error_model": "numpy"}
+        try:
+            return njit(*signatures, cache=True, **options)(function)
+        except RuntimeError:  # neither the package's folder nor the user's cache can be written
+            return njit(*signatures, **options)(function)
+
+    return compile_it
+
+
+@intrinsic
+def _floats(typing, address):
+    """The float32 numbers at an address: arrays would take longer to hand over than to norm."""
+
+    def generate(context, builder, signature, arguments):
+        return builder.inttoptr(arguments[0], context.get_value_type(signature.return_type))
+
+    return types.CPointer(float32)(intp), generate
+
+
+@intrinsic
+def _of_bits(typing, bits):
+    """The float32 of 32 bits."""
+
+    def generate(context, builder, signature, arguments):
+        return builder.bitcast(arguments[0], ir.FloatType())
+
+    return float32(int32), generate
+
+
+@intrinsic
+def _to_bits(typing, number):
+    """The 32 bits of a float32."""
+
+    def generate(context, builder, signature, arguments):
+        return builder.bitcast(arguments[0], ir.IntType(32))
+
+    return int32(float32), generate
+
+
+def _wide(kept):
+    """A cached number in float32."""
+
+
+def _kept(number, like):
+    """A number as the cache of `like` keeps it: bfloat16 rounds to the nearest, ties to even."""
+
+
+@overload(_wide, inline="always")
+def _(kept):
+    if kept == float32:
+        return lambda kept: kept
+    return lambda kept: _of_bits(int32(kept) << int32(16))
+
+
+@overload(_kept, inline="always")
+def _(number, like):
+    if like == float32:
+        return lambda number, like: number
+
+    def rounded(number, like):
+        bits = _to_bits(number)
+        return uint16((bits + int32(0x7FFF) + ((bits >> int32(16)) & int32(1))) >> int32(16))
+
+    return rounded
+
+
+@njit(inline="always")
+def _exp(x):
+    x = _LOWEST if x < _LOWEST else (_HIGHEST if x > _HIGHEST else x)  # NaN stays
+    n = np.floor(x * _PER_LN2 + np.float32(0.5))
+    r = x - n * _LN2 - n * _LN2_REST
+    p = ((((_P0 * r + _P1) * r + _P2) * r + _P3) * r + _P4) * r + _P5
+    return (p * r * r + r + np.float32(1)) * _of_bits((int32(n) + int32(127)) << int32(23))
+
+
+@compiled(void(intp, intp, intp, intp, intp, float32))
+def _norm(numbers, weights, normed, n, width, eps):
+    x, w = carray(_floats(numbers), (n, width)), carray(_floats(weights), width)
+    out = carray(_floats(normed), (n, width))
+    for t in range(n):
+        squares = np.float32(0)
+        for i in range(width):
+            squares += x[t, i] * x[t, i]
+        factor = np.float32(1) / np.sqrt(squares / np.float32(width) + eps)
+        for i in range(width):
+            out[t, i] = x[t, i] * factor * w[i]
+
+
+@compiled(void(intp, intp, intp, intp, intp, intp, float32))
+def _add_norm(sums, normed, more, weights, n, width, eps):
+    x, y = carray(_floats(sums), (n, width)), carray(_floats(more), (n, width))
+    for t in range(n):
+        for i in range(width):
+            x[t, i] += y[t, i]
+    _norm(sums, weights, normed, n, width, eps)
+
+
+@compiled(void(intp, intp, intp, intp))
+def _swiglu(gate_up, gated, n, inner):
+    both, out = carray(_floats(gate_up), (n, 2, inner)), carray(_floats(gated), (n, inner))
+    for t in range(n):
+        for i in range(inner):
+            gate = both[t, 0, i]
+            out[t, i] = gate / (np.float32(1) + _exp(-gate)) * both[t, 1, i]
+
+
+def _attention_of(kept):
+    slabs, places = types.Array(kept, 6, "C"), types.Array(int64, 1, "C")
+    return void(intp, intp, intp, intp, intp, intp, slabs, intp, places, places)
+
+
+@compiled([_attention_of(kept) for kept in CACHED.values()])
+def _attention(qkv, mixed, cos, sin, positions, heads, slabs, layer, rows, places):
+    """Rotate and store every token; then each sees the tokens of its row up to itself."""
+    n, key_heads, capacity, head = len(rows), slabs.shape[3], slabs.shape[4], slabs.shape[5]
+    group, half, turning = heads // key_heads, head // 2, heads + key_heads
+    x, out = (
+        carray(_floats(qkv), (n, turning + key_heads, head)),
+        carray(_floats(mixed), (n, heads, head)),
+    )
+    cosines, sines = (
+        carray(_floats(cos), (positions, head)),
+        carray(_floats(sin), (positions, head)),
+    )
+    for t in range(n):
+        row, place = rows[t], places[t]
+        c, s = cosines[min(place, positions - 1)], sines[min(place, positions - 1)]
+        for h in range(turning):
+            for i in range(half):
+                low, high = x[t, h, i], x[t, h, half + i]
+                x[t, h, i] = low * c[i] + high * s[i]
+                x[t, h, half + i] = high * c[half + i] + low * s[half + i]
+        for h in range(key_heads):
+            for i in range(head):
+                like = slabs[layer, 0, row, h, place, i]
+                slabs[layer, 0, row, h, place, i] = _kept(x[t, heads + h, i], like)
+                slabs[layer, 1, row, h, place, i] = _kept(x[t, turning + h, i], like)
+    scale, scores = (
+        np.float32(1) / np.sqrt(np.float32(head)),
+        np.empty((group, capacity), np.float32),
+    )
+    for t in range(n):
+        reach = places[t] + 1
+        for h in range(key_heads):
+            keys, values = slabs[layer, 0, rows[t], h], slabs[layer, 1, rows[t], h]
+            for j in range(reach):
+                for g in range(group):
+                    score = np.float32(0)
+                    for i in range(head):
+                        score += x[t, h * group + g, i] * _wide(keys[j, i])
+                    scores[g, j] = score * scale
+            for g in range(group):
+                largest, total = scores[g, 0], np.float32(0)
+                for j in range(reach):
+                    largest = max(largest, scores[g, j])
+                for j in range(reach):
+                    scores[g, j] = _exp(scores[g, j] - largest)
+                    total += scores[g, j]
+                result = out[t, h * group + g]
+                result[:] = 0
+                for j in range(reach):
+                    share = scores[g, j] / total
+                    for i in range(head):
+                        result[i] += share * _wide(values[j, i])
+
+
+def is_few(x: Tensor) -> bool:
+    """Whether x is small enough for a kernel of one thread, on a CPU."""
+    return x.is_cpu and x.dtype is torch.float32 and x.numel() <= MOST_NUMBERS
+
+
+def _address(x: Tensor) -> int:
+    """Of numbers that a product made, which are contiguous."""
+    if x.dtype is not torch.float32:
+        raise TypeError(f"a kernel reads float32, not {x.dtype}")
+    return x.data_ptr()
+
+
+def norm(x: Tensor, weight: Tensor, eps: float) -> Tensor:
+    """x / √(mean of x² + eps) · weight over the last dimension."""
+    x, width = x.contiguous(), x.shape[-1]
+    normed = torch.empty_like(x)
+    n = x.numel() // width
+    _norm(_address(x), _address(weight), _address(normed), n, width, eps)
+    return normed
+
+
+def swiglu(gate_up: Tensor) -> Tensor:
+    """[n, 2 · inner], gates and then ups, → silu(gate) · up [n, inner]."""
+    n, inner = gate_up.shape[0], gate_up.shape[1] // 2
+    gated = gate_up.new_empty(n, inner)
+    _swiglu(_address(gate_up.contiguous()), _address(gated), n, inner)
+    return gated
+
+
+class Norm(Protocol):
+    """Its weights, in float32, and what it adds to the mean square."""
+
+    wide: Tensor
+    eps: float
+
+
+class SmallStream:
+    """A residual stream [n, hidden] of few tokens. Results are valid until the next: no memory is
+    allocated in a layer.
+    """
+
+    def __init__(self, sums: Tensor) -> None:
+        self._normed, self._gated = torch.empty_like(sums), sums.new_empty(0)
+        self._at, self._shape = (_address(sums), _address(self._normed)), tuple(sums.shape)
+
+    def add_normed(self, more: Tensor, norm: Norm) -> Tensor:
+        """Add to the stream, and norm it."""
+        _add_norm(*self._at, _address(more), norm.wide.data_ptr(), *self._shape, norm.eps)
+        return self._normed
+
+    def gated(self, gate_up: Tensor) -> Tensor:
+        """`swiglu`."""
+        n, inner = self._shape[0], gate_up.shape[1] // 2
+        if not self._gated.numel():
+            self._gated = gate_up.new_empty(n, inner)
+        _swiglu(_address(gate_up), self._gated.data_ptr(), n, inner)
+        return self._gated
+
+
+class FewTokens:
+    """A `Placement` of `counts[r]` tokens after the `lengths[r]` valid ones of each row r.
+
+    Args:
+        slabs: [layers, 2, rows, key heads, capacity, head], keys first and then values.
+        group: queries to a key.
+        cos, sin: [positions, 1, head]; sin carries the sign of the swapped half.
+    """
+
+    def __init__(
+        self,
+        slabs: Tensor,
+        lengths: Sequence[int],
+        counts: Sequence[int],
+        group: int,
+        cos: Tensor,
+        sin: Tensor,
+    ) -> None:
+        narrow = slabs.dtype == torch.bfloat16
+        self._slabs = (slabs.view(torch.uint16) if narrow else slabs).numpy()
+        rows = [row for row, count in enumerate(counts) for _ in range(count)]
+        places = [at + i for at, n in zip(lengths, counts, strict=True) for i in range(n)]
+        self._rows, self._places = np.array(rows), np.array(places)
+        heads = group * slabs.shape[3]
+        self._mixed = cos.new_empty(len(rows), heads * slabs.shape[5])
+        tables = _address(cos), _address(sin), len(cos), heads
+        self._known = self._mixed.data_ptr(), *tables, self._slabs
+
+    def attend(self, layer: int, qkv: Tensor) -> Tensor:
+        """Valid until the next layer's."""
+        _attention(_address(qkv), *self._known, layer, self._rows, self._places)
+        return self._mixed
