@@ -24,23 +24,16 @@ from torch import Tensor
 CACHED = {torch.float32: float32, torch.bfloat16: uint16}
 # Most numbers that a norm or gate takes here, and most products of a query's and a key's number
 # that attention does.
-MOST_NUMBERS, MOST_PRODUCTS = 1 << 16, 1 << 20
+MOST_NUMBERS, MOST_PRODUCTS = 1 << 16, 1 << 21
 # Sums may be taken in any order, as vectors do.
 _MATHS = {"contract", "reassoc", "nsz", "arcp"}
 # e^x = 2^n · e^r with n = round(x / ln 2); ln 2 in two parts, so that r is exact; e^r by the
 # polynomial of Cephes' expf (Moshier), within one step of float32.
 _LOWEST, _HIGHEST, _PER_LN2 = np.float32(-87), np.float32(88), np.float32(1.44269504)
 _LN2, _LN2_REST = np.float32(0.693359375), np.float32(-2.12194440e-4)
-_P0, _P1, _P2 = (
-    np.float32(1.9875691500e-4),
-    np.float32(1.3981999507e-3),
-    np.float32(8.3334519073e-3),
-)
-_P3, _P4, _P5 = (
-    np.float32(4.1665795894e-2),
-    np.float32(1.6666665459e-1),
-    np.float32(5.0000001201e-1),
-)
+_E5, _E4 = np.float32(1.9875691500e-4), np.float32(1.3981999507e-3)
+_E3, _E2 = np.float32(8.3334519073e-3), np.float32(4.1665795894e-2)
+_E1, _E0 = np.float32(1.6666665459e-1), np.float32(0.5)
 
 
 def compiled(*signatures: Any) -> Callable[[Any], Any]:
@@ -118,7 +111,7 @@ def _exp(x):
     x = _LOWEST if x < _LOWEST else (_HIGHEST if x > _HIGHEST else x)  # NaN stays
     n = np.floor(x * _PER_LN2 + np.float32(0.5))
     r = x - n * _LN2 - n * _LN2_REST
-    p = ((((_P0 * r + _P1) * r + _P2) * r + _P3) * r + _P4) * r + _P5
+    p = ((((_E5 * r + _E4) * r + _E3) * r + _E2) * r + _E1) * r + _E0
     return (p * r * r + r + np.float32(1)) * _of_bits((int32(n) + int32(127)) << int32(23))
 
 
@@ -163,14 +156,10 @@ def _attention(qkv, mixed, cos, sin, positions, heads, slabs, layer, rows, place
     """Rotate and store every token; then each sees the tokens of its row up to itself."""
     n, key_heads, capacity, head = len(rows), slabs.shape[3], slabs.shape[4], slabs.shape[5]
     group, half, turning = heads // key_heads, head // 2, heads + key_heads
-    x, out = (
-        carray(_floats(qkv), (n, turning + key_heads, head)),
-        carray(_floats(mixed), (n, heads, head)),
-    )
-    cosines, sines = (
-        carray(_floats(cos), (positions, head)),
-        carray(_floats(sin), (positions, head)),
-    )
+    x = carray(_floats(qkv), (n, turning + key_heads, head))
+    out = carray(_floats(mixed), (n, heads, head))
+    cosines = carray(_floats(cos), (positions, head))
+    sines = carray(_floats(sin), (positions, head))
     for t in range(n):
         row, place = rows[t], places[t]
         c, s = cosines[min(place, positions - 1)], sines[min(place, positions - 1)]
@@ -184,10 +173,8 @@ def _attention(qkv, mixed, cos, sin, positions, heads, slabs, layer, rows, place
                 like = slabs[layer, 0, row, h, place, i]
                 slabs[layer, 0, row, h, place, i] = _kept(x[t, heads + h, i], like)
                 slabs[layer, 1, row, h, place, i] = _kept(x[t, turning + h, i], like)
-    scale, scores = (
-        np.float32(1) / np.sqrt(np.float32(head)),
-        np.empty((group, capacity), np.float32),
-    )
+    scale = np.float32(1) / np.sqrt(np.float32(head))
+    scores = np.empty((group, capacity), np.float32)
     for t in range(n):
         reach = places[t] + 1
         for h in range(key_heads):
@@ -219,9 +206,8 @@ def is_few(x: Tensor) -> bool:
 
 
 def _address(x: Tensor) -> int:
-    """Of numbers that a product made, which are contiguous."""
-    if x.dtype is not torch.float32:
-        raise TypeError(f"a kernel reads float32, not {x.dtype}")
+    if x.dtype is not torch.float32 or not x.is_contiguous():
+        raise TypeError(f"a kernel reads float32 in rows, not {x.dtype} in steps of {x.stride()}")
     return x.data_ptr()
 
 
@@ -273,7 +259,7 @@ class SmallStream:
 
 
 class FewTokens:
-    """A `Placement` of `counts[r]` tokens after the `lengths[r]` valid ones of each row r.
+    """The `Placement` of `counts[r]` tokens after the `lengths[r]` valid ones of each row r.
 
     Args:
         slabs: [layers, 2, rows, key heads, capacity, head], keys first and then values.
@@ -294,6 +280,8 @@ class FewTokens:
         self._slabs = (slabs.view(torch.uint16) if narrow else slabs).numpy()
         rows = [row for row, count in enumerate(counts) for _ in range(count)]
         places = [at + i for at, n in zip(lengths, counts, strict=True) for i in range(n)]
+        if max(places) >= slabs.shape[4]:
+            raise IndexError(f"place {max(places)} of a cache for {slabs.shape[4]} tokens")
         self._rows, self._places = np.array(rows), np.array(places)
         heads = group * slabs.shape[3]
         self._mixed = cos.new_empty(len(rows), heads * slabs.shape[5])

@@ -5,9 +5,9 @@ With weights in rows, as in checkpoints, it costs up to twice as much. So on CPU
 instructions, weights that fit into 16 bits are stored in 16 bits and multiplied in float32 by
 FBGEMM: half the bytes, the same values, one layout for any number of rows. Weights that need 32
 bits are packed in blocks by oneDNN, and large ones are also kept in rows, which are faster to read
-for one token. CPUs with bfloat16 instructions use weights that oneDNN packed in bfloat16. For up to
-three rows it reads them at two thirds of FBGEMM's speed, so these are multiplied by a second copy,
-in float16, whose sums are in float32 as oneDNN's are. Without a second copy, some of these CPUs
+for one token. CPUs with bfloat16 instructions use weights that oneDNN packed in bfloat16. For a few
+rows it reads them at two thirds of FBGEMM's speed, so these are multiplied by a second copy, in
+float16, whose sums are in float32 as oneDNN's are. Without a second copy, some of these CPUs
 take longer for one row than for four, so the fastest way is found by timing (`min_matmul_rows`).
 `scripts/bench_layouts.py` times these layouts.
 """

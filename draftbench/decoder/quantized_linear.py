@@ -315,19 +315,14 @@ class Int4Linear(ProductLinear):
 
 
 def _wide_copy(weight: Tensor) -> tuple[torch.dtype, Product]:
-    """The type of the copy of float32 weights kept beside their 4-bit codes, and the copy's product
-    .
-    """
+    """The type of the copy of float32 weights kept beside their 4-bit codes, and its product."""
     if multiplies_bfloat16():
-        multiply = in_blocks(weight.bfloat16(), None)
-        return torch.bfloat16, multiply
+        return torch.bfloat16, in_blocks(weight.bfloat16(), None)
     if has_fbgemm() and weight.abs().amax() <= torch.finfo(torch.float16).max:
-        multiply = in_16_bits(weight, None)
-        return torch.float16, multiply
-    multiply = (
-        in_blocks(weight, None) if has_onednn() else partial(functional.linear, weight=weight)
-    )
-    return torch.float32, multiply
+        return torch.float16, in_16_bits(weight, None)
+    if has_onednn():
+        return torch.float32, in_blocks(weight, None)
+    return torch.float32, partial(functional.linear, weight=weight)
 
 
 class Int4CudaLinear(ProductLinear):

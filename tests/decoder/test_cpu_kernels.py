@@ -143,7 +143,7 @@ def test_a_bfloat16_cache_rounds_as_pytorch_does(bits):
 
 
 def test_a_product_in_another_type_is_refused_before_it_is_read():
-    with pytest.raises(TypeError, match="float32, not torch"):
+    with pytest.raises(TypeError, match="float32 in rows, not torch"):
         cpu_kernels.SmallStream(torch.zeros(1, 4)).add_normed(
             torch.zeros(1, 4, dtype=torch.bfloat16), RootMeanSquare(torch.ones(4), 1e-6)
         )
