@@ -149,6 +149,12 @@ def test_a_product_in_another_type_is_refused_before_it_is_read():
         )
 
 
+def test_a_place_behind_the_cache_is_refused_before_it_is_written():
+    tables = torch.ones(9, 1, 2), torch.zeros(9, 1, 2)
+    with pytest.raises(IndexError, match="place 4 of a cache for 4 tokens"):
+        cpu_kernels.FewTokens(torch.zeros(1, 2, 1, 1, 4, 2), [3], [2], 1, *tables)
+
+
 def test_kernels_compile_where_nothing_can_be_kept(monkeypatch):
     """A container without a home: Numba finds no folder for its cache, and raises."""
     asked = []
