@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Annotated, Any, get_args
 
 import typer
+from threadpoolctl import threadpool_limits
 from typer.core import TyperCommand, TyperGroup
 
 from draftbench.cli.output import bold
@@ -89,7 +90,9 @@ def with_flags(command: Callable[..., int]) -> Callable[..., int]:
                 values[name] = parse(value)
         for name, (group, made) in groups.items():
             values[name] = made(**{each.name: values.pop(each.name) for each in flags_of(group)})
-        return command(**values)
+        # A second thread of numpy's BLAS would wait at full speed for products as small as these.
+        with threadpool_limits(1, "blas"):
+            return command(**values)
 
     called.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
     called.__annotations__ = {each.name: each.annotation for each in parameters}
