@@ -596,11 +596,7 @@ class Mixture(Record, frozen=True):
         return 1 - self.per_token / self.experts
 
 
-# A field that is called otherwise in sealed run folders, which cannot be rewritten.
-_IN_FILES = {"min_matmul_rows": "least_rows"}
-
-
-class ModelFacts(Observation, frozen=True, rename=_IN_FILES):
+class ModelFacts(Observation, frozen=True):
     """One loaded model at one quantization level, counted from the real types of its weights; a
     draft that an engine serves is described as the engine holds it. `candidate` None is the target;
     `quant` is the level of either.
@@ -628,8 +624,8 @@ class ModelFacts(Observation, frozen=True, rename=_IN_FILES):
     replay_disagreement: Amount | None
     parts: dict[str, str] = {}
     second_layout_bytes: Count = 0
-    # Rows to which a CPU pads a product over fewer, which takes less time there.
-    min_matmul_rows: Positive = 1
+    # Rows to which earlier versions padded a product over fewer on some CPUs.
+    least_rows: Positive = 1
     mixture: Mixture | None = None
     translated: bool = False  # whether a draft has other ids than the target, or lacks tokens
     misread: dict[str, str] = {}  # by engine, what it makes of a head other than was measured

@@ -9,7 +9,8 @@ The last column tells how slow one row is: over 1, a pass over several tokens is
 step. `ONEDNN_MAX_CPU_ISA=AVX512_CORE_BF16` shows a CPU with AMX without it.
 
 On a CPU with AVX-512 `ATEN_CPU_CAPABILITY=avx2 ONEDNN_MAX_CPU_ISA=AVX2
-FBGEMM_ENABLE_INSTRUCTIONS=AVX2` shows what one without would take.
+FBGEMM_ENABLE_INSTRUCTIONS=AVX2 NUMBA_CPU_NAME=haswell NUMBA_CPU_FEATURES=+avx2,+fma,+f16c` shows
+what one without would take.
 """
 
 import argparse
@@ -20,16 +21,14 @@ from rich.console import Console
 from rich.table import Table
 from torch.nn import functional
 
+from draftbench.decoder.cpu_products import product_of
 from draftbench.decoder.device import set_threads
 from draftbench.decoder.linear import (
     INT8_ONEDNN,
     INT8_WEIGHT_ONLY,
-    PADDED_TO,
     SEVERAL,
     has_fbgemm,
-    in_16_bits,
     multiplies_bfloat16,
-    padded_to,
 )
 from draftbench.decoder.quantized_linear import (
     INT8_PRODUCTS,
@@ -69,19 +68,8 @@ def layouts(weight: torch.Tensor, level: str) -> dict[str, object]:
     products = {"PyTorch": lambda x: functional.linear(x.to(weight.dtype), plain)}
     if weight.dtype == torch.float32:
         products["rows"] = by_onednn(weight.clone())
-        if has_fbgemm():
-            products["16 bits"] = in_16_bits(weight, None)
-        products["blocks"] = by_onednn(packed(weight, SEVERAL))
-        return products
-    for rows in PADDED_TO:
-        products[f"packed for {rows}"] = by_onednn(packed(weight, rows))
-        if rows > 1:
-            products[f"fewer padded to {rows}"] = padded_to(rows, weight)
-    # What the same weights take in float32, in rows and, where FBGEMM is there, in 16 bits.
-    wide = weight.float()
-    products["float32 in rows"] = lambda x: functional.linear(x, wide)
-    if has_fbgemm():
-        products["16 bits in float32"] = in_16_bits(wide, None)
+    products["packed"] = by_onednn(packed(weight, SEVERAL))
+    products["16-bit panels"] = product_of(weight.bfloat16(), None)
     return products
 
 
@@ -89,9 +77,7 @@ def bytes_of(name: str, dtype: torch.dtype, level: str) -> float:
     """Bytes of a weight in a layout."""
     if level != "none" and name != "wide copy":
         return LEVELS[level].per_weight
-    if "float32 in rows" in name:
-        return 4
-    return 2 if "16 bits" in name or name == "wide copy" else dtype.itemsize
+    return 2 if name in ("16-bit panels", "wide copy") else dtype.itemsize
 
 
 @torch.inference_mode()

@@ -234,16 +234,12 @@ def replaying(
             )
     assert kind is DRAFT_KINDS[parsed(spec)[0]]
     set_threads(run.manifest.environment.threads if question.device == "cpu" else None)
-    facts = run.facts_of(candidate)
     dtype = dtype_of(question.dtype, question.device)
-    rows = facts.min_matmul_rows if facts else 1  # with another number, sums round differently
-    build = Build(dtype, candidate.quant, question.device, simulate=True, min_matmul_rows=rows)
+    build = Build(dtype, candidate.quant, question.device, simulate=True)
     runner: RememberedTarget | ServedTarget
     if kind.reads_states:
         level = "none" if question.engine else question.target_quant
-        of_target = run.facts_of(None)
-        least = of_target.min_matmul_rows if of_target else None
-        known, _ = build_runner(target, replace(build, level=level, min_matmul_rows=least), None)
+        known, _ = build_runner(target, replace(build, level=level), None)
         runner = RememberedTarget(known, target.config.get_text_config().num_hidden_layers)
     else:
         context = context_length_of(target)

@@ -149,7 +149,7 @@ class TransformersRunner:
     Args:
         model: a loaded causal LM for which `rewind_obstacle` is None.
         level: quantization level of its linear layers.
-        layouts: `two_layouts` and `least` of `make_linear`.
+        layouts: `two_layouts` of `make_linear`.
     """
 
     def __init__(self, model: Any, level: str, **layouts: Any) -> None:

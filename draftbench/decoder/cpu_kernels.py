@@ -36,21 +36,21 @@ _E3, _E2 = np.float32(8.3334519073e-3), np.float32(4.1665795894e-2)
 _E1, _E0 = np.float32(1.6666665459e-1), np.float32(0.5)
 
 
-def compiled(*signatures: Any) -> Callable[[Any], Any]:
+def compiled(*signatures: Any, by: Callable[..., Any] = njit) -> Callable[[Any], Any]:
     """Compiles a function for some types of arguments, and keeps the result if a folder allows."""
 
     def compile_it(function: Any) -> Any:
         options = {"fastmath": _MATHS, "nogil": True, "error_model": "numpy"}
         try:
-            return njit(*signatures, cache=True, **options)(function)
+            return by(*signatures, cache=True, **options)(function)
         except RuntimeError:  # neither the package's folder nor the user's cache can be written
-            return njit(*signatures, **options)(function)
+            return by(*signatures, **options)(function)
 
     return compile_it
 
 
 @intrinsic
-def _floats(typing, address):
+def floats_at(typing, address):
     """The float32 numbers at an address: arrays would take longer to hand over than to norm."""
 
     def generate(context, builder, signature, arguments):
@@ -117,8 +117,8 @@ def _exp(x):
 
 @compiled(void(intp, intp, intp, intp, intp, float32))
 def _norm(numbers, weights, normed, n, width, eps):
-    x, w = carray(_floats(numbers), (n, width)), carray(_floats(weights), width)
-    out = carray(_floats(normed), (n, width))
+    x, w = carray(floats_at(numbers), (n, width)), carray(floats_at(weights), width)
+    out = carray(floats_at(normed), (n, width))
     for t in range(n):
         squares = np.float32(0)
         for i in range(width):
@@ -130,7 +130,7 @@ def _norm(numbers, weights, normed, n, width, eps):
 
 @compiled(void(intp, intp, intp, intp, intp, intp, float32))
 def _add_norm(sums, normed, more, weights, n, width, eps):
-    x, y = carray(_floats(sums), (n, width)), carray(_floats(more), (n, width))
+    x, y = carray(floats_at(sums), (n, width)), carray(floats_at(more), (n, width))
     for t in range(n):
         for i in range(width):
             x[t, i] += y[t, i]
@@ -139,7 +139,7 @@ def _add_norm(sums, normed, more, weights, n, width, eps):
 
 @compiled(void(intp, intp, intp, intp))
 def _swiglu(gate_up, gated, n, inner):
-    both, out = carray(_floats(gate_up), (n, 2, inner)), carray(_floats(gated), (n, inner))
+    both, out = carray(floats_at(gate_up), (n, 2, inner)), carray(floats_at(gated), (n, inner))
     for t in range(n):
         for i in range(inner):
             gate = both[t, 0, i]
@@ -156,10 +156,10 @@ def _attention(qkv, mixed, cos, sin, positions, heads, slabs, layer, rows, place
     """Rotate and store every token; then each sees the tokens of its row up to itself."""
     n, key_heads, capacity, head = len(rows), slabs.shape[3], slabs.shape[4], slabs.shape[5]
     group, half, turning = heads // key_heads, head // 2, heads + key_heads
-    x = carray(_floats(qkv), (n, turning + key_heads, head))
-    out = carray(_floats(mixed), (n, heads, head))
-    cosines = carray(_floats(cos), (positions, head))
-    sines = carray(_floats(sin), (positions, head))
+    x = carray(floats_at(qkv), (n, turning + key_heads, head))
+    out = carray(floats_at(mixed), (n, heads, head))
+    cosines = carray(floats_at(cos), (positions, head))
+    sines = carray(floats_at(sin), (positions, head))
     for t in range(n):
         row, place = rows[t], places[t]
         c, s = cosines[min(place, positions - 1)], sines[min(place, positions - 1)]
@@ -205,7 +205,7 @@ def is_few(x: Tensor) -> bool:
     return x.is_cpu and x.dtype is torch.float32 and x.numel() <= MOST_NUMBERS
 
 
-def _address(x: Tensor) -> int:
+def address_of(x: Tensor) -> int:
     if x.dtype is not torch.float32 or not x.is_contiguous():
         raise TypeError(f"a kernel reads float32 in rows, not {x.dtype} in steps of {x.stride()}")
     return x.data_ptr()
@@ -216,7 +216,7 @@ def norm(x: Tensor, weight: Tensor, eps: float) -> Tensor:
     x, width = x.contiguous(), x.shape[-1]
     normed = torch.empty_like(x)
     n = x.numel() // width
-    _norm(_address(x), _address(weight), _address(normed), n, width, eps)
+    _norm(address_of(x), address_of(weight), address_of(normed), n, width, eps)
     return normed
 
 
@@ -224,7 +224,7 @@ def swiglu(gate_up: Tensor) -> Tensor:
     """[n, 2 · inner], gates and then ups, → silu(gate) · up [n, inner]."""
     n, inner = gate_up.shape[0], gate_up.shape[1] // 2
     gated = gate_up.new_empty(n, inner)
-    _swiglu(_address(gate_up.contiguous()), _address(gated), n, inner)
+    _swiglu(address_of(gate_up.contiguous()), address_of(gated), n, inner)
     return gated
 
 
@@ -242,11 +242,11 @@ class SmallStream:
 
     def __init__(self, sums: Tensor) -> None:
         self._normed, self._gated = torch.empty_like(sums), sums.new_empty(0)
-        self._at, self._shape = (_address(sums), _address(self._normed)), tuple(sums.shape)
+        self._at, self._shape = (address_of(sums), address_of(self._normed)), tuple(sums.shape)
 
     def add_normed(self, more: Tensor, norm: Norm) -> Tensor:
         """Add to the stream, and norm it."""
-        _add_norm(*self._at, _address(more), norm.wide.data_ptr(), *self._shape, norm.eps)
+        _add_norm(*self._at, address_of(more), norm.wide.data_ptr(), *self._shape, norm.eps)
         return self._normed
 
     def gated(self, gate_up: Tensor) -> Tensor:
@@ -254,7 +254,7 @@ class SmallStream:
         n, inner = self._shape[0], gate_up.shape[1] // 2
         if not self._gated.numel():
             self._gated = gate_up.new_empty(n, inner)
-        _swiglu(_address(gate_up), self._gated.data_ptr(), n, inner)
+        _swiglu(address_of(gate_up), self._gated.data_ptr(), n, inner)
         return self._gated
 
 
@@ -285,10 +285,10 @@ class FewTokens:
         self._rows, self._places = np.array(rows), np.array(places)
         heads = group * slabs.shape[3]
         self._mixed = cos.new_empty(len(rows), heads * slabs.shape[5])
-        tables = _address(cos), _address(sin), len(cos), heads
+        tables = address_of(cos), address_of(sin), len(cos), heads
         self._known = self._mixed.data_ptr(), *tables, self._slabs
 
     def attend(self, layer: int, qkv: Tensor) -> Tensor:
         """Valid until the next layer's."""
-        _attention(_address(qkv), *self._known, layer, self._rows, self._places)
+        _attention(address_of(qkv), *self._known, layer, self._rows, self._places)
         return self._mixed

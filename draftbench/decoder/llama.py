@@ -84,7 +84,7 @@ class LlamaRunner(RecordsPasses):
         level: quantization level of the linear layers, the output head included.
         device: where to move the weights, layer by layer; by default they stay.
         longest: tokens per row for which recorded caches have room from the start.
-        layouts: `two_layouts` and `least` of `make_linear`.
+        layouts: `two_layouts` of `make_linear`.
     """
 
     def __init__(

@@ -13,7 +13,7 @@ from torch.nn import functional
 from draftbench.decoder import cpu_kernels
 from draftbench.decoder.attention import EvenRows, Placement, Rotary
 from draftbench.decoder.cpu_kernels import is_few
-from draftbench.decoder.linear import Product, as_function, between_products, fits_16_bits
+from draftbench.decoder.linear import Product, as_function, between_products, narrow_type
 from draftbench.decoder.runner import HiddenStates
 
 
@@ -131,8 +131,8 @@ class LlamaModel:
         self.logits: Product = lambda x: scores(x).to(dtype)
         output = self.linears[-1]
         rows = isinstance(output, nn.Linear) or getattr(output, "address", None) is not None
-        shared = tied and rows
-        self.embedding = table if shared or not fits_16_bits(table) else table.half()
+        narrow = None if tied and rows else narrow_type(table)
+        self.embedding = table if narrow is None else table.to(narrow)
 
     def tensors(self) -> Iterator[Tensor]:
         """Weights that are not in a linear layer."""

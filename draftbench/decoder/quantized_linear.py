@@ -16,6 +16,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+from draftbench.decoder.cpu_products import product_of
 from draftbench.decoder.device import Capability, capability, has_triton
 from draftbench.decoder.linear import (
     INT8_FBGEMM,
@@ -25,9 +26,7 @@ from draftbench.decoder.linear import (
     Matrix,
     Product,
     ProductLinear,
-    has_fbgemm,
     has_onednn,
-    in_16_bits,
     in_blocks,
     int8_way,
     multiplies_bfloat16,
@@ -68,7 +67,6 @@ def make_linear(
     *,
     two_layouts: bool = True,
     copied: bool = False,
-    least: int = 1,
 ) -> nn.Module:
     """The layer that computes `x @ weight.T + bias` at `level`: unquantized if the matrix cannot be
     divided into the level's blocks, simulated if the device has no kernel for the level.
@@ -79,10 +77,9 @@ def make_linear(
         two_layouts: whether weights may be held twice, for one token and for several.
         copied: whether the weight is in memory already; a piece of a mapped file would keep the
             whole file in memory.
-        least: rows to which an unquantized bfloat16 product over fewer is padded on a CPU.
     """
     if level == "none" or not fits_level(level, *weight.shape):
-        return unquantized_linear(weight, bias, two_layouts=two_layouts, copied=copied, least=least)
+        return unquantized_linear(weight, bias, two_layouts=two_layouts, copied=copied)
     kernel = kernel_of(level, str(weight.device))
     if kernel is None:
         return SimulatedLinear(weight, bias, level)
@@ -318,8 +315,8 @@ def _wide_copy(weight: Tensor) -> tuple[torch.dtype, Product]:
     """The type of the copy of float32 weights kept beside their 4-bit codes, and its product."""
     if multiplies_bfloat16():
         return torch.bfloat16, in_blocks(weight.bfloat16(), None)
-    if has_fbgemm() and weight.abs().amax() <= torch.finfo(torch.float16).max:
-        return torch.float16, in_16_bits(weight, None)
+    if weight.abs().amax() <= torch.finfo(torch.float16).max:
+        return torch.float16, product_of(weight.half(), None)
     if has_onednn():
         return torch.float32, in_blocks(weight, None)
     return torch.float32, partial(functional.linear, weight=weight)

@@ -13,7 +13,7 @@ import psutil
 import torch
 
 from draftbench.decoder.any_transformer import matrix_of, rewind_obstacle
-from draftbench.decoder.linear import IN_16_BITS, IN_ROWS, TWICE, has_fbgemm, layout_on_cpu
+from draftbench.decoder.linear import IN_16_BITS, IN_ROWS, TWICE, layout_on_cpu
 from draftbench.decoder.llama import llama_obstacle
 from draftbench.decoder.mixture import mixture_of
 from draftbench.memory import (
@@ -108,9 +108,8 @@ def examined(
     dtype = wanted or loaded
     on_cpu = not (unpacked or torch.cuda.is_available())
     # Unpacked weights of a checkpoint that is stored quantized need 32 bits.
-    narrow = dtype == torch.float32 and loaded.itemsize < dtype.itemsize and not stored
-    in_16_bits = on_cpu and has_fbgemm() and narrow
-    weight_bytes, read = _held(skeleton, dtype, on_cpu=on_cpu, in_16_bits=in_16_bits)
+    narrow = dtype.itemsize == 2 or (loaded.itemsize < dtype.itemsize and not stored)
+    weight_bytes, read = _held(skeleton, dtype, on_cpu=on_cpu, in_16_bits=on_cpu and narrow)
     parameters, mixture = skeleton.num_parameters(), mixture_of(skeleton)
     active, experts = parameters, 0
     if mixture is not None:

@@ -21,9 +21,7 @@ from draftbench.decoder.linear import (
     IN_16_BITS,
     IN_ROWS,
     PackedLinear,
-    has_fbgemm,
     has_onednn,
-    min_matmul_rows,
     multiplies_bfloat16,
 )
 from draftbench.decoder.llama import LlamaRunner, llama_obstacle
@@ -67,8 +65,6 @@ class Build:
     device: str
     simulate: bool = False  # whether a level without a kernel may be simulated
     two_layouts: bool = True  # whether a CPU may hold unquantized weights in two layouts
-    # Rows to which a CPU pads a bfloat16 product over fewer; None: what is fastest, by timing it.
-    min_matmul_rows: int | None = None
     longest: int = 0  # tokens of the longest row that a GPU's recorded passes will be asked for
 
 
@@ -82,9 +78,8 @@ def kernel_words(level: str, device: str) -> str | None:
     if device != "cpu":
         return "cuBLAS"
     packed = "oneDNN, packed" if has_onednn() else "PyTorch"
-    if multiplies_bfloat16() or not has_fbgemm():
-        return packed
-    return f"FBGEMM, weights in 16 bits; {packed}, for those that need 32"
+    also = "many tokens and " * multiplies_bfloat16()
+    return f"Numba, weights in 16 bits; {packed}, for {also}weights that need 32"
 
 
 def level_table(device: str) -> tuple[LevelRow, ...]:
@@ -170,19 +165,12 @@ def build_runner(source: ModelSource, build: Build, draft: str | None) -> tuple[
     _copy_from_file(model)
     parameters = model.num_parameters() + sum(layer.parameters_before for layer in layers)
     runner: Runner
-    least = 1
     if layers:
         runner = TransformersRunner(model, "none")
         caveats = ["runs through transformers' forward pass: its layers are another library's"]
     else:  # one whose stored weights were unpacked while loading is a model like any other
         loaded = replace(build, level="none") if stored else build
-        least = loaded.min_matmul_rows or 1
-        if loaded.min_matmul_rows is None and loaded.level == "none" and not loaded.two_layouts:
-            # By timing the layers' matrices; the head is as large as several.
-            head = model.get_output_embeddings()
-            matrices = [m for m in model.modules() if isinstance(m, nn.Linear) and m is not head]
-            least = min_matmul_rows(m.weight for m in matrices)
-        runner, caveats = _fastest(source, model, replace(loaded, min_matmul_rows=least))
+        runner, caveats = _fastest(source, model, loaded)
     if stored is not None:
         has_kernel = has_kernel and bool(layers) and all(layer.packed for layer in layers)
         unpacked = "unpacked here: right acceptance, its own cost and size unknown"
@@ -205,7 +193,6 @@ def build_runner(source: ModelSource, build: Build, draft: str | None) -> tuple[
         # A draft goes by the name under which the run asked for it.
         quant=level if draft is None else build.level,
         mixture=mixture,
-        min_matmul_rows=least,
         parts=source.parts(),
         caveats=(*caveats, *facts.caveats),
     )
@@ -254,7 +241,7 @@ def _fastest(source: ModelSource, model: Any, build: Build) -> tuple[Runner, lis
     # model, which is loaded after this one.
     weights = sum(m.weight.nbytes for m in model.modules() if isinstance(m, nn.Linear))
     two_layouts = build.two_layouts and 3 * weights <= memory_left()
-    layouts = {"two_layouts": two_layouts, "least": build.min_matmul_rows or 1}
+    layouts = {"two_layouts": two_layouts}
     caveats: list[str] = []
     if obstacle is None:
         probe = torch.arange(1, 1 + PROBE_TOKENS, device=model.device) * 7 % model.config.vocab_size
@@ -284,23 +271,15 @@ def _fastest(source: ModelSource, model: Any, build: Build) -> tuple[Runner, lis
 def _caveats(source: ModelSource, runner: Runner, build: Build, draft: str | None) -> list[str]:
     """Caveats about layouts and faster types."""
     caveats: list[str] = []
-    on_cpu, level = build.device == "cpu", build.level
     layouts = {getattr(layer, "layout", None) for layer in linears(runner)}
     if IN_ROWS in layouts:
         caveats.append(ONE_LAYOUT)
     if INT4_ALONE in layouts:
         caveats.append(ONE_LAYOUT_INT4)
-    if level == "none":
+    if build.level == "none":
         checkpoint = getattr(source.config.get_text_config(), "dtype", None)
         narrow = checkpoint in (torch.bfloat16, torch.float16)
-        if on_cpu and build.dtype == torch.bfloat16 and not multiplies_bfloat16():
-            caveats.append(
-                "this CPU does not multiply bfloat16: a pass over several tokens takes nearly a "
-                "step for each, which in float32 (the default here) it does not"
-            )
-        elif (
-            draft is None and build.dtype == torch.float32 and narrow and IN_16_BITS not in layouts
-        ):
+        if draft is None and build.dtype == torch.float32 and narrow and IN_16_BITS not in layouts:
             caveats.append(
                 "its checkpoint has two bytes a weight and runs in float32: plain decoding reads "
                 "twice the bytes, and a runner that does not gains less from speculation"

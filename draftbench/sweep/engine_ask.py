@@ -454,11 +454,10 @@ class EngineWorker:
         if kind.reads_states:  # the target passes over its own answers
             target = ModelSource(options.target, options.trust)
             runner, _ = build_runner(target, prepared.build, None)
-        rows = known.min_matmul_rows if known else None
         loading = Loading(
             candidate,
             source=prepared.drafts[candidate.draft],
-            build=replace(prepared.build, level=candidate.quant, min_matmul_rows=rows),
+            build=replace(prepared.build, level=candidate.quant),
             target=target,
             runner=runner,
             mode=options.mode,

@@ -78,10 +78,8 @@ class Worker:
             return
         self.watcher.note("loading the target")
         known = task.loaded_as.get(None)
-        rows = known.min_matmul_rows if known else None
-        build = replace(self.prepared.build, min_matmul_rows=rows)
         try:
-            target, facts = build_runner(self.prepared.target, build, None)
+            target, facts = build_runner(self.prepared.target, self.prepared.build, None)
             self._keep_facts(facts, known)
             self._measurement = MeasurementContext(
                 target=target,
@@ -178,12 +176,11 @@ class Worker:
             return LoadedCandidate(candidate, own, measurement)
         self.watcher.note(f"loading {candidate}")
         known = task.loaded_as.get(candidate)
-        rows = known.min_matmul_rows if known else None
         assert task.longest is not None
         loading = Loading(
             candidate,
             source=self.prepared.drafts[candidate.draft],
-            build=replace(self.prepared.build, level=candidate.quant, min_matmul_rows=rows),
+            build=replace(self.prepared.build, level=candidate.quant),
             target=self.prepared.target,
             runner=measurement.target,
             mode=measurement.mode,

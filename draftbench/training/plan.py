@@ -92,16 +92,14 @@ class Plan:
     @cached_property
     def _build(self) -> Build:
         """How a sweep loads the draft."""
-        facts = self.run.facts_of(self.candidate)
-        rows = facts.min_matmul_rows if facts else 1  # with another number, sums round differently
         dtype = dtype_of(self.run.manifest.question.dtype, self.device)
-        return Build(dtype, "none", self.device, min_matmul_rows=rows)
+        return Build(dtype, "none", self.device)
 
     @cached_property
     def _runner(self) -> Runner:
         """The target as a sweep runs it: a head reads its states."""
         level = self.run.manifest.question.target_quant
-        build = replace(self._build, level=level, min_matmul_rows=None)
+        build = replace(self._build, level=level)
         runner, _ = build_runner(self.target, build, None)
         return runner
 

@@ -93,12 +93,6 @@ def test_every_field_is_described(schema, what):
     assert bare == []
 
 
-def test_a_field_is_described_under_the_name_that_it_has_in_files(schema):
-    facts = schema("run")["$defs"]["ModelFacts"]["properties"]
-    assert facts["least_rows"]["description"].startswith("Rows to which a CPU pads a product")
-    assert facts["kind"]["description"] == "which record this is"
-
-
 def test_every_meaning_describes_a_field(schema, monkeypatch):
     used = set()
 

@@ -155,7 +155,7 @@ def test_a_place_behind_the_cache_is_refused_before_it_is_written():
         cpu_kernels.FewTokens(torch.zeros(1, 2, 1, 1, 4, 2), [3], [2], 1, *tables)
 
 
-def test_kernels_compile_where_nothing_can_be_kept(monkeypatch):
+def test_kernels_compile_where_nothing_can_be_kept():
     """A container without a home: Numba finds no folder for its cache, and raises."""
     asked = []
 
@@ -165,6 +165,5 @@ def test_kernels_compile_where_nothing_can_be_kept(monkeypatch):
             return lambda function: (_ for _ in ()).throw(RuntimeError("no locator available"))
         return lambda function: function
 
-    monkeypatch.setattr(cpu_kernels, "njit", refuses)
-    assert cpu_kernels.compiled("void()")(len) is len
+    assert cpu_kernels.compiled("void()", by=refuses)(len) is len
     assert asked == [True, False]

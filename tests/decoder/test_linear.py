@@ -24,11 +24,10 @@ from draftbench.decoder.linear import (
     ROWS_FROM,
     TWICE,
     PackedLinear,
-    fits_16_bits,
     has_fbgemm,
     int8_way,
-    min_matmul_rows,
     multiplies_bfloat16,
+    narrow_type,
     padded_size,
     unquantized_linear,
     with_packed,
@@ -290,11 +289,10 @@ def test_onednn_multiplies_with_a_kernel_and_not_with_its_reference(capfd, layer
     its log: `matmul,brg_matmul:avx512_core_vnni` or `matmul,ref_int8:any`.
     """
     weight, x, _ = matrices()
-    wide = torch.bfloat16 if multiplies_bfloat16() else torch.float32
     # Numbers that need 32 bits.
-    built = layer((weight.float() * 1.001).to(wide).repeat(4, 1), None)
+    built = layer((weight.float() * 1.001).repeat(4, 1), None)
     with torch.backends.mkldnn.verbose(torch.backends.mkldnn.VERBOSE_ON):
-        built(x[:rows].to(wide))
+        built(x[:rows].float())
     log = capfd.readouterr().out
     used = re.findall(r",exec,cpu,(?:matmul|inner_product),([^,]+),", log)
     assert used
@@ -311,79 +309,28 @@ def test_a_token_does_not_depend_on_its_neighbours(level):
     assert (together - alone).norm() / alone.norm() < 0.01
 
 
-# Large enough to be packed: 1.2 MB in bfloat16.
-WIDE, NARROW = torch.ones(1200, 512).bfloat16(), torch.ones(600, 1024).bfloat16()
 needs_bfloat16 = pytest.mark.skipif(
     not multiplies_bfloat16(), reason="this CPU has no instructions for bfloat16"
 )
 
 
 @needs_bfloat16
-@pytest.mark.parametrize(
-    ("matrices", "seconds", "unequal", "rows"),
-    [
-        ([WIDE], {WIDE: (107, 126, 88, 109)}, None, 4),
-        ([WIDE], {WIDE: (107, 126, 88, 101)}, 4, 8),  # the fastest gives something else
-        ([WIDE], {WIDE: (100, 97, 96, 99)}, None, 1),  # as much as timings are off
-        ([WIDE], {WIDE: (100, 110, 120, 130)}, None, 1),
-        # Two and one: unpadded 2 · 10 + 30; padded to 4 2 · 12 + 20 = 44, to 2 2 · 9 + 34 = 52.
-        ([WIDE, NARROW, WIDE], {WIDE: (10, 9, 12, 40), NARROW: (30, 34, 20, 40)}, None, 4),
-    ],
-)
-def test_one_row_is_padded_to_the_number_that_takes_the_least_time_and_gives_the_same(
-    matrices, seconds, unequal, rows
-):
-    now = 0.0
-
-    def scripted(padded, weight):
-        def product(x):
-            nonlocal now
-            now += seconds[weight][(1, 2, 4, 8).index(padded)]
-            return x @ weight.T * (2 if padded == unequal else 1)
-
-        return product
-
-    assert min_matmul_rows(matrices, scripted, lambda: now) == rows
-
-
-@pytest.mark.parametrize("matrix", [WIDE.float(), WIDE[:100], WIDE.to("meta")])
-def test_what_is_not_packed_in_bfloat16_is_not_timed(matrix):
-    assert min_matmul_rows([matrix], None, None) == 1
-
-
-@needs_bfloat16
-@pytest.mark.parametrize("least", [1, 4])
-def test_rows_that_are_padded_get_what_they_get_among_others(least):
+def test_many_rows_in_bfloat16_are_multiplied_by_a_second_copy():
     weight, bias, x = (each.bfloat16() for each in normal((1200, 512), (1200,), (40, 512)))
     weight *= 0.05
-    layer = unquantized_linear(weight, bias, two_layouts=False, least=least)
-    assert layer.layout == (PACKED if least == 1 else "fewer than 4 rows padded to 4")
-    assert layer.weight_bytes == weight.nbytes
-    assert layer.second_layout_bytes == 0
-    for rows in (1, 2, 3, 4, 5, 33, 40):
-        expected = torch.nn.functional.linear(x[:rows], weight, bias)
-        torch.testing.assert_close(layer(x[:rows]), expected, rtol=2**-7, atol=2**-6)
-    if least == 4:
-        assert torch.equal(layer(x[:1]), layer(x[:4])[:1])
-
-
-@needs_bfloat16
-def test_few_rows_in_bfloat16_are_multiplied_by_a_second_copy_in_float32():
-    weight, bias, x = (each.bfloat16() for each in normal((1200, 512), (1200,), (40, 512)))
-    weight *= 0.05
-    layer = unquantized_linear(weight, bias)
-    assert (layer.layout, layer.second_layout_bytes) == (FEW_APART, weight.nbytes)
-    for rows in (1, 2, 3, 4, 5, 33, 40):
-        expected = torch.nn.functional.linear(x[:rows], weight, bias)
-        torch.testing.assert_close(layer(x[:rows]), expected, rtol=2**-7, atol=2**-6)
-    # Numbers that float16 does not have stay in bfloat16.
-    assert unquantized_linear(weight * 2.0**20, bias).layout == PACKED
+    for two_layouts in (True, False):
+        layer = unquantized_linear(weight, bias, two_layouts=two_layouts)
+        assert layer.layout == (FEW_APART if two_layouts else IN_16_BITS)
+        assert layer.weight_bytes == weight.nbytes
+        assert layer.second_layout_bytes == (weight.nbytes if two_layouts else 0)
+        for rows in (1, 2, 3, 4, 5, 33, 40):
+            expected = torch.nn.functional.linear(x[:rows], weight, bias)
+            torch.testing.assert_close(layer(x[:rows]), expected, rtol=2**-7, atol=2**-6)
 
 
 def test_long_passes_share_few_sizes_and_short_ones_keep_their_own():
     """By hand: 33 goes up to a multiple of 32 / 8, 100 of 64 / 8, 600 of 512 / 8."""
     assert [padded_size(rows) for rows in (1, 9, 32)] == [1, 9, 32]
-    assert [padded_size(rows, 4) for rows in (1, 3, 4, 5, 33)] == [4, 4, 4, 5, 36]
     assert [padded_size(rows) for rows in (33, 100, 512, 600)] == [36, 104, 512, 640]
     assert len({padded_size(rows) for rows in range(128, 2049)}) == 4 * 8 + 1
     assert all(rows <= padded_size(rows) <= 1.125 * rows for rows in range(33, 2049))
@@ -432,7 +379,6 @@ def test_weights_that_need_32_bits_are_held_as_is_fastest_for_their_size(size, t
         torch.testing.assert_close(layer(x), x @ weight.T, rtol=1e-4, atol=1e-4)
 
 
-@needs_fbgemm
 @pytest.mark.parametrize(("outputs", "layout"), [(127, None), (128, IN_16_BITS)])
 def test_weights_that_fit_16_bits_are_held_so_from_32768_on(outputs, layout):
     layer = unquantized_linear(torch.ones(outputs, 256), None)
@@ -446,7 +392,6 @@ def test_packed_weights_are_not_asked_for_a_torch_function():
     assert torch._C._is_torch_function_enabled()
 
 
-@needs_fbgemm
 @pytest.mark.parametrize("stored", [torch.bfloat16, torch.float16])
 def test_16_bits_hold_a_checkpoint_of_16_bits_and_multiply_it_in_float32(stored):
     weight, bias, many = normal((1200, 256), (1200,), (40, 256))
@@ -459,38 +404,23 @@ def test_16_bits_hold_a_checkpoint_of_16_bits_and_multiply_it_in_float32(stored)
         torch.testing.assert_close(layer(x), exact, rtol=2**-18, atol=2**-18)
 
 
-@needs_fbgemm
 @pytest.mark.parametrize(
-    ("value", "fits"),
+    ("value", "narrow"),
     [
-        (2.0**-25, True),  # half the step of float16's smallest numbers: rounds to 0
-        (3 * 2.0**-26, True),  # between two of them
-        (65504.0, True),  # float16's largest
-        (65536.0, False),  # a bfloat16 number
-        (1 + 2.0**-12, False),  # a digit too many
-        (float("nan"), False),
-        (float("inf"), False),
+        (2.0**-24, torch.bfloat16),  # in both types: float16's smallest
+        (2.0**-100, torch.bfloat16),
+        (65536.0, torch.bfloat16),
+        (1 + 2.0**-10, torch.float16),  # three digits more than bfloat16 has
+        (1 + 2.0**-11, None),
+        (65504.0 + 2.0**-24, torch.float16),  # in float32 65504, float16's largest
+        (float("nan"), None),
     ],
 )
-def test_one_weight_beyond_16_bits_keeps_32_for_all(value, fits):
+def test_16_bits_are_taken_if_they_have_every_weight_exactly(value, narrow):
     weight = torch.zeros(3000, 64)
     weight[2999, 0], weight[2999, 63] = 1.0, value
-    assert fits_16_bits(weight) is fits
-
-
-@needs_fbgemm
-@pytest.mark.parametrize(
-    ("size", "fits"),
-    [(0.0, True), (1.0, True), (2e-3, True), (1e-6, False), (1e-9, False), (1e-16, True)],
-)
-def test_16_bits_lose_little_of_a_rows_largest_weight(size, fits):
-    """bfloat16 numbers, of which float16 keeps fewer digits the smaller they are; other rows, as
-    those of keys below those of queries, are in other sums. Tokens that were never trained have
-    rows of 1e-16.
-    """
-    weight = torch.randn(300, 64)
-    weight[200:] *= size
-    assert fits_16_bits(weight.bfloat16().float()) is fits
+    assert narrow_type(weight) is narrow
+    assert narrow_type(weight.to("meta")) is None
 
 
 def test_int4_without_a_copy_is_its_kernel_at_every_length():

@@ -26,7 +26,7 @@ def pair_of(target, draft, memory=PLENTY):
 
 
 def test_sizes_are_those_of_the_loaded_model(embedded, monkeypatch):
-    monkeypatch.setattr(linear, "PACKED_FROM", PLENTY)  # nor has a tied head a copy
+    monkeypatch.setattr(linear, "NARROWED_FROM", PLENTY)  # nor has a tied head a copy
     source = ModelSource(str(embedded / "target"))
     sheet = check_models(source, [], PLENTY).target
     loaded = source.load(torch.bfloat16, "cpu")
@@ -78,19 +78,17 @@ def model(tmp_path_factory):
     return made
 
 
-@pytest.mark.parametrize("packs", ["bfloat16", "float16", "neither"])
+@pytest.mark.parametrize("multiplies", [True, False])
 @pytest.mark.parametrize("family", ["llama", "gemma", "gpt2"])
 @pytest.mark.parametrize("tied", [True, False])
 @pytest.mark.parametrize("stored", [torch.bfloat16, torch.float32])
 def test_a_cpu_takes_the_bytes_that_the_built_model_takes(
-    model, monkeypatch, packs, family, tied, stored
+    model, monkeypatch, multiplies, family, tied, stored
 ):
     """Whatever it packs, and whether or not the head's layout lets it share the embedding."""
     monkeypatch.setattr(check.torch.cuda, "is_available", lambda: False)
-    for module in (linear, quantized_linear, check):
-        for name, has in (("multiplies_bfloat16", "bfloat16"), ("has_fbgemm", "float16")):
-            if packs != has and hasattr(module, name):
-                monkeypatch.setattr(module, name, lambda: False)
+    for module in (linear, quantized_linear):
+        monkeypatch.setattr(module, "multiplies_bfloat16", lambda: multiplies)
     # Of the Llama's matrices one is small, one is packed, one is held twice and one is the head.
     monkeypatch.setattr(linear, "PACKED_FROM", 4 * 96 * 64)
     monkeypatch.setattr(linear, "ROWS_FROM", 4 * 200 * 64)

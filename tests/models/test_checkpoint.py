@@ -11,7 +11,6 @@ from gguf import GGMLQuantizationType as Kind
 from huggingface_hub.utils import filter_repo_objects
 from scenes import EMBEDDED
 
-from draftbench.decoder.linear import has_fbgemm
 from draftbench.errors import ModelError
 from draftbench.models.checkpoint import check_files
 from draftbench.models.compatibility import check_pair
@@ -61,7 +60,7 @@ def test_quantized_blocks_are_unpacked_and_have_no_cost_of_their_own(tmp_path, e
     # is tied to it, and of each layer's query, key and value, gate and up, and down. The output's
     # matrix is small, and widened in any case.
     of_a_layer = 256 * 128 + 704 * 128 + 128 * 352
-    wider = 2 * (2 * 2048 * 128 + 2 * of_a_layer) if has_fbgemm() else 0
+    wider = 2 * (2 * 2048 * 128 + 2 * of_a_layer)
     assert facts.weight_bytes == exact.weight_bytes + wider
     closeness = torch.nn.functional.cosine_similarity(logits, expected, dim=-1)
     assert 0.99 < closeness.min() < 1

@@ -20,7 +20,6 @@ from transformers import AutoModelForCausalLM, MambaConfig
 
 from draftbench.decoder import linear, quantized_linear
 from draftbench.decoder.any_transformer import TransformersRunner
-from draftbench.decoder.linear import has_fbgemm, multiplies_bfloat16
 from draftbench.drafts.mtp.draft import build_mtp
 from draftbench.errors import ModelError
 from draftbench.memory import INT4_GROUP, LEVELS
@@ -156,7 +155,7 @@ def test_a_level_that_cannot_be_had_is_refused(workshop, card, level, device, wo
 
 AS_LOADED = BFLOAT16 * (LINEAR + NORMS + 2 * EMBEDDING)
 # An embedding of its own stays in 16 bits; matrices as small as these are widened.
-WIDENED = FLOAT32 * (LINEAR + NORMS + EMBEDDING) + (2 if has_fbgemm() else 4) * EMBEDDING
+WIDENED = FLOAT32 * (LINEAR + NORMS + EMBEDDING) + 2 * EMBEDDING
 # A byte a weight and a scale an output.
 IN_INT8 = LINEAR + EMBEDDING + BFLOAT16 * (OUTPUTS + 300) + BFLOAT16 * (NORMS + EMBEDDING)
 # Half a byte a weight, a pair of scales a group; the head's 300 outputs do not divide into the
@@ -186,8 +185,7 @@ def test_weights_are_counted_by_their_types(workshop, level, dtype, tied, weight
     assert facts.kv_bytes_per_token == 128 * dtype.itemsize
     if level == "int4":
         assert f"int4 covers {share:.0%} of the linear weights" in facts.caveats
-        bytes_a_weight = 2 if multiplies_bfloat16() or has_fbgemm() else 4
-        assert facts.second_layout_bytes == bytes_a_weight * LINEAR
+        assert facts.second_layout_bytes == 2 * LINEAR
     else:
         assert facts.second_layout_bytes == 0
 
@@ -245,9 +243,8 @@ def test_a_float32_model_may_have_a_quantized_draft(workshop, level, tied):
 
 def test_a_type_that_another_would_beat_is_named(workshop):
     narrow = workshop.weighted("narrow")
-    slow = any("does not multiply bfloat16" in c for c in built(narrow, "none").caveats)
-    assert slow is not multiplies_bfloat16()
-    assert built(narrow, "none", torch.float32).caveats == ()
+    for dtype in (torch.bfloat16, torch.float32):
+        assert built(narrow, "none", dtype).caveats == ()
     (doubled,) = built(narrow, "none", torch.float32, None).caveats
     assert "plain decoding reads twice the bytes" in doubled
     for level in ("int8", "int4"):
@@ -290,25 +287,6 @@ def test_weights_in_two_layouts_count_once_and_the_copy_apart(workshop, monkeypa
     assert quantize.ONE_LAYOUT not in both.caveats
 
 
-@pytest.mark.skipif(not linear.multiplies_bfloat16(), reason="only such CPUs pack in bfloat16")
-@pytest.mark.parametrize("general", [False, True])
-def test_what_was_fastest_is_recorded_and_can_be_had_again(workshop, monkeypatch, general):
-    monkeypatch.setattr(linear, "PACKED_FROM", 0)
-    monkeypatch.setattr(quantize, "min_matmul_rows", lambda matrices: 4)
-    if general:
-        monkeypatch.setattr(quantize, "llama_obstacle", lambda model: "not asked for")
-    source = workshop.weighted("model")
-    timed, again = (
-        built(source, "none", two_layouts=False, min_matmul_rows=rows) for rows in (None, 1)
-    )
-    assert (timed.min_matmul_rows, again.min_matmul_rows) == (4, 1)
-    assert timed.runner.endswith("(bfloat16, cpu, fewer than 4 rows padded to 4)")
-    assert again.runner.endswith("(bfloat16, cpu)")
-    assert timed.weight_bytes == again.weight_bytes
-    assert built(source, "int8").min_matmul_rows == 1
-
-
-@pytest.mark.skipif(not has_fbgemm(), reason="this PyTorch has no FBGEMM, or this CPU no F16C")
 def test_a_checkpoint_of_16_bits_takes_two_bytes_a_weight_in_float32(workshop, monkeypatch):
     """The embedding too, and a tied head once more, packed; norms stay as they are."""
     monkeypatch.setattr(linear, "NARROWED_FROM", 0)
@@ -316,7 +294,7 @@ def test_a_checkpoint_of_16_bits_takes_two_bytes_a_weight_in_float32(workshop, m
     runner, facts = build_runner(source, Build(torch.float32, "none", "cpu"), None)
     assert facts.weight_bytes == 2 * (LINEAR + EMBEDDING + EMBEDDING) + FLOAT32 * NORMS
     assert facts.second_layout_bytes == 0
-    assert facts.runner == "draftbench (float32, cpu, 16-bit weights)"
+    assert facts.runner == "draftbench (float32, cpu, 16-bit panels)"
     assert facts.caveats == ()
     model = source.load(torch.float32, "cpu")
     tokens = torch.arange(1, 25)

@@ -11,7 +11,6 @@ from scenes import with_fields
 from draftbench.acceptance.candidate_rounds import CandidateRounds
 from draftbench.decoder.llama import LlamaRunner
 from draftbench.errors import ModelError, RunFolderError
-from draftbench.models import quantize
 from draftbench.models.source import ModelSource
 from draftbench.planner.doubts import unfinished
 from draftbench.planner.recommend import recommend
@@ -303,15 +302,6 @@ def test_a_model_that_now_runs_in_another_way_is_refused(small, monkeypatch, mea
     monkeypatch.setattr(LlamaRunner, "name", "by another kernel")
     with pytest.raises(ModelError, match="runs as `by another kernel` now and was measured as"):
         small.sweep(controls=True, **measured)
-
-
-def test_to_how_many_rows_products_are_padded_is_decided_once_in_a_run(small, monkeypatch):
-    """Timed again it could be another number, which rounds otherwise."""
-    monkeypatch.setattr(quantize, "min_matmul_rows", lambda matrices: 4)
-    small.sweep(measure="replay", one_layout=True)
-    monkeypatch.setattr(quantize, "min_matmul_rows", lambda matrices: 8)
-    found = small.found(measure="replay", controls=True, one_layout=True)
-    assert {facts.min_matmul_rows for facts in found.facts} == {4}
 
 
 def test_weights_timed_in_two_layouts_are_not_loaded_to_be_timed_in_one(small, unloadable):
