@@ -26,13 +26,14 @@ from torch.nn import functional
 
 from draftbench.decoder.cpu_kernels import address_of, compiled, floats_at
 
-# Weights are held in blocks of 32 outputs, for each input one vector of 64 bytes, and threads share
-# panels of two blocks.
-LANES, BLOCK, PANEL = 16, 32, 64
-# How many tokens and blocks are summed at once: two vectors for each of both fit into 32 registers
-# of AVX-512, or as pairs of half the size into 16 of AVX2.
+# Weights of an input are read by vectors of 64 bytes, those of 32 outputs.
+LANES, VECTOR = 16, 32
+# How many tokens and vectors are summed at once: twice as many sums as their product fit into 32
+# registers of AVX-512, or as pairs of half the size into 16 of AVX2.
 _HAS_AVX512 = "+avx512f" in cpu_target.target_context.codegen().magic_tuple()[2]
-TOKENS, BLOCKS = (6, 2) if _HAS_AVX512 else (3, 1)
+TOKENS, VECTORS = (6, 2) if _HAS_AVX512 else (3, 1)
+# Outputs that are summed at once. Their weights lie together, in the order in which they are read.
+PANEL = VECTORS * VECTOR
 # Products of fewer multiplications take one thread less time than several.
 THREADED_FROM = 1 << 17
 
@@ -43,15 +44,15 @@ _HALVES = ir.VectorType(ir.HalfType(), LANES)
 
 @intrinsic
 def _sums(typing, case, x, weights, bias, out, inputs, stride):
-    """A block's bias and, input by input, each token times its weights, for BLOCKS blocks.
+    """A panel's bias and, input by input, each token times its weights.
 
     `case` is twice the number of tokens, plus 1 if weights are float16. Then there are addresses: x
-    [tokens, inputs], `weights` [BLOCKS, inputs, 32], `bias`, `out` [tokens, stride]; and sizes.
+    [tokens, inputs], `weights` [inputs, PANEL], `bias`, `out` [tokens, stride]; and sizes.
     """
 
     def generate(context, builder, signature, arguments):
         case, x, weights, bias, out, inputs, stride = arguments
-        vectors = [(block, half) for block in range(BLOCKS) for half in range(2)]
+        vectors = [(vector, half) for vector in range(VECTORS) for half in range(2)]
 
         def at(address, place, kind):
             return builder.gep(builder.inttoptr(address, kind.as_pointer()), [place])
@@ -66,7 +67,7 @@ def _sums(typing, case, x, weights, bias, out, inputs, stride):
             return ir.Constant(_INTS, [value] * LANES)
 
         def widened(place, is_half):
-            """The two vectors of a block's weights of one input."""
+            """A vector of weights as two of float32."""
             if is_half:
                 halves = [loaded(weights, times(place, 2, half), _HALVES) for half in range(2)]
                 return [builder.fpext(each, _FLOATS) for each in halves]
@@ -87,10 +88,10 @@ def _sums(typing, case, x, weights, bias, out, inputs, stride):
                     sums[token, of] = cgutils.alloca_once_value(builder, begun)
             with cgutils.for_range(builder, inputs) as loop:
                 wide = {}
-                for block in range(BLOCKS):
-                    place = builder.add(loop.index, times(inputs, block, 0))
+                for vector in range(VECTORS):
+                    place = times(loop.index, VECTORS, vector)
                     for half, each in enumerate(widened(place, is_half)):
-                        wide[block, half] = each
+                        wide[vector, half] = each
                 for token in range(tokens):
                     place = builder.add(loop.index, times(inputs, token, 0))
                     number = everywhere(loaded(x, place, _FLOAT))
@@ -165,18 +166,16 @@ def _of_a_thread(task):
         to, stride = out + 4 * panel * PANEL, outputs
         if left < PANEL:
             to, stride = beyond.ctypes.data, PANEL
-        for block in range(panel * PANEL // BLOCK, (panel + 1) * PANEL // BLOCK, BLOCKS):
-            for token in range(0, n, TOKENS):
-                _sums(
-                    int32(2 * min(TOKENS, n - token) + half),
-                    x + 4 * token * inputs,
-                    weights + 2 * block * inputs * BLOCK,
-                    bias + 4 * block * BLOCK,
-                    to + 4 * token * stride,
-                    inputs,
-                    stride,
-                )
-            to += 4 * BLOCK * BLOCKS
+        for token in range(0, n, TOKENS):
+            _sums(
+                int32(2 * min(TOKENS, n - token) + half),
+                x + 4 * token * inputs,
+                weights + 2 * panel * PANEL * inputs,
+                bias + 4 * panel * PANEL,
+                to + 4 * token * stride,
+                inputs,
+                stride,
+            )
         if left < PANEL:
             carray(floats_at(out), (n, outputs))[:, panel * PANEL :] = beyond[:, :left]
 
@@ -191,16 +190,16 @@ def _product(half, x, weights, bias, out, n, inputs, outputs, threads, of_a_thre
         _called(of_a_thread, task.ctypes.data)
 
 
-def in_blocks_of_outputs(weight: Tensor) -> Tensor:
-    """16-bit weights [outputs, inputs] → their bits [blocks, inputs, 32], with rows of zeros up to
-    a whole panel. The two halves of a block alternate in bfloat16, so that a vector of pairs is
+def in_panels(weight: Tensor) -> Tensor:
+    """16-bit weights [outputs, inputs] → their bits [panels, inputs, PANEL], with zeros up to a
+    whole panel. The two halves of a vector alternate in bfloat16, so that a vector of pairs is
     widened by a shift and a mask.
     """
     outputs, inputs = weight.shape
     whole = functional.pad(weight, (0, 0, 0, -outputs % PANEL))
-    halves = whole.view(torch.int16).view(-1, 2, LANES, inputs)
-    order = (0, 3, 2, 1) if weight.dtype == torch.bfloat16 else (0, 3, 1, 2)
-    return halves.permute(order).reshape(-1, inputs, BLOCK).contiguous()
+    halves = whole.view(torch.int16).view(-1, VECTORS, 2, LANES, inputs)
+    order = (0, 4, 1, 3, 2) if weight.dtype == torch.bfloat16 else (0, 4, 1, 2, 3)
+    return halves.permute(order).reshape(-1, inputs, PANEL).contiguous()
 
 
 def product_of(weight: Tensor, bias: Tensor | None) -> Callable[[Tensor], Tensor]:
@@ -208,7 +207,8 @@ def product_of(weight: Tensor, bias: Tensor | None) -> Callable[[Tensor], Tensor
     [outputs, inputs].
     """
     outputs, inputs = weight.shape
-    held, added = in_blocks_of_outputs(weight), torch.zeros(-(-outputs // PANEL) * PANEL)
+    held = in_panels(weight)
+    added = torch.zeros(len(held) * PANEL)
     if bias is not None:
         added[:outputs] = bias
     half, of_a_thread = int(weight.dtype == torch.float16), _of_a_thread.address

@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from draftbench.decoder import cpu_products
-from draftbench.decoder.cpu_products import in_blocks_of_outputs, product_of
+from draftbench.decoder.cpu_products import in_panels, product_of
 
 TYPES = [torch.bfloat16, torch.float16]
 
@@ -60,10 +60,12 @@ def test_a_token_gives_the_same_bits_alone_and_among_others_on_any_number_of_thr
             assert torch.equal(product(x[:width]), alone[:width])
 
 
-def test_blocks_hold_32_outputs_input_by_input_and_halves_of_bfloat16_alternate():
+def test_panels_hold_outputs_input_by_input_and_halves_of_a_bfloat16_vector_alternate(monkeypatch):
+    monkeypatch.setattr(cpu_products, "VECTORS", 1)
+    monkeypatch.setattr(cpu_products, "PANEL", 32)
     weight = torch.arange(40.0)[:, None] + torch.tensor([0.0, 100.0])
-    narrow, halves = (in_blocks_of_outputs(weight.to(dtype)) for dtype in TYPES)
-    assert narrow.shape == halves.shape == (2, 2, 32)  # a panel is 64 outputs
+    narrow, halves = (in_panels(weight.to(dtype)) for dtype in TYPES)
+    assert narrow.shape == halves.shape == (2, 2, 32)
     expected = [
         each + 100.0 for pair in zip(range(16), range(16, 32), strict=True) for each in pair
     ]
