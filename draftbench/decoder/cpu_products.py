@@ -36,6 +36,8 @@ TOKENS, VECTORS = (6, 2) if _HAS_AVX512 else (3, 1)
 PANEL = VECTORS * VECTOR
 # Products of fewer multiplications take one thread less time than several.
 THREADED_FROM = 1 << 17
+# Bytes of a cache's line, and of the pieces in which memory for weights is reserved.
+LINE, RESERVED = 64, 1 << 25
 
 _FLOAT, _INT = ir.FloatType(), ir.IntType(32)
 _FLOATS, _INTS = ir.VectorType(_FLOAT, LANES), ir.VectorType(_INT, LANES)
@@ -190,6 +192,22 @@ def _product(half, x, weights, bias, out, n, inputs, outputs, threads, of_a_thre
         _called(of_a_thread, task.ctypes.data)
 
 
+_rest = np.empty(0, np.int16)  # of the last piece
+
+
+def _reserved(numbers: int) -> Tensor:
+    """Memory for 16-bit numbers, from a new line on. NumPy asks Linux for pages of 2 MB where it
+    reserves several: to look up pages of 4 kB would take a sixth of the time of a step.
+    """
+    global _rest
+    size = -(-2 * numbers // LINE) * LINE // 2
+    if size > len(_rest):
+        piece = np.empty(max(size, RESERVED // 2) + LINE // 2, np.int16)
+        _rest = piece[-piece.ctypes.data % LINE // 2 :]
+    taken, _rest = _rest[:numbers], _rest[size:]
+    return torch.from_numpy(taken)
+
+
 def in_panels(weight: Tensor) -> Tensor:
     """16-bit weights [outputs, inputs] → their bits [panels, inputs, PANEL], with zeros up to a
     whole panel. The two halves of a vector alternate in bfloat16, so that a vector of pairs is
@@ -199,7 +217,8 @@ def in_panels(weight: Tensor) -> Tensor:
     whole = functional.pad(weight, (0, 0, 0, -outputs % PANEL))
     halves = whole.view(torch.int16).view(-1, VECTORS, 2, LANES, inputs)
     order = (0, 4, 1, 3, 2) if weight.dtype == torch.bfloat16 else (0, 4, 1, 2, 3)
-    return halves.permute(order).reshape(-1, inputs, PANEL).contiguous()
+    ordered = halves.permute(order)
+    return _reserved(whole.numel()).view(ordered.shape).copy_(ordered).view(-1, inputs, PANEL)
 
 
 def product_of(weight: Tensor, bias: Tensor | None) -> Callable[[Tensor], Tensor]:

@@ -35,7 +35,7 @@ SEVERAL = 8
 EXACT_SIZE_ROWS = 32
 # Up to this many rows a product of 16-bit weights in float32 takes less time than oneDNN's in
 # bfloat16.
-FEW_ROWS = 8
+FEW_ROWS = 9
 # How a layer holds its weights: in 16 bits; as oneDNN's packed copy; in rows as they came; as the
 # last two; as the first two.
 IN_16_BITS, PACKED, IN_ROWS, TWICE = "16-bit panels", "packed", "rows", "two layouts"

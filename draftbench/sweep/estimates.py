@@ -18,6 +18,7 @@ from typing import NamedTuple
 
 import torch
 
+from draftbench.decoder.linear import as_function, unquantized_linear
 from draftbench.drafts.check import check_models
 from draftbench.drafts.kinds import kind_drafting
 from draftbench.engines.every import STARTED
@@ -29,6 +30,7 @@ from draftbench.measure.trajectories import GROUP, RESPONSE_ROWS, PromptSample
 from draftbench.memory import format_size
 from draftbench.models.check import engine_sheet, memory_free, memory_here
 from draftbench.models.check_result import ModelSheet
+from draftbench.models.quantize import layer_bytes
 from draftbench.models.source import ModelSource
 from draftbench.planner.what_to_measure import SHARE_OF_DECODING
 from draftbench.records import SAMPLES_PER_VISIT, SELF, Candidate
@@ -81,19 +83,18 @@ class DeviceSpeed:
 @cache
 def speed_of(device: str, dtype: torch.dtype) -> DeviceSpeed:
     """The speed of a device. For a GPU it is assumed, that of a data-centre card, too slow for the
-    best. A CPU is measured: how fast it reads more than its caches hold, multiplies in the models'
-    type (four times as fast or more with instructions for 16 bits), and starts small operations.
-    How fast weights are loaded and laid out is assumed, as on two cores of a server.
+    best. A CPU is measured: how fast it reads more than its caches hold, multiplies by weights of
+    the models' type, and starts small operations. How fast weights are loaded and laid out is
+    assumed, as on two cores of a server.
     """
     if device != "cpu":
         return DeviceSpeed(1.5e12, 3e-5, 1 / 100, 3e-7, 5e8)
     numbers = torch.ones(1 << 25)
     reading = numbers.nbytes / _timed(numbers.sum)
-    # Small enough that a processor without instructions for 16 bits, which takes some hundred times
-    # as long, is done in seconds.
-    rows, weights = torch.ones(_TIMED_ROWS, 1024, dtype=dtype), torch.ones(1024, 1024, dtype=dtype)
-    token = _timed(lambda: rows @ weights) / _TIMED_ROWS * reading / weights.nbytes
-    vector, small = torch.ones(1, 64, dtype=dtype), torch.ones(64, 64, dtype=dtype)
+    linear = unquantized_linear(torch.ones(1024, 1024, dtype=dtype), None)
+    multiply, rows = as_function(linear), torch.ones(_TIMED_ROWS, 1024)
+    token = _timed(lambda: multiply(rows)) / _TIMED_ROWS * reading / layer_bytes(linear)
+    vector, small = torch.ones(1, 64), torch.ones(64, 64)
     layer = _OPERATIONS * _timed(lambda: vector @ small)
     return DeviceSpeed(reading, layer, token, layer * _TOKEN_IN_LAYER, 1e8)
 

@@ -153,12 +153,11 @@ def test_stages_come_in_the_order_of_the_sweep(tmp_path):
     assert stages[1].seconds > stages[-5].seconds
 
 
-# A processor without instructions for bfloat16 takes some hundred times as long.
-@pytest.mark.parametrize(("dtype", "most"), [(torch.float32, 10), (torch.bfloat16, 1000)])
-def test_what_a_further_token_takes_of_a_step_is_measured_on_a_cpu(dtype, most):
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_what_a_further_token_takes_of_a_step_is_measured_on_a_cpu(dtype):
     speed = speed_of("cpu", dtype)
     assert speed.reading > 0
-    assert 0 < speed.token < most
+    assert 0 < speed.token < 10
 
 
 @pytest.fixture
