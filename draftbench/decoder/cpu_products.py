@@ -26,101 +26,108 @@ from torch.nn import functional
 
 from draftbench.decoder.cpu_kernels import address_of, compiled, floats_at
 
-# Weights of an input are read by vectors of 64 bytes, those of 32 outputs.
-LANES, VECTOR = 16, 32
-# How many tokens and vectors are summed at once: twice as many sums as their product fit into 32
-# registers of AVX-512, or as pairs of half the size into 16 of AVX2.
+# Numbers in a register, and how many registers of 16-bit weights are read for each input.
 _HAS_AVX512 = "+avx512f" in cpu_target.target_context.codegen().magic_tuple()[2]
-TOKENS, VECTORS = (6, 2) if _HAS_AVX512 else (3, 1)
-# Outputs that are summed at once. Their weights lie together, in the order in which they are read.
-PANEL = VECTORS * VECTOR
+LANES, VECTORS = (16, 2) if _HAS_AVX512 else (8, 1)
+# The outputs whose weights these are, and how many tokens are summed at once: their sums take two
+# registers for each token and VECTORS, 24 of AVX-512's 32 or 12 of AVX2's 16.
+PANEL, TOKENS = VECTORS * 2 * LANES, 6
+# How many inputs a panel goes through before the next: so many of each token stay in a first cache.
+INPUTS = 256 * VECTORS
 # Products of fewer multiplications take one thread less time than several.
 THREADED_FROM = 1 << 17
 # Bytes of a cache's line, and of the pieces in which memory for weights is reserved.
 LINE, RESERVED = 64, 1 << 25
 
-_FLOAT, _INT = ir.FloatType(), ir.IntType(32)
+_FLOAT, _INT, _PLACE = ir.FloatType(), ir.IntType(32), ir.IntType(intp.bitwidth)
 _FLOATS, _INTS = ir.VectorType(_FLOAT, LANES), ir.VectorType(_INT, LANES)
 _HALVES = ir.VectorType(ir.HalfType(), LANES)
 
 
-@intrinsic
-def _sums(typing, case, x, weights, bias, out, inputs, stride):
-    """A panel's bias and, input by input, each token times its weights.
+def _summing(module, tokens, is_half):
+    """The function for some tokens: a panel's sums so far and, input by input, each token times its
+    weights.
 
-    `case` is twice the number of tokens, plus 1 if weights are float16. Then there are addresses: x
-    [tokens, inputs], `weights` [inputs, PANEL], `bias`, `out` [tokens, stride]; and sizes.
+    Its arguments are the addresses of tokens, weights [inputs, PANEL], sums so far and results; the
+    number of inputs; and how far apart two tokens lie, two of the sums so far, and two results.
     """
+    kind = ir.FunctionType(ir.VoidType(), [_PLACE] * 8)
+    function = ir.Function(module, kind, f"sums_of_{tokens}_{is_half}")
+    function.linkage = "internal"
+    function.attributes.add("noinline")  # several in one function would share parts of their loops
+    builder = ir.IRBuilder(function.append_basic_block())
+    x, weights, so_far, out, inputs, x_apart, so_far_apart, out_apart = function.args
+
+    def at(address, place, kind):
+        return builder.gep(builder.inttoptr(address, kind.as_pointer()), [place])
+
+    def loaded(address, place, kind):
+        return builder.load(at(address, place, kind), align=4)
+
+    def register(address, place):
+        return builder.bitcast(at(address, place, _FLOAT), _FLOATS.as_pointer())
+
+    def times(number, factor, plus=0):
+        return builder.add(builder.mul(number, _PLACE(factor)), _PLACE(plus))
+
+    def filled(value):
+        return ir.Constant(_INTS, [value] * LANES)
+
+    def widened(place):
+        """A register of weights as two of float32."""
+        if is_half:
+            halves = [loaded(weights, times(place, 2, side), _HALVES) for side in range(2)]
+            return [builder.fpext(each, _FLOATS) for each in halves]
+        pairs = loaded(weights, place, _INTS)  # a bfloat16 is the upper half of a float32
+        bits = builder.shl(pairs, filled(16)), builder.and_(pairs, filled(0xFFFF0000))
+        return [builder.bitcast(each, _FLOATS) for each in bits]
+
+    def everywhere(number):
+        empty = ir.Constant(_FLOATS, ir.Undefined)
+        return builder.shuffle_vector(
+            builder.insert_element(empty, number, _INT(0)), empty, filled(0)
+        )
+
+    sums = {
+        (token, part): cgutils.alloca_once_value(builder, builder.load(begin, align=4))
+        for token in range(tokens)
+        for part in range(2 * VECTORS)
+        for begin in [register(so_far, times(so_far_apart, token, part * LANES))]
+    }
+    with cgutils.for_range(builder, inputs) as loop:
+        places = (times(loop.index, VECTORS, vector) for vector in range(VECTORS))
+        wide = [each for place in places for each in widened(place)]
+        for token in range(tokens):
+            every = everywhere(loaded(x, builder.add(loop.index, times(x_apart, token)), _FLOAT))
+            for part, weight in enumerate(wide):
+                product = builder.fmul(every, weight, flags=["contract"])
+                before = builder.load(sums[token, part])
+                after = builder.fadd(before, product, flags=["contract"])
+                builder.store(after, sums[token, part])
+    for (token, part), sum_ in sums.items():
+        place = register(out, times(out_apart, token, part * LANES))
+        builder.store(builder.load(sum_), place, align=4)
+    builder.ret_void()
+    return function
+
+
+@intrinsic
+def _sum(typing, case, x, weights, so_far, out, inputs, x_apart, so_far_apart, out_apart):
+    """`_summing` for twice the number of tokens, plus 1 if weights are float16."""
 
     def generate(context, builder, signature, arguments):
-        case, x, weights, bias, out, inputs, stride = arguments
-        vectors = [(vector, half) for vector in range(VECTORS) for half in range(2)]
-
-        def at(address, place, kind):
-            return builder.gep(builder.inttoptr(address, kind.as_pointer()), [place])
-
-        def loaded(address, place, kind):
-            return builder.load(at(address, place, kind), align=4)
-
-        def times(number, factor, plus):
-            return builder.add(builder.mul(number, inputs.type(factor)), inputs.type(plus))
-
-        def filled(value):
-            return ir.Constant(_INTS, [value] * LANES)
-
-        def widened(place, is_half):
-            """A vector of weights as two of float32."""
-            if is_half:
-                halves = [loaded(weights, times(place, 2, half), _HALVES) for half in range(2)]
-                return [builder.fpext(each, _FLOATS) for each in halves]
-            pairs = loaded(weights, place, _INTS)  # a bfloat16 is the upper half of a float32
-            bits = builder.shl(pairs, filled(16)), builder.and_(pairs, filled(0xFFFF0000))
-            return [builder.bitcast(each, _FLOATS) for each in bits]
-
-        def everywhere(number):
-            empty = ir.Constant(_FLOATS, ir.Undefined)
-            first = builder.insert_element(empty, number, _INT(0))
-            return builder.shuffle_vector(first, empty, filled(0))
-
-        def summed(tokens, is_half):
-            sums = {}
-            for place, of in enumerate(vectors):
-                begun = loaded(bias, inputs.type(place), _FLOATS)
-                for token in range(tokens):
-                    sums[token, of] = cgutils.alloca_once_value(builder, begun)
-            with cgutils.for_range(builder, inputs) as loop:
-                wide = {}
-                for vector in range(VECTORS):
-                    place = times(loop.index, VECTORS, vector)
-                    for half, each in enumerate(widened(place, is_half)):
-                        wide[vector, half] = each
-                for token in range(tokens):
-                    place = builder.add(loop.index, times(inputs, token, 0))
-                    number = everywhere(loaded(x, place, _FLOAT))
-                    for of in vectors:
-                        product = builder.fmul(number, wide[of], flags=["contract"])
-                        sum_ = builder.load(sums[token, of])
-                        builder.store(
-                            builder.fadd(sum_, product, flags=["contract"]), sums[token, of]
-                        )
-            for token in range(tokens):
-                for place, of in enumerate(vectors):
-                    begin = at(out, times(stride, token, place * LANES), _FLOAT)
-                    pointer = builder.bitcast(begin, _FLOATS.as_pointer())
-                    builder.store(builder.load(sums[token, of]), pointer, align=4)
-
         end = builder.append_basic_block()
-        switch = builder.switch(case, end)
+        switch = builder.switch(arguments[0], end)
         for tokens in range(1, TOKENS + 1):
             for is_half in range(2):
                 switch.add_case(2 * tokens + is_half, block := builder.append_basic_block())
                 with builder.goto_block(block):
-                    summed(tokens, is_half)
+                    builder.call(_summing(builder.module, tokens, is_half), arguments[1:])
                     builder.branch(end)
         builder.position_at_end(end)
         return context.get_dummy_value()
 
-    return void(int32, intp, intp, intp, intp, intp, intp), generate
+    return void(int32, *[intp] * 8), generate
 
 
 def _openmp() -> ctypes.CDLL | None:
@@ -158,28 +165,34 @@ def _called(typing, function, task):
 def _of_a_thread(task):
     """A product's panels that fall to this thread."""
     half, x, weights, bias, out, n, inputs, outputs, shared = carray(task, 9)
-    panels, first, last = (outputs + PANEL - 1) // PANEL, 0, (outputs + PANEL - 1) // PANEL
-    if shared:
-        thread, threads = _thread_number(), _threads_there()
-        first, last = panels * thread // threads, panels * (thread + 1) // threads
+    thread, threads = (_thread_number(), _threads_there()) if shared else (0, 1)
+    panels = (outputs + PANEL - 1) // PANEL
+    first, last = panels * thread // threads, panels * (thread + 1) // threads
+    parts = (n + TOKENS - 1) // TOKENS
     beyond = np.empty((n if last * PANEL > outputs else 0, PANEL), np.float32)
-    for panel in range(first, last):
-        left = outputs - panel * PANEL
-        to, stride = out + 4 * panel * PANEL, outputs
-        if left < PANEL:
-            to, stride = beyond.ctypes.data, PANEL
-        for token in range(0, n, TOKENS):
-            _sums(
-                int32(2 * min(TOKENS, n - token) + half),
-                x + 4 * token * inputs,
-                weights + 2 * panel * PANEL * inputs,
-                bias + 4 * panel * PANEL,
-                to + 4 * token * stride,
-                inputs,
-                stride,
-            )
-        if left < PANEL:
-            carray(floats_at(out), (n, outputs))[:, panel * PANEL :] = beyond[:, :left]
+    for begun in range(0, inputs, INPUTS):
+        some = min(INPUTS, inputs - begun)
+        for panel in range(first, last):
+            to, apart = out + 4 * panel * PANEL, outputs
+            if (panel + 1) * PANEL > outputs:
+                to, apart = beyond.ctypes.data, PANEL
+            so_far, so_far_apart = (to, apart) if begun else (bias + 4 * panel * PANEL, 0)
+            for part in range(parts):  # as equal as can be: a few tokens take as long as more
+                token, end = n * part // parts, n * (part + 1) // parts
+                _sum(
+                    int32(2 * (end - token) + half),
+                    x + 4 * (token * inputs + begun),
+                    weights + 2 * PANEL * (begun * panels + panel * some),
+                    so_far + 4 * token * so_far_apart,
+                    to + 4 * token * apart,
+                    some,
+                    inputs,
+                    so_far_apart,
+                    apart,
+                )
+    if last * PANEL > outputs:
+        begun = (panels - 1) * PANEL
+        carray(floats_at(out), (n, outputs))[:, begun:] = beyond[:, : outputs - begun]
 
 
 @compiled(void(*[intp] * 10))
@@ -209,16 +222,17 @@ def _reserved(numbers: int) -> Tensor:
 
 
 def in_panels(weight: Tensor) -> Tensor:
-    """16-bit weights [outputs, inputs] → their bits [panels, inputs, PANEL], with zeros up to a
-    whole panel. The two halves of a vector alternate in bfloat16, so that a vector of pairs is
-    widened by a shift and a mask.
+    """16-bit weights [outputs, inputs] → their bits, up to INPUTS inputs after another: [panels,
+    inputs, PANEL], with zeros up to a whole panel. The two halves of a register alternate in
+    bfloat16, so that pairs are widened by a shift and a mask.
     """
-    outputs, inputs = weight.shape
-    whole = functional.pad(weight, (0, 0, 0, -outputs % PANEL))
-    halves = whole.view(torch.int16).view(-1, VECTORS, 2, LANES, inputs)
+    whole = functional.pad(weight, (0, 0, 0, -len(weight) % PANEL)).view(torch.int16)
     order = (0, 4, 1, 3, 2) if weight.dtype == torch.bfloat16 else (0, 4, 1, 2, 3)
-    ordered = halves.permute(order)
-    return _reserved(whole.numel()).view(ordered.shape).copy_(ordered).view(-1, inputs, PANEL)
+    held, pieces = _reserved(whole.numel()), whole.split(INPUTS, dim=1)
+    for some, place in zip(pieces, held.split([each.numel() for each in pieces]), strict=True):
+        halves = some.unflatten(0, (-1, VECTORS, 2, LANES)).permute(order)
+        place.view(halves.shape).copy_(halves)
+    return held
 
 
 def product_of(weight: Tensor, bias: Tensor | None) -> Callable[[Tensor], Tensor]:
@@ -227,7 +241,7 @@ def product_of(weight: Tensor, bias: Tensor | None) -> Callable[[Tensor], Tensor
     """
     outputs, inputs = weight.shape
     held = in_panels(weight)
-    added = torch.zeros(len(held) * PANEL)
+    added = torch.zeros(-(-outputs // PANEL) * PANEL)
     if bias is not None:
         added[:outputs] = bias
     half, of_a_thread = int(weight.dtype == torch.float16), _of_a_thread.address

@@ -16,6 +16,7 @@ from itertools import product
 from statistics import mean
 from typing import NamedTuple
 
+import numpy as np
 import torch
 
 from draftbench.decoder.linear import as_function, unquantized_linear
@@ -89,7 +90,7 @@ def speed_of(device: str, dtype: torch.dtype) -> DeviceSpeed:
     """
     if device != "cpu":
         return DeviceSpeed(1.5e12, 3e-5, 1 / 100, 3e-7, 5e8)
-    numbers = torch.ones(1 << 25)
+    numbers = torch.from_numpy(np.ones(1 << 25, np.float32))  # in pages of 2 MB, as weights are
     reading = numbers.nbytes / _timed(numbers.sum)
     linear = unquantized_linear(torch.ones(1024, 1024, dtype=dtype), None)
     multiply, rows = as_function(linear), torch.ones(_TIMED_ROWS, 1024)

@@ -27,7 +27,7 @@ def normal(*shapes, seed=0):
 @settings(max_examples=40, deadline=None)
 @given(
     outputs=st.integers(1, 200),
-    inputs=st.integers(1, 70),
+    inputs=st.integers(1, 600),
     tokens=st.integers(0, 20),
     dtype=st.sampled_from(TYPES),
     with_bias=st.booleans(),
@@ -61,17 +61,17 @@ def test_a_token_gives_the_same_bits_alone_and_among_others_on_any_number_of_thr
 
 
 def test_panels_hold_outputs_input_by_input_and_halves_of_a_bfloat16_vector_alternate(monkeypatch):
-    monkeypatch.setattr(cpu_products, "VECTORS", 1)
-    monkeypatch.setattr(cpu_products, "PANEL", 32)
+    for name, value in (("LANES", 16), ("VECTORS", 1), ("PANEL", 32), ("INPUTS", 512)):
+        monkeypatch.setattr(cpu_products, name, value)
     weight = torch.arange(40.0)[:, None] + torch.tensor([0.0, 100.0])
     narrow, halves = (in_panels(weight.to(dtype)) for dtype in TYPES)
-    assert narrow.shape == halves.shape == (2, 2, 32)
+    assert len(narrow) == len(halves) == 2 * 2 * 32
     expected = [
         each + 100.0 for pair in zip(range(16), range(16, 32), strict=True) for each in pair
     ]
-    assert narrow.view(torch.bfloat16)[0, 1].tolist() == expected
-    assert halves.view(torch.float16)[0, 1].tolist() == [100.0 + each for each in range(32)]
-    assert halves.view(torch.float16)[1, 0].tolist() == [*range(32, 40), *[0.0] * 24]
+    assert narrow.view(torch.bfloat16)[32:64].tolist() == expected
+    assert halves.view(torch.float16)[32:64].tolist() == [100.0 + each for each in range(32)]
+    assert halves.view(torch.float16)[64:96].tolist() == [*range(32, 40), *[0.0] * 24]
 
 
 @pytest.mark.parametrize("dtype", TYPES)
