@@ -12,6 +12,7 @@ tokens and of threads. `scripts/bench_layouts.py` times it.
 
 import ctypes
 from collections.abc import Callable
+from threading import Lock
 
 import numpy as np
 import torch
@@ -205,7 +206,7 @@ def _product(half, x, weights, bias, out, n, inputs, outputs, threads, of_a_thre
         _called(of_a_thread, task.ctypes.data)
 
 
-_rest = np.empty(0, np.int16)  # of the last piece
+_rest, _one_at_a_time = np.empty(0, np.int16), Lock()  # what is left of the last piece
 
 
 def _reserved(numbers: int) -> Tensor:
@@ -214,10 +215,11 @@ def _reserved(numbers: int) -> Tensor:
     """
     global _rest
     size = -(-2 * numbers // LINE) * LINE // 2
-    if size > len(_rest):
-        piece = np.empty(max(size, RESERVED // 2) + LINE // 2, np.int16)
-        _rest = piece[-piece.ctypes.data % LINE // 2 :]
-    taken, _rest = _rest[:numbers], _rest[size:]
+    with _one_at_a_time:
+        if size > len(_rest):
+            piece = np.empty(max(size, RESERVED // 2) + LINE // 2, np.int16)
+            _rest = piece[-piece.ctypes.data % LINE // 2 :]
+        taken, _rest = _rest[:numbers], _rest[size:]
     return torch.from_numpy(taken)
 
 

@@ -1,5 +1,7 @@
 """Products with 16-bit weights: their definition in float64, the same bits in any company."""
 
+import sys
+
 import pytest
 import torch
 from hypothesis import given, settings
@@ -101,5 +103,20 @@ def test_without_the_interface_of_gccs_openmp_one_thread_computes(monkeypatch):
     assert [given[-2] for given in asked] == [1]
 
 
+@pytest.mark.skipif(sys.platform != "linux", reason="others may have no such interface")
 def test_pytorchs_own_threads_compute():
     assert cpu_products._OPENMP is not None or not torch.backends.openmp.is_available()
+
+
+@pytest.mark.parametrize("numbers", [[1, 40, 0, 33, 32], [1 << 24, 5, (1 << 24) + 1]])
+def test_weights_begin_on_a_line_and_share_none(numbers):
+    reserved = [cpu_products._reserved(each) for each in numbers]
+    assert [len(each) for each in reserved] == numbers
+    lines = [
+        set(range(at // 64, (at + 2 * len(each) + 63) // 64))
+        for each in reserved
+        if len(each) < 1000
+        for at in [each.data_ptr()]
+    ]
+    assert all(each.data_ptr() % 64 == 0 for each in reserved)
+    assert len(set().union(*lines)) == sum(map(len, lines))
