@@ -4,7 +4,7 @@ import sys
 
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from draftbench.decoder import cpu_products
@@ -27,6 +27,8 @@ def normal(*shapes, seed=0):
 
 
 @settings(max_examples=40, deadline=None)
+@example(outputs=70, inputs=1100, tokens=7, dtype=torch.bfloat16, with_bias=True)
+@example(outputs=64, inputs=1100, tokens=1, dtype=torch.float16, with_bias=True)
 @given(
     outputs=st.integers(1, 200),
     inputs=st.integers(1, 600),
