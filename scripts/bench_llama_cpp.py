@@ -5,8 +5,8 @@ passes over 2 to 9 tokens beside such a step.
     python scripts/bench_llama_cpp.py --target MODEL --gguf MODEL.gguf --llama-bench PATH \\
         --dtype bfloat16 --threads 2
 
-On a CPU with AVX-512 `ATEN_CPU_CAPABILITY=avx2 ONEDNN_MAX_CPU_ISA=AVX2
-FBGEMM_ENABLE_INSTRUCTIONS=AVX2` shows what draftbench would take on one without, and
+On a CPU with AVX-512 `ATEN_CPU_CAPABILITY=avx2 ONEDNN_MAX_CPU_ISA=AVX2 NUMBA_CPU_NAME=haswell
+NUMBA_CPU_FEATURES=+avx2,+fma,+f16c` shows what draftbench would take on one without, and
 GGML_BACKEND_PATH=…/libggml-cpu-haswell.so what llama.cpp would.
 """
 

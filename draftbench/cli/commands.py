@@ -90,7 +90,7 @@ def with_flags(command: Callable[..., int]) -> Callable[..., int]:
                 values[name] = parse(value)
         for name, (group, made) in groups.items():
             values[name] = made(**{each.name: values.pop(each.name) for each in flags_of(group)})
-        # A second thread of numpy's BLAS would wait at full speed for products as small as these.
+        # A second thread of numpy's BLAS would only spin: the products here are small.
         with threadpool_limits(1, "blas"):
             return command(**values)
 

@@ -147,10 +147,7 @@ def schema_of(what: str) -> dict[str, Any]:
 
 
 def meaning_of(record: type, field: str) -> str | None:
-    """What a field of a record says, by its name in files; None: nobody has written it down."""
-    if issubclass(record, msgspec.Struct):
-        names = zip(record.__struct_encode_fields__, record.__struct_fields__, strict=True)
-        field = dict(names).get(field, field)
+    """What a field of a record says; None: nobody has written it down."""
     if field not in get_type_hints(record):
         return "which record this is"
     if own := MEANINGS.get(f"{record.__name__}.{field}"):

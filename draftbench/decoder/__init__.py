@@ -13,6 +13,9 @@ What runs a model
     scripted_model     a function in place of a model, for tests
 What a model is made of
     attention, linear, quantized_linear, mixture
+On CPUs
+    cpu_products       products with 16-bit weights, compiled by Numba
+    cpu_kernels        what lies between two products, compiled by Numba
 On GPUs
     cuda_graphs        passes that are recorded once and played
     fused, kernels     a layer in few launches

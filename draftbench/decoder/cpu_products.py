@@ -21,24 +21,26 @@ from numba import carray, cfunc, int32, int64, intp, types, uint32, void
 from numba.core import cgutils
 from numba.core.registry import cpu_target
 from numba.extending import intrinsic
-from threadpoolctl import threadpool_info
 from torch import Tensor
 from torch.nn import functional
 
-from draftbench.decoder.cpu_kernels import address_of, compiled, floats_at
+from draftbench.decoder.cpu_kernels import address_of, compiled
 
 # Numbers in a register, and how many registers of 16-bit weights are read for each input.
-_HAS_AVX512 = "+avx512f" in cpu_target.target_context.codegen().magic_tuple()[2]
-LANES, VECTORS = (16, 2) if _HAS_AVX512 else (8, 1)
+_MACHINE, _, _FEATURES = cpu_target.target_context.codegen().magic_tuple()
+LANES, VECTORS = (16, 2) if "+avx512f" in _FEATURES else (8, 1)
 # The outputs whose weights these are, and how many tokens are summed at once: their sums take two
 # registers for each token and VECTORS, 24 of AVX-512's 32 or 12 of AVX2's 16.
 PANEL, TOKENS = VECTORS * 2 * LANES, 6
-# How many inputs a panel goes through before the next: so many of each token stay in a first cache.
+# How many inputs a panel goes through before the next: that many of each token fit the L1 cache.
 INPUTS = 256 * VECTORS
 # Products of fewer multiplications take one thread less time than several.
 THREADED_FROM = 1 << 17
-# Bytes of a cache's line, and of the pieces in which memory for weights is reserved.
-LINE, RESERVED = 64, 1 << 25
+# Bytes of a cache line, and 16-bit numbers in a piece of memory that is reserved for weights.
+LINE, RESERVED = 64, 1 << 24
+# What weights may be. LLVM knows no float16 on an x86 CPU that cannot convert it.
+_CONVERTS = "+f16c" in _FEATURES or not _MACHINE.startswith(("x86", "i"))
+TYPES = (torch.bfloat16, torch.float16) if _CONVERTS else (torch.bfloat16,)
 
 _FLOAT, _INT, _PLACE = ir.FloatType(), ir.IntType(32), ir.IntType(intp.bitwidth)
 _FLOATS, _INTS = ir.VectorType(_FLOAT, LANES), ir.VectorType(_INT, LANES)
@@ -120,7 +122,7 @@ def _sum(typing, case, x, weights, so_far, out, inputs, x_apart, so_far_apart, o
         end = builder.append_basic_block()
         switch = builder.switch(arguments[0], end)
         for tokens in range(1, TOKENS + 1):
-            for is_half in range(2):
+            for is_half in range(len(TYPES)):
                 switch.add_case(2 * tokens + is_half, block := builder.append_basic_block())
                 with builder.goto_block(block):
                     builder.call(_summing(builder.module, tokens, is_half), arguments[1:])
@@ -131,20 +133,12 @@ def _sum(typing, case, x, weights, so_far, out, inputs, x_apart, so_far_apart, o
     return void(int32, *[intp] * 8), generate
 
 
-def _openmp() -> ctypes.CDLL | None:
-    """The runtime of PyTorch's threads, if it has GCC's interface. Threads of another runtime would
-    compete with these for the cores.
-    """
-    found = (each["filepath"] for each in threadpool_info() if each["user_api"] == "openmp")
-    loaded = (ctypes.CDLL(path) for path in found)
-    return next((each for each in loaded if hasattr(each, "GOMP_parallel")), None)
-
-
-_OPENMP = _openmp()
+# The runtime of PyTorch's own threads, which its library finds: others would compete for the cores.
+_OPENMP = ctypes.CDLL(torch._C.__file__)
 for _name in ("GOMP_parallel", "omp_get_thread_num", "omp_get_num_threads"):
     _function = getattr(_OPENMP, _name, None)
     _place = None if _function is None else ctypes.cast(_function, ctypes.c_void_p).value
-    binding.add_symbol(_name, _place or 1)  # without a runtime it is never called
+    binding.add_symbol(_name, _place or 1)  # without GCC's interface it is never called
 _in_parallel = types.ExternalFunction("GOMP_parallel", void(intp, intp, uint32, uint32))
 _thread_number = types.ExternalFunction("omp_get_thread_num", int32())
 _threads_there = types.ExternalFunction("omp_get_num_threads", int32())
@@ -162,21 +156,27 @@ def _called(typing, function, task):
     return void(intp, intp), generate
 
 
+@intrinsic
+def _on_stack(typing, numbers):
+    """The address of some numbers, which stay there until the function that asks returns."""
+
+    def generate(context, builder, signature, arguments):
+        return builder.ptrtoint(cgutils.alloca_once_value(builder, arguments[0]), _PLACE)
+
+    return intp(numbers), generate
+
+
 @compiled(void(types.CPointer(int64)), by=cfunc)
 def _of_a_thread(task):
-    """A product's panels that fall to this thread."""
-    half, x, weights, bias, out, n, inputs, outputs, shared = carray(task, 9)
+    """A product's panels that fall to this thread. It must not raise: nobody would hear of it."""
+    half, x, weights, bias, out, n, inputs, panels, shared = carray(task, 9)
     thread, threads = (_thread_number(), _threads_there()) if shared else (0, 1)
-    panels = (outputs + PANEL - 1) // PANEL
     first, last = panels * thread // threads, panels * (thread + 1) // threads
-    parts = (n + TOKENS - 1) // TOKENS
-    beyond = np.empty((n if last * PANEL > outputs else 0, PANEL), np.float32)
-    for begun in range(0, inputs, INPUTS):
+    apart, parts = panels * PANEL, (n + TOKENS - 1) // TOKENS
+    for begun in range(0, max(inputs, 1), INPUTS):
         some = min(INPUTS, inputs - begun)
         for panel in range(first, last):
-            to, apart = out + 4 * panel * PANEL, outputs
-            if (panel + 1) * PANEL > outputs:
-                to, apart = beyond.ctypes.data, PANEL
+            to = out + 4 * panel * PANEL
             so_far, so_far_apart = (to, apart) if begun else (bias + 4 * panel * PANEL, 0)
             for part in range(parts):  # as equal as can be: a few tokens take as long as more
                 token, end = n * part // parts, n * (part + 1) // parts
@@ -191,36 +191,37 @@ def _of_a_thread(task):
                     so_far_apart,
                     apart,
                 )
-    if last * PANEL > outputs:
-        begun = (panels - 1) * PANEL
-        carray(floats_at(out), (n, outputs))[:, begun:] = beyond[:, : outputs - begun]
 
 
 @compiled(void(*[intp] * 10))
-def _product(half, x, weights, bias, out, n, inputs, outputs, threads, of_a_thread):
-    shared = threads > 1 and n * inputs * outputs >= THREADED_FROM
-    task = np.array([half, x, weights, bias, out, n, inputs, outputs, shared])
+def _product(half, x, weights, bias, out, n, inputs, panels, threads, of_a_thread):
+    shared = threads > 1 and n * inputs * panels * PANEL >= THREADED_FROM
+    task = _on_stack((half, x, weights, bias, out, n, inputs, panels, intp(shared)))
     if shared:
-        _in_parallel(of_a_thread, task.ctypes.data, threads, 0)
+        _in_parallel(of_a_thread, task, threads, 0)
     else:
-        _called(of_a_thread, task.ctypes.data)
+        _called(of_a_thread, task)
 
 
 _rest, _one_at_a_time = np.empty(0, np.int16), Lock()  # what is left of the last piece
 
 
 def _reserved(numbers: int) -> Tensor:
-    """Memory for 16-bit numbers, from a new line on. NumPy asks Linux for pages of 2 MB where it
-    reserves several: to look up pages of 4 kB would take a sixth of the time of a step.
+    """Memory for 16-bit numbers, aligned to a cache line. NumPy asks Linux for pages of 2 MB where
+    it reserves several: to look up pages of 4 kB would take a sixth of the time of a step.
     """
     global _rest
     size = -(-2 * numbers // LINE) * LINE // 2
     with _one_at_a_time:
-        if size > len(_rest):
-            piece = np.empty(max(size, RESERVED // 2) + LINE // 2, np.int16)
-            _rest = piece[-piece.ctypes.data % LINE // 2 :]
-        taken, _rest = _rest[:numbers], _rest[size:]
-    return torch.from_numpy(taken)
+        alone = size > RESERVED // 2  # others would keep its memory when it is no longer needed
+        if alone or size > len(_rest):
+            piece = np.empty((size if alone else RESERVED) + LINE // 2, np.int16)
+            room = piece[-piece.ctypes.data % LINE // 2 :]
+        else:
+            room = _rest
+        if not alone:
+            _rest = room[size:]
+    return torch.from_numpy(room[:numbers])
 
 
 def in_panels(weight: Tensor) -> Tensor:
@@ -238,22 +239,25 @@ def in_panels(weight: Tensor) -> Tensor:
 
 
 def product_of(weight: Tensor, bias: Tensor | None) -> Callable[[Tensor], Tensor]:
-    """x [n, inputs] → x · weightᵀ + bias [n, outputs] in float32, with bfloat16 or float16 weights
-    [outputs, inputs].
+    """x [n, inputs] → x · weightᵀ + bias [n, outputs] in float32, with weights [outputs, inputs] in
+    one of TYPES.
     """
     outputs, inputs = weight.shape
-    held = in_panels(weight)
-    added = torch.zeros(-(-outputs // PANEL) * PANEL)
+    panels = -(-outputs // PANEL)
+    held, added = in_panels(weight), torch.zeros(panels * PANEL)
     if bias is not None:
         added[:outputs] = bias
-    half, of_a_thread = int(weight.dtype == torch.float16), _of_a_thread.address
-    threads = torch.get_num_threads if _OPENMP else lambda: 1
+    half, of_a_thread = TYPES.index(weight.dtype), _of_a_thread.address
+    threads = torch.get_num_threads if hasattr(_OPENMP, "GOMP_parallel") else lambda: 1
+    whole = outputs == panels * PANEL
 
     def product(x: Tensor) -> Tensor:
-        x, n = x.contiguous(), x.shape[0]
-        out = x.new_empty(n, outputs)
+        n, width = x.shape
+        if width != inputs or not x.is_cpu:
+            raise ValueError(f"{inputs} inputs on a CPU, not {width} on {x.device}")
+        x, out = x.contiguous(), x.new_empty(n, panels * PANEL)
         at = address_of(x), held.data_ptr(), added.data_ptr(), out.data_ptr()
-        _product(half, *at, n, inputs, outputs, threads(), of_a_thread)
-        return out
+        _product(half, *at, n, inputs, panels, threads(), of_a_thread)
+        return out if whole else out[:, :outputs].contiguous()
 
     return product

@@ -3,8 +3,8 @@
 A pass over one token reads every matrix once, and a pass over a few tokens should cost little more.
 With weights in rows, as in checkpoints, it costs up to twice as much. So on a CPU weights that fit
 into 16 bits stay in 16 bits, with tokens and sums in float32: half the bytes, the same values, one
-layout for any number of rows (`cpu_products`). Of many rows a CPU with bfloat16 instructions makes
-bfloat16 products in half the time, for which it holds a second copy that oneDNN packed. Weights
+layout for any number of rows (`cpu_products`). For many rows, a CPU with bfloat16 instructions
+computes products in half the time, with a second copy that oneDNN packed. Weights
 that need 32 bits are packed in blocks by oneDNN, and large ones are also kept in rows, which are
 faster to read for one token. `scripts/bench_layouts.py` times these layouts.
 """
@@ -59,10 +59,9 @@ def has_onednn() -> bool:
 
 
 def has_fbgemm() -> bool:
-    """Whether PyTorch was built with it, and this CPU can convert float16."""
-    capabilities = torch.cpu.get_capabilities()
+    """Whether PyTorch was built with it, and this CPU has its instructions."""
     built = "fbgemm" in torch.backends.quantized.supported_engines
-    return built and bool(capabilities.get("avx2") and capabilities.get("f16c"))
+    return built and bool(torch.cpu.get_capabilities().get("avx2"))
 
 
 def multiplies_bfloat16() -> bool:
@@ -99,10 +98,14 @@ def int8_way() -> str:
 
 
 def narrow_type(weight: Tensor) -> torch.dtype | None:
-    """The 16-bit type that has all of a CPU's weights exactly; nearly every checkpoint has one."""
-    if weight.device.type != "cpu" or weight.dtype.itemsize == 2:
-        return weight.dtype if weight.device.type == "cpu" else None
-    for dtype in (torch.bfloat16, torch.float16):
+    """The 16-bit type that represents every weight on a CPU exactly; nearly every checkpoint has
+    one.
+    """
+    if weight.device.type != "cpu":
+        return None
+    if weight.dtype in cpu_products.TYPES:
+        return weight.dtype
+    for dtype in cpu_products.TYPES:
         if all(torch.equal(rows.to(dtype).to(rows.dtype), rows) for rows in weight.split(1024)):
             return dtype
     return None

@@ -16,9 +16,10 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from draftbench.decoder.cpu_products import product_of
+from draftbench.decoder.cpu_products import TYPES, product_of
 from draftbench.decoder.device import Capability, capability, has_triton
 from draftbench.decoder.linear import (
+    IN_16_BITS,
     INT8_FBGEMM,
     INT8_HALVES,
     INT8_ONEDNN,
@@ -299,9 +300,9 @@ class Int4Linear(ProductLinear):
         kind = "bfloat16" if multiplies_bfloat16() else torch.backends.cpu.get_cpu_capability()
         kernel_rows = INT4_KERNEL_ROWS.get(kind, INT4_KERNEL_ROWS_ELSE)
         if two_layouts:
-            wide, by_copy = _wide_copy(_rounded_to_int4(weight))
-            self.layout = f"int4 up to {kernel_rows} rows, then {wide}".replace("torch.", "")
-            self.second_layout_bytes = weight.numel() * wide.itemsize
+            wide, size, by_copy = _wide_copy(_rounded_to_int4(weight))
+            self.layout = f"int4 up to {kernel_rows} rows, then {wide}"
+            self.second_layout_bytes = size * weight.numel()
 
         def product(x: Tensor) -> Tensor:
             multiply = by_codes if x.shape[0] <= kernel_rows else by_copy
@@ -311,15 +312,17 @@ class Int4Linear(ProductLinear):
         self.by_codes, self.by_copy, self.product = by_codes, by_copy, product
 
 
-def _wide_copy(weight: Tensor) -> tuple[torch.dtype, Product]:
-    """The type of the copy of float32 weights kept beside their 4-bit codes, and its product."""
+def _wide_copy(weight: Tensor) -> tuple[str, int, Product]:
+    """How the copy of float32 weights is kept beside their 4-bit codes, bytes of each, and its
+    product.
+    """
     if multiplies_bfloat16():
-        return torch.bfloat16, in_blocks(weight.bfloat16(), None)
-    if weight.abs().amax() <= torch.finfo(torch.float16).max:
-        return torch.float16, product_of(weight.half(), None)
+        return "bfloat16", 2, in_blocks(weight.bfloat16(), None)
+    if torch.float16 in TYPES and weight.abs().amax() <= torch.finfo(torch.float16).max:
+        return IN_16_BITS, 2, product_of(weight.half(), None)
     if has_onednn():
-        return torch.float32, in_blocks(weight, None)
-    return torch.float32, partial(functional.linear, weight=weight)
+        return "float32", 4, in_blocks(weight, None)
+    return "float32", 4, partial(functional.linear, weight=weight)
 
 
 class Int4CudaLinear(ProductLinear):

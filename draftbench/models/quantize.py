@@ -78,8 +78,8 @@ def kernel_words(level: str, device: str) -> str | None:
     if device != "cpu":
         return "cuBLAS"
     packed = "oneDNN, packed" if has_onednn() else "PyTorch"
-    also = "many tokens and " * multiplies_bfloat16()
-    return f"Numba, weights in 16 bits; {packed}, for {also}weights that need 32"
+    also = ", and for many tokens" if multiplies_bfloat16() else ""
+    return f"Numba, weights in 16 bits; {packed}, for those that need 32{also}"
 
 
 def level_table(device: str) -> tuple[LevelRow, ...]:

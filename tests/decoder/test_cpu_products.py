@@ -1,16 +1,20 @@
 """Products with 16-bit weights: their definition in float64, the same bits in any company."""
 
+import os
+import subprocess
 import sys
+import weakref
+from itertools import pairwise
 
 import pytest
 import torch
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
+from numba import carray, cfunc, int64, types, void
 
 from draftbench.decoder import cpu_products
-from draftbench.decoder.cpu_products import in_panels, product_of
-
-TYPES = [torch.bfloat16, torch.float16]
+from draftbench.decoder.cpu_kernels import floats_at
+from draftbench.decoder.cpu_products import TYPES, in_panels, product_of
 
 
 @pytest.fixture
@@ -30,8 +34,8 @@ def normal(*shapes, seed=0):
 @example(outputs=70, inputs=1100, tokens=7, dtype=torch.bfloat16, with_bias=True)
 @example(outputs=64, inputs=1100, tokens=1, dtype=torch.float16, with_bias=True)
 @given(
-    outputs=st.integers(1, 200),
-    inputs=st.integers(1, 600),
+    outputs=st.integers(0, 200),
+    inputs=st.integers(0, 600),
     tokens=st.integers(0, 20),
     dtype=st.sampled_from(TYPES),
     with_bias=st.booleans(),
@@ -68,7 +72,7 @@ def test_panels_hold_outputs_input_by_input_and_halves_of_a_bfloat16_vector_alte
     for name, value in (("LANES", 16), ("VECTORS", 1), ("PANEL", 32), ("INPUTS", 512)):
         monkeypatch.setattr(cpu_products, name, value)
     weight = torch.arange(40.0)[:, None] + torch.tensor([0.0, 100.0])
-    narrow, halves = (in_panels(weight.to(dtype)) for dtype in TYPES)
+    narrow, halves = (in_panels(weight.to(each)) for each in (torch.bfloat16, torch.float16))
     assert len(narrow) == len(halves) == 2 * 2 * 32
     expected = [
         each + 100.0 for pair in zip(range(16), range(16, 32), strict=True) for each in pair
@@ -93,32 +97,65 @@ def test_tokens_anywhere_in_memory_are_multiplied_and_other_types_are_refused():
     assert torch.equal(product(x[:, ::2]), product(x[:, ::2].contiguous()))
     with pytest.raises(TypeError, match="reads float32"):
         product(x[:, :32].bfloat16())
+    for wrong in (x, x[:, :32].to("meta")):
+        with pytest.raises(ValueError, match="32 inputs on a CPU, not"):
+            product(wrong)
 
 
 def test_without_the_interface_of_gccs_openmp_one_thread_computes(monkeypatch):
     asked = []
-    monkeypatch.setattr(cpu_products, "_OPENMP", None)
+    monkeypatch.setattr(cpu_products, "_OPENMP", object())
     monkeypatch.setattr(cpu_products, "_product", lambda *given: asked.append(given))
     product_of(torch.zeros(1024, 1024).bfloat16(), None)(torch.ones(1, 1024))
-    monkeypatch.setattr(cpu_products, "threadpool_info", lambda: [{"user_api": "blas"}])
-    assert cpu_products._openmp() is None
     assert [given[-2] for given in asked] == [1]
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="others may have no such interface")
-def test_pytorchs_own_threads_compute():
-    assert cpu_products._OPENMP is not None or not torch.backends.openmp.is_available()
+def test_large_products_are_shared_by_as_many_threads_as_pytorch_has():
+    seen = torch.zeros(4)
+
+    @cfunc(void(types.CPointer(int64)))
+    def looks(task):
+        numbers = carray(floats_at(task[4]), 4)
+        numbers[cpu_products._thread_number()] = cpu_products._threads_there()
+
+    for inputs, expected in ((1 << 20, [2, 2, 0, 0]), (1, [1, 0, 0, 0])):
+        seen.zero_()
+        cpu_products._product(0, 0, 0, 0, seen.data_ptr(), 1, inputs, 1, 2, looks.address)
+        assert seen.tolist() == expected
 
 
-@pytest.mark.parametrize("numbers", [[1, 40, 0, 33, 32], [1 << 24, 5, (1 << 24) + 1]])
-def test_weights_begin_on_a_line_and_share_none(numbers):
+# Freed memory is overwritten, and not kept for the thread that freed it.
+_UNKIND = {"GLIBC_TUNABLES": "glibc.malloc.tcache_count=0:glibc.malloc.perturb=165"}
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="asks glibc")
+def test_nothing_is_read_from_memory_that_was_given_back():
+    code = (
+        "import torch; from draftbench.decoder.cpu_products import product_of\n"
+        "x, weight = torch.ones(3, 300), torch.ones(1000, 300).bfloat16()\n"
+        "for n in (1, 2):\n"
+        "    torch.set_num_threads(n)\n"
+        "    assert product_of(weight, None)(x).eq(300).all()"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code], env=os.environ | _UNKIND, capture_output=True, text=True
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+@pytest.mark.parametrize("numbers", [[1, 40, 0, 33, 32], [1 << 23, 5, (1 << 24) + 1, 1 << 23]])
+def test_weights_are_aligned_to_lines_and_share_none(numbers):
     reserved = [cpu_products._reserved(each) for each in numbers]
     assert [len(each) for each in reserved] == numbers
-    lines = [
-        set(range(at // 64, (at + 2 * len(each) + 63) // 64))
-        for each in reserved
-        if len(each) < 1000
-        for at in [each.data_ptr()]
-    ]
     assert all(each.data_ptr() % 64 == 0 for each in reserved)
-    assert len(set().union(*lines)) == sum(map(len, lines))
+    spans = sorted((at, at + 2 * len(each)) for each in reserved for at in [each.data_ptr()])
+    assert all(end <= begin for (_, end), (begin, _) in pairwise(spans))
+
+
+def test_a_large_matrix_takes_its_memory_with_it():
+    cpu_products._reserved(1)
+    rest = cpu_products._rest
+    gone = weakref.ref(cpu_products._reserved(1 << 24).numpy().base)
+    assert cpu_products._rest is rest
+    assert gone() is None

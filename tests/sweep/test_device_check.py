@@ -5,7 +5,7 @@ import json
 import pytest
 import torch
 
-from draftbench.decoder import device
+from draftbench.decoder import device, linear
 from draftbench.decoder.llama import LlamaRunner
 from draftbench.sweep import device_check
 from tests.decoder.test_cuda_graphs import Traced
@@ -37,6 +37,7 @@ def quick(small, monkeypatch):
 def card(monkeypatch):
     """A GPU of this machine, as far as a CPU can be called by a number."""
     monkeypatch.setattr(device_check, "default_dtype", lambda device: torch.float32)
+    monkeypatch.setattr(linear, "NARROWED_FROM", 1 << 62)  # no kernel for CPUs
     monkeypatch.setattr(torch.cuda, "set_device", lambda device: None)
     monkeypatch.setattr(torch.cuda, "mem_get_info", lambda device: (1 << 40, 1 << 40))
     return "cpu:0"

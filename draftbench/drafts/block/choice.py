@@ -106,7 +106,7 @@ class Biased:
         said = list[Tensor]()
         memory = states.new_zeros(len(states), self.of.rank)
         for place in range(logits.shape[1]):
-            vector = self.before[previous]
+            vector = self.before[previous].to(states.dtype)
             if self.stated is not None:
                 heard = [states[:, place], vector][: 1 + self.of.confident_of_both]
                 said.append(torch.sigmoid(self.stated(torch.cat(heard, dim=1)).float()))

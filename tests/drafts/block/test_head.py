@@ -11,6 +11,7 @@ import scenes
 import torch
 from stopped_rounds import decoded, simulated
 
+from draftbench.decoder import linear
 from draftbench.decoder.any_transformer import TransformersRunner
 from draftbench.decoder.linear import unquantized_linear
 from draftbench.decoder.llama import LlamaRunner
@@ -148,6 +149,19 @@ def test_decoding_goes_through_the_rounds_that_replay_predicts(variant, response
             more += accepted
             at += accepted + 1
     assert more > 0
+
+
+@pytest.mark.parametrize("narrowed_from", [0, 1 << 62])
+def test_one_in_bfloat16_drafts_whatever_layers_its_sizes_get(variant, monkeypatch, narrowed_from):
+    monkeypatch.setattr(linear, "NARROWED_FROM", narrowed_from)
+    target = LlamaRunner(random_heads.target().bfloat16(), "none")
+    config, weights = variant
+    narrow = {name: each.bfloat16() for name, each in weights.items()}
+    shape = shape_of(config)
+    rotary = rotary_of(shape.layer)
+    head = BlockHead(shape, narrow, target, rotary, unquantized_linear, torch.bfloat16)
+    output = decode(task(PROMPTS[0]), target, BlockDrafter(head), 3, HostClock())
+    assert sum(output.proposed) > 0
 
 
 @pytest.mark.parametrize("rule", STOP_RULES)
