@@ -247,7 +247,7 @@ def speculation_of_pick(pick: Configuration, manifest: Manifest, given: str | No
     if speculation.model is None:
         raise UsageError(
             f"`{spec}` has no model that --draft could name",
-            hint="omit --draft, or export another candidate with --candidate",
+            hint="omit --draft, which says where a model is; --candidate exports another draft",
         )
     return replace(speculation, model=given)
 

@@ -129,14 +129,16 @@ class _AtK(NamedTuple):
 
     def share(self, tokens: float) -> float:
         """The share of the tokens rejected now that must be accepted to reach `tokens` per round,
-        as if all positions were alike.
+        as if all positions were alike; below 0 where fewer than now would do.
         """
         gap = self.most_per_position - self.per_position
         return (alpha_of(tokens, self.k) - self.per_position) / gap if gap > 0 else 0.0
 
     def with_tokens(self, tokens: float) -> Reach:
         rate = self.alpha
-        if rate is not None:
+        if rate is not None and tokens < self.tokens:  # between no acceptance and today's
+            rate *= alpha_of(tokens, self.k) / self.per_position
+        elif rate is not None:
             rate += self.share(tokens) * (self.most_alpha - rate)
         return Reach(self.k, tokens, rate, self.speedup * tokens / self.tokens)
 

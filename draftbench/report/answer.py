@@ -235,7 +235,10 @@ def basis(answer: Recommendation, leader: Evaluation) -> str:
     included = "included" if answer.prefills_counted else "excluded"
     asked = "" if answer.min_speedup == 1 else f"; {answer.min_speedup:g}× is asked for"
     if answer.decision == "inconclusive":
-        asked += f"; the interval is partly below {faster_than(answer.min_speedup):.2f}×"
+        asked += (
+            f"; the interval is partly below {faster_than(answer.min_speedup):.2f}×, which is "
+            f"{answer.min_speedup:g}× and {TIMING_NOISE:.0%} for timing noise"
+        )
     tie = ""
     if answer.toss_up and answer.runner_up:
         tie = f"; {named(answer.runner_up)} may be as fast"

@@ -135,7 +135,7 @@ def _whole_lines(path: Path) -> Iterator[bytes]:
     except OSError as error:
         raise RunFolderError(
             f"cannot read `{path}`: {error.strerror}",
-            hint="a run folder holds plain files that you may read, and no links",
+            hint="make it readable, and no link, or run this as the user who swept",
         ) from error
 
 

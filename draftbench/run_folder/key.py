@@ -44,7 +44,7 @@ def request_key() -> bytes:
         raise UsageError(
             f"cannot use the request key {f'in {VARIABLE}' if given else f'at `{path}`'}: {error}",
             hint=f"set {VARIABLE} to a secret of your own: at least {_FEWEST_CHARACTERS} "
-            "characters, or `hex:` and at least 64 digits",
+            f"characters, {_FEWEST_DIFFERENT} of them different, or `hex:` and at least 64 digits",
         ) from error
 
 
@@ -63,7 +63,7 @@ def _derived(words: str) -> bytes:
     if len(words) < _FEWEST_CHARACTERS:
         raise ValueError(f"{len(words)} characters are too few: they can be guessed")
     if len(set(words)) < _FEWEST_DIFFERENT:
-        raise ValueError(f"only {len(set(words))} different characters: they can be guessed")
+        raise ValueError(f"fewer than {_FEWEST_DIFFERENT} different characters: too easy to guess")
     return hashlib.scrypt(words.encode(), salt=b"draftbench", n=2**14, r=8, p=1, dklen=32)
 
 

@@ -396,16 +396,17 @@ class SweepState:
     def _lengths(self, candidate: Candidate, concurrency: int) -> list[DraftLength]:
         """The draft lengths to decode at: those decoded so far; if there are none, the best ones by
         what was measured of this candidate and of those before it, and no more, so that a resumed
-        sweep chooses as one that was not interrupted. With --measure all every k, and the best
-        rule.
+        sweep chooses as one that was not interrupted. With --measure all every k in any case, and
+        the best rule.
         """
         options = self.prepared.options
         if not options.most_ks:
             return []
-        if options.measure == "all" and not options.stops:
-            return list(map(DraftLength, self.prepared.ks(candidate)))
-        if decoded := {row.length for row in self._decodes(candidate, concurrency) if row.k}:
-            return sorted(decoded, key=lambda length: (length.k, str(length)))
+        every_k = options.measure == "all"
+        asked = list(map(DraftLength, self.prepared.ks(candidate))) if every_k else []
+        decoded = {row.length for row in self._decodes(candidate, concurrency) if row.k}
+        if decoded or (every_k and not options.stops):
+            return sorted({*decoded, *asked}, key=lambda length: (length.k, str(length)))
         every, loads = self.prepared.candidates, options.concurrency
         seen, until = every[: every.index(candidate) + 1], loads[: loads.index(concurrency) + 1]
         blocks = {str(each) for each in seen}
@@ -425,12 +426,9 @@ class SweepState:
             return isinstance(record, (Trajectory, ModelFacts))
 
         run = self.run(before)
-        if options.measure == "all":
+        if every_k:
             best = lengths_to_decode(run, candidate, concurrency, 2)
-            return [
-                *map(DraftLength, self.prepared.ks(candidate)),
-                *(each for each in best if each.stop),
-            ]
+            return [*asked, *(each for each in best if each.stop)]
         return lengths_to_decode(run, candidate, concurrency, options.most_ks)
 
     def _timed_enough(

@@ -47,6 +47,14 @@ def test_a_draft_that_is_never_accepted_pays_from_the_acceptance_that_makes_up_f
     assert (pays.alpha, pays.speedup) == (pytest.approx(0.2), pytest.approx(1.0))
 
 
+def test_a_draft_that_pays_already_breaks_even_between_no_acceptance_and_its_own(answered):
+    better = of(answered([0.5] * 8, ks=(1,)))
+    assert better.speedup > 1
+    assert better.to_pay.tokens_per_round == pytest.approx(1.2)
+    # By 1 + α = 1.2; rounds at the end of so short a response draft less than others.
+    assert better.to_pay.alpha == pytest.approx(0.2, rel=0.15)
+
+
 def test_at_most_every_drafted_token_is_accepted_at_the_fastest_draft_length(answered):
     most = of(answered([0.0] * 8, ks=(1,))).most
     # Eight tokens in four rounds of 1.2 s.

@@ -41,8 +41,8 @@ def test_a_key_file_that_lost_its_key_is_refused(own, digits):
         ("hex:no digits", "not hexadecimal digits"),
         ("ab", "2 characters are too few: they can be guessed"),
         ("fifteen letters", "15 characters are too few: they can be guessed"),
-        (" " * 16, "only 1 different characters: they can be guessed"),
-        ("1234512345123451", "only 5 different characters: they can be guessed"),
+        (" " * 16, "fewer than 6 different characters: too easy to guess"),
+        ("1234512345123451", "fewer than 6 different characters: too easy to guess"),
     ],
 )
 def test_a_key_that_could_be_guessed_is_refused(monkeypatch, secret, why):

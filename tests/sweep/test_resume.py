@@ -14,7 +14,7 @@ from draftbench.errors import ModelError, RunFolderError
 from draftbench.models.source import ModelSource
 from draftbench.planner.doubts import unfinished
 from draftbench.planner.recommend import recommend
-from draftbench.records import Candidate, Failure, ModelFacts
+from draftbench.records import Candidate, Decode, Failure, ModelFacts
 from draftbench.run_folder import run as run_folder
 from draftbench.run_folder.folder import PrivateText, RunFolder, RunWriter
 from draftbench.run_folder.run import read_run
@@ -302,6 +302,24 @@ def test_a_model_that_now_runs_in_another_way_is_refused(small, monkeypatch, mea
     monkeypatch.setattr(LlamaRunner, "name", "by another kernel")
     with pytest.raises(ModelError, match="runs as `by another kernel` now and was measured as"):
         small.sweep(controls=True, **measured)
+
+
+@pytest.mark.parametrize("stop", [("none",), ("none", "confidence")])
+def test_measure_all_decodes_what_a_sweep_of_the_best_k_left_out(small, stop):
+    """Known fault: where a rule may stop drafts, which is the default, every draft that had been
+    decoded at some k was left as it was, and the advice to decode the rest came again.
+    """
+
+    def decoded_ks(measure):
+        folder = small.sweep(ks=(1, 2, 3), stop=stop, measure=measure, measure_requests=2)
+        ks = defaultdict(set)
+        for row in folder.records(Decode):
+            if row.stop is None:
+                ks[row.block].add(row.k)
+        return list(ks.values())
+
+    assert all(ks < {0, 1, 2, 3} for ks in decoded_ks("best"))
+    assert decoded_ks("all") == [{0, 1, 2, 3}] * 2
 
 
 def test_weights_timed_in_two_layouts_are_not_loaded_to_be_timed_in_one(small, unloadable):
