@@ -21,7 +21,7 @@ from rich.console import Console
 from rich.table import Table
 from torch.nn import functional
 
-from draftbench.decoder.cpu_products import product_of
+from draftbench.decoder.cpu_products import PanelProduct
 from draftbench.decoder.device import set_threads
 from draftbench.decoder.linear import (
     INT8_ONEDNN,
@@ -69,7 +69,7 @@ def layouts(weight: torch.Tensor, level: str) -> dict[str, object]:
     if weight.dtype == torch.float32:
         products["rows"] = by_onednn(weight.clone())
     products["packed"] = by_onednn(packed(weight, SEVERAL))
-    products["16-bit panels"] = product_of(weight.bfloat16(), None)
+    products["16-bit panels"] = PanelProduct(weight.bfloat16(), None)
     return products
 
 

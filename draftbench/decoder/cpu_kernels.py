@@ -10,8 +10,8 @@ more than a few tokens PyTorch's own operations, which use all threads, take les
 # Kernels are compiled from functions whose values have no Python types.
 # mypy: disable-error-code="untyped-decorator, no-untyped-def, no-untyped-call"
 
-from collections.abc import Callable, Sequence
-from typing import Any, Protocol
+from collections.abc import Sequence
+from typing import Protocol
 
 import numpy as np
 import torch
@@ -20,13 +20,13 @@ from numba import carray, float32, int32, int64, intp, njit, types, uint16, void
 from numba.extending import intrinsic, overload
 from torch import Tensor
 
+from draftbench.decoder.compiled import address_of, compiled, floats_at
+
 # The types of cache that are read, as Numba knows them: it has no bfloat16.
 CACHED = {torch.float32: float32, torch.bfloat16: uint16}
 # Most numbers that a norm or gate takes here, and most products of a query's and a key's number
 # that attention does.
 MOST_NUMBERS, MOST_PRODUCTS = 1 << 16, 1 << 21
-# Sums may be taken in any order, as vectors do.
-_MATHS = {"contract", "reassoc", "nsz", "arcp"}
 # e^x = 2^n · e^r with n = round(x / ln 2); ln 2 in two parts, so that r is exact; e^r by the
 # polynomial of Cephes' expf (Moshier), within one step of float32.
 _LOWEST, _HIGHEST, _PER_LN2 = np.float32(-87), np.float32(88), np.float32(1.44269504)
@@ -34,29 +34,6 @@ _LN2, _LN2_REST = np.float32(0.693359375), np.float32(-2.12194440e-4)
 _E5, _E4 = np.float32(1.9875691500e-4), np.float32(1.3981999507e-3)
 _E3, _E2 = np.float32(8.3334519073e-3), np.float32(4.1665795894e-2)
 _E1, _E0 = np.float32(1.6666665459e-1), np.float32(0.5)
-
-
-def compiled(*signatures: Any, by: Callable[..., Any] = njit) -> Callable[[Any], Any]:
-    """Compiles a function for some types of arguments, and keeps the result if a folder allows."""
-
-    def compile_it(function: Any) -> Any:
-        options = {"fastmath": _MATHS, "nogil": True, "error_model": "numpy"}
-        try:
-            return by(*signatures, cache=True, **options)(function)
-        except RuntimeError:  # neither the package's folder nor the user's cache can be written
-            return by(*signatures, **options)(function)
-
-    return compile_it
-
-
-@intrinsic
-def floats_at(typing, address):
-    """The float32 numbers at an address: arrays would take longer to hand over than to norm."""
-
-    def generate(context, builder, signature, arguments):
-        return builder.inttoptr(arguments[0], context.get_value_type(signature.return_type))
-
-    return types.CPointer(float32)(intp), generate
 
 
 @intrinsic
@@ -116,7 +93,7 @@ def _exp(x):
 
 
 @compiled(void(intp, intp, intp, intp, intp, float32))
-def _norm(numbers, weights, normed, n, width, eps):
+def norm_into(numbers, weights, normed, n, width, eps):
     x, w = carray(floats_at(numbers), (n, width)), carray(floats_at(weights), width)
     out = carray(floats_at(normed), (n, width))
     for t in range(n):
@@ -128,54 +105,56 @@ def _norm(numbers, weights, normed, n, width, eps):
             out[t, i] = x[t, i] * factor * w[i]
 
 
-@compiled(void(intp, intp, intp, intp, intp, intp, float32))
-def _add_norm(sums, normed, more, weights, n, width, eps):
-    x, y = carray(floats_at(sums), (n, width)), carray(floats_at(more), (n, width))
+@compiled(void(intp, intp, intp, intp, intp, intp, intp, float32))
+def add_norm_into(sums, normed, more, apart, weights, n, width, eps):
+    x, y = carray(floats_at(sums), (n, width)), carray(floats_at(more), (n, apart))
     for t in range(n):
         for i in range(width):
             x[t, i] += y[t, i]
-    _norm(sums, weights, normed, n, width, eps)
+    norm_into(sums, weights, normed, n, width, eps)
 
 
-@compiled(void(intp, intp, intp, intp))
-def _swiglu(gate_up, gated, n, inner):
-    both, out = carray(floats_at(gate_up), (n, 2, inner)), carray(floats_at(gated), (n, inner))
+@compiled(void(intp, intp, intp, intp, intp))
+def swiglu_into(gate_up, apart, gated, n, inner):
+    both, out = carray(floats_at(gate_up), (n, apart)), carray(floats_at(gated), (n, inner))
     for t in range(n):
         for i in range(inner):
-            gate = both[t, 0, i]
-            out[t, i] = gate / (np.float32(1) + _exp(-gate)) * both[t, 1, i]
+            gate = both[t, i]
+            out[t, i] = gate / (np.float32(1) + _exp(-gate)) * both[t, inner + i]
 
 
 def _attention_of(kept):
     slabs, places = types.Array(kept, 6, "C"), types.Array(int64, 1, "C")
-    return void(intp, intp, intp, intp, intp, intp, slabs, intp, places, places)
+    return void(intp, intp, intp, types.UniTuple(intp, 4), slabs, intp, places, places)
 
 
 @compiled([_attention_of(kept) for kept in CACHED.values()])
-def _attention(qkv, mixed, cos, sin, positions, heads, slabs, layer, rows, places):
+def attention_into(qkv, apart, mixed, tables, slabs, layer, rows, places):
     """Rotate and store every token; then each sees the tokens of its row up to itself."""
+    cos, sin, positions, heads = tables
     n, key_heads, capacity, head = len(rows), slabs.shape[3], slabs.shape[4], slabs.shape[5]
     group, half, turning = heads // key_heads, head // 2, heads + key_heads
-    x = carray(floats_at(qkv), (n, turning + key_heads, head))
     out = carray(floats_at(mixed), (n, heads, head))
     cosines = carray(floats_at(cos), (positions, head))
     sines = carray(floats_at(sin), (positions, head))
     for t in range(n):
+        x = carray(floats_at(qkv + 4 * t * apart), (turning + key_heads, head))
         row, place = rows[t], places[t]
         c, s = cosines[min(place, positions - 1)], sines[min(place, positions - 1)]
         for h in range(turning):
             for i in range(half):
-                low, high = x[t, h, i], x[t, h, half + i]
-                x[t, h, i] = low * c[i] + high * s[i]
-                x[t, h, half + i] = high * c[half + i] + low * s[half + i]
+                low, high = x[h, i], x[h, half + i]
+                x[h, i] = low * c[i] + high * s[i]
+                x[h, half + i] = high * c[half + i] + low * s[half + i]
         for h in range(key_heads):
             for i in range(head):
                 like = slabs[layer, 0, row, h, place, i]
-                slabs[layer, 0, row, h, place, i] = _kept(x[t, heads + h, i], like)
-                slabs[layer, 1, row, h, place, i] = _kept(x[t, turning + h, i], like)
+                slabs[layer, 0, row, h, place, i] = _kept(x[heads + h, i], like)
+                slabs[layer, 1, row, h, place, i] = _kept(x[turning + h, i], like)
     scale = np.float32(1) / np.sqrt(np.float32(head))
-    scores = np.empty((group, capacity), np.float32)
+    shares = np.empty((group, capacity), np.float32)
     for t in range(n):
+        x = carray(floats_at(qkv + 4 * t * apart), (key_heads, group, head))
         reach = places[t] + 1
         for h in range(key_heads):
             keys, values = slabs[layer, 0, rows[t], h], slabs[layer, 1, rows[t], h]
@@ -183,21 +162,33 @@ def _attention(qkv, mixed, cos, sin, positions, heads, slabs, layer, rows, place
                 for g in range(group):
                     score = np.float32(0)
                     for i in range(head):
-                        score += x[t, h * group + g, i] * _wide(keys[j, i])
-                    scores[g, j] = score * scale
+                        score += x[h, g, i] * _wide(keys[j, i])
+                    shares[g, j] = score * scale
             for g in range(group):
-                largest, total = scores[g, 0], np.float32(0)
+                largest, total = shares[g, 0], np.float32(0)
                 for j in range(reach):
-                    largest = max(largest, scores[g, j])
+                    largest = max(largest, shares[g, j])
                 for j in range(reach):
-                    scores[g, j] = _exp(scores[g, j] - largest)
-                    total += scores[g, j]
-                result = out[t, h * group + g]
-                result[:] = 0
+                    shares[g, j] = _exp(shares[g, j] - largest)
+                    total += shares[g, j]
                 for j in range(reach):
-                    share = scores[g, j] / total
+                    shares[g, j] /= total
+            result = out[t, h * group : (h + 1) * group]
+            result[:] = 0
+            for j in range(0, reach - 3, 4):  # of four at once: each sum waits for the one before
+                for g in range(group):
+                    a, b, c, d = shares[g, j], shares[g, j + 1], shares[g, j + 2], shares[g, j + 3]
                     for i in range(head):
-                        result[i] += share * _wide(values[j, i])
+                        result[g, i] += (
+                            a * _wide(values[j, i])
+                            + b * _wide(values[j + 1, i])
+                            + c * _wide(values[j + 2, i])
+                            + d * _wide(values[j + 3, i])
+                        )
+            for j in range(reach - reach % 4, reach):
+                for g in range(group):
+                    for i in range(head):
+                        result[g, i] += shares[g, j] * _wide(values[j, i])
 
 
 def is_few(x: Tensor) -> bool:
@@ -205,26 +196,20 @@ def is_few(x: Tensor) -> bool:
     return x.is_cpu and x.dtype is torch.float32 and x.numel() <= MOST_NUMBERS
 
 
-def address_of(x: Tensor) -> int:
-    if x.dtype is not torch.float32 or not x.is_contiguous():
-        raise TypeError(f"a kernel reads float32 in rows, not {x.dtype} in steps of {x.stride()}")
-    return x.data_ptr()
-
-
 def norm(x: Tensor, weight: Tensor, eps: float) -> Tensor:
     """x / √(mean of x² + eps) · weight over the last dimension."""
     x, width = x.contiguous(), x.shape[-1]
     normed = torch.empty_like(x)
     n = x.numel() // width
-    _norm(address_of(x), address_of(weight), address_of(normed), n, width, eps)
+    norm_into(address_of(x), address_of(weight), address_of(normed), n, width, eps)
     return normed
 
 
 def swiglu(gate_up: Tensor) -> Tensor:
     """[n, 2 · inner], gates and then ups, → silu(gate) · up [n, inner]."""
-    n, inner = gate_up.shape[0], gate_up.shape[1] // 2
-    gated = gate_up.new_empty(n, inner)
-    _swiglu(address_of(gate_up.contiguous()), address_of(gated), n, inner)
+    n, both = gate_up.shape
+    gated = gate_up.new_empty(n, both // 2)
+    swiglu_into(address_of(gate_up.contiguous()), both, address_of(gated), n, both // 2)
     return gated
 
 
@@ -246,15 +231,22 @@ class SmallStream:
 
     def add_normed(self, more: Tensor, norm: Norm) -> Tensor:
         """Add to the stream, and norm it."""
-        _add_norm(*self._at, address_of(more), norm.wide.data_ptr(), *self._shape, norm.eps)
+        add_norm_into(
+            *self._at,
+            address_of(more),
+            self._shape[1],
+            norm.wide.data_ptr(),
+            *self._shape,
+            norm.eps,
+        )
         return self._normed
 
     def gated(self, gate_up: Tensor) -> Tensor:
         """`swiglu`."""
-        n, inner = self._shape[0], gate_up.shape[1] // 2
+        n, both = gate_up.shape
         if not self._gated.numel():
-            self._gated = gate_up.new_empty(n, inner)
-        _swiglu(address_of(gate_up), self._gated.data_ptr(), n, inner)
+            self._gated = gate_up.new_empty(n, both // 2)
+        swiglu_into(address_of(gate_up), both, self._gated.data_ptr(), n, both // 2)
         return self._gated
 
 
@@ -277,18 +269,18 @@ class FewTokens:
         sin: Tensor,
     ) -> None:
         narrow = slabs.dtype == torch.bfloat16
-        self._slabs = (slabs.view(torch.uint16) if narrow else slabs).numpy()
+        self.slabs = (slabs.view(torch.uint16) if narrow else slabs).numpy()
         rows = [row for row, count in enumerate(counts) for _ in range(count)]
         places = [at + i for at, n in zip(lengths, counts, strict=True) for i in range(n)]
         if max(places) >= slabs.shape[4]:
             raise IndexError(f"place {max(places)} of a cache for {slabs.shape[4]} tokens")
-        self._rows, self._places = np.array(rows), np.array(places)
+        self.where = np.array(rows), np.array(places)
         heads = group * slabs.shape[3]
         self._mixed = cos.new_empty(len(rows), heads * slabs.shape[5])
-        tables = address_of(cos), address_of(sin), len(cos), heads
-        self._known = self._mixed.data_ptr(), *tables, self._slabs
+        self.tables = address_of(cos), address_of(sin), len(cos), heads
 
     def attend(self, layer: int, qkv: Tensor) -> Tensor:
         """Valid until the next layer's."""
-        _attention(address_of(qkv), *self._known, layer, self._rows, self._places)
+        given = address_of(qkv), qkv[0].numel(), self._mixed.data_ptr()
+        attention_into(*given, self.tables, self.slabs, layer, *self.where)
         return self._mixed

@@ -10,21 +10,28 @@ tokens and of threads. `scripts/bench_layouts.py` times it.
 # Kernels are compiled from functions whose values have no Python types.
 # mypy: disable-error-code="untyped-decorator, no-untyped-def, no-untyped-call"
 
-import ctypes
-from collections.abc import Callable
 from threading import Lock
 
 import numpy as np
 import torch
-from llvmlite import binding, ir
-from numba import carray, cfunc, int32, int64, intp, types, uint32, void
+from llvmlite import ir
+from numba import carray, cfunc, from_dtype, int32, int64, intp, types, void
 from numba.core import cgutils
 from numba.core.registry import cpu_target
 from numba.extending import intrinsic
 from torch import Tensor
 from torch.nn import functional
 
-from draftbench.decoder.cpu_kernels import address_of, compiled
+from draftbench.decoder.compiled import (
+    address_of,
+    called,
+    compiled,
+    in_parallel,
+    on_stack,
+    thread_number,
+    threads,
+    threads_there,
+)
 
 # Numbers in a register, and how many registers of 16-bit weights are read for each input.
 _MACHINE, _, _FEATURES = cpu_target.target_context.codegen().magic_tuple()
@@ -133,44 +140,11 @@ def _sum(typing, case, x, weights, so_far, out, inputs, x_apart, so_far_apart, o
     return void(int32, *[intp] * 8), generate
 
 
-# The runtime of PyTorch's own threads, which its library finds: others would compete for the cores.
-_OPENMP = ctypes.CDLL(torch._C.__file__)
-for _name in ("GOMP_parallel", "omp_get_thread_num", "omp_get_num_threads"):
-    _function = getattr(_OPENMP, _name, None)
-    _place = None if _function is None else ctypes.cast(_function, ctypes.c_void_p).value
-    binding.add_symbol(_name, _place or 1)  # without GCC's interface it is never called
-_in_parallel = types.ExternalFunction("GOMP_parallel", void(intp, intp, uint32, uint32))
-_thread_number = types.ExternalFunction("omp_get_thread_num", int32())
-_threads_there = types.ExternalFunction("omp_get_num_threads", int32())
-
-
-@intrinsic
-def _called(typing, function, task):
-    """The function at an address, called with a task."""
-
-    def generate(context, builder, signature, arguments):
-        kind = ir.FunctionType(ir.VoidType(), [arguments[1].type])
-        builder.call(builder.inttoptr(arguments[0], kind.as_pointer()), arguments[1:])
-        return context.get_dummy_value()
-
-    return void(intp, intp), generate
-
-
-@intrinsic
-def _on_stack(typing, numbers):
-    """The address of some numbers, which stay there until the function that asks returns."""
-
-    def generate(context, builder, signature, arguments):
-        return builder.ptrtoint(cgutils.alloca_once_value(builder, arguments[0]), _PLACE)
-
-    return intp(numbers), generate
-
-
 @compiled(void(types.CPointer(int64)), by=cfunc)
 def _of_a_thread(task):
     """A product's panels that fall to this thread. It must not raise: nobody would hear of it."""
     half, x, weights, bias, out, n, inputs, panels, shared = carray(task, 9)
-    thread, threads = (_thread_number(), _threads_there()) if shared else (0, 1)
+    thread, threads = (thread_number(), threads_there()) if shared else (0, 1)
     first, last = panels * thread // threads, panels * (thread + 1) // threads
     apart, parts = panels * PANEL, (n + TOKENS - 1) // TOKENS
     for begun in range(0, max(inputs, 1), INPUTS):
@@ -193,14 +167,22 @@ def _of_a_thread(task):
                 )
 
 
-@compiled(void(*[intp] * 10))
-def _product(half, x, weights, bias, out, n, inputs, panels, threads, of_a_thread):
-    shared = threads > 1 and n * inputs * panels * PANEL >= THREADED_FROM
-    task = _on_stack((half, x, weights, bias, out, n, inputs, panels, intp(shared)))
+# How a product is computed; results are rows of `outputs` numbers, whole panels.
+PRODUCT = np.dtype(
+    [(each, np.int64) for each in ("of_a_thread", "half", "weights", "bias", "inputs", "outputs")]
+)
+
+
+@compiled(void(from_dtype(PRODUCT), *[intp] * 4))
+def multiply(how, x, out, n, threads):
+    """Products of the n tokens at `x`; `out` has room for n rows of results."""
+    shared = threads > 1 and n * how.inputs * how.outputs >= THREADED_FROM
+    at, panels = (how.half, x, how.weights, how.bias, out), how.outputs // PANEL
+    task = on_stack((*at, n, how.inputs, panels, intp(shared)))
     if shared:
-        _in_parallel(of_a_thread, task, threads, 0)
+        in_parallel(how.of_a_thread, task, threads, 0)
     else:
-        _called(of_a_thread, task)
+        called(how.of_a_thread, task)
 
 
 _rest, _one_at_a_time = np.empty(0, np.int16), Lock()  # what is left of the last piece
@@ -238,26 +220,26 @@ def in_panels(weight: Tensor) -> Tensor:
     return held
 
 
-def product_of(weight: Tensor, bias: Tensor | None) -> Callable[[Tensor], Tensor]:
+class PanelProduct:
     """x [n, inputs] → x · weightᵀ + bias [n, outputs] in float32, with weights [outputs, inputs] in
     one of TYPES.
     """
-    outputs, inputs = weight.shape
-    panels = -(-outputs // PANEL)
-    held, added = in_panels(weight), torch.zeros(panels * PANEL)
-    if bias is not None:
-        added[:outputs] = bias
-    half, of_a_thread = TYPES.index(weight.dtype), _of_a_thread.address
-    threads = torch.get_num_threads if hasattr(_OPENMP, "GOMP_parallel") else lambda: 1
-    whole = outputs == panels * PANEL
 
-    def product(x: Tensor) -> Tensor:
+    def __init__(self, weight: Tensor, bias: Tensor | None) -> None:
+        self.outputs, self.inputs = weight.shape
+        self.whole = -(-self.outputs // PANEL) * PANEL
+        held, added = in_panels(weight), torch.zeros(self.whole)
+        if bias is not None:
+            added[: self.outputs] = bias
+        self._read = held, added  # their memory, which must not go
+        at = held.data_ptr(), added.data_ptr()
+        half = TYPES.index(weight.dtype)
+        self.known = np.void((_of_a_thread.address, half, *at, self.inputs, self.whole), PRODUCT)
+
+    def __call__(self, x: Tensor) -> Tensor:
         n, width = x.shape
-        if width != inputs or not x.is_cpu:
-            raise ValueError(f"{inputs} inputs on a CPU, not {width} on {x.device}")
-        x, out = x.contiguous(), x.new_empty(n, panels * PANEL)
-        at = address_of(x), held.data_ptr(), added.data_ptr(), out.data_ptr()
-        _product(half, *at, n, inputs, panels, threads(), of_a_thread)
-        return out if whole else out[:, :outputs].contiguous()
-
-    return product
+        if width != self.inputs or not x.is_cpu:
+            raise ValueError(f"{self.inputs} inputs on a CPU, not {width} on {x.device}")
+        x, out = x.contiguous(), x.new_empty(n, self.whole)
+        multiply(self.known, address_of(x), out.data_ptr(), n, threads())
+        return out if self.whole == self.outputs else out[:, : self.outputs].contiguous()

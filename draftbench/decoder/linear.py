@@ -23,8 +23,6 @@ from draftbench.decoder import cpu_products
 
 # [n, inputs] → [n, outputs], on a CPU in float32 (`between_products`).
 Product = Callable[[Tensor], Tensor]
-# Matrices of fewer weights stay as they are: a processor's cache keeps them between two tokens.
-NARROWED_FROM = 1 << 15
 # Matrices with fewer bytes are not packed by oneDNN, whose call takes longer than it saves.
 PACKED_FROM = 600_000
 # Matrices of 32-bit weights with more bytes than this are read faster in rows than in blocks.
@@ -126,7 +124,7 @@ def unquantized_linear(
     if layout is None:
         return plain_linear(weight, bias)
     if narrow is not None and layout in (IN_16_BITS, FEW_APART):
-        few = cpu_products.product_of(weight.to(narrow), bias)
+        few = cpu_products.PanelProduct(weight.to(narrow), bias)
         more = in_blocks(weight, bias) if layout == FEW_APART else None
         return PackedLinear(weight, layout, few, more, most=FEW_ROWS)
     if layout == PACKED:
@@ -145,7 +143,7 @@ def layout_on_cpu(
         narrow: whether its weights fit into 16 bits.
     """
     size = weights * dtype.itemsize
-    if narrow and weights >= NARROWED_FROM:
+    if narrow:
         several = dtype == torch.bfloat16 and two_layouts and multiplies_bfloat16()
         return FEW_APART if several else IN_16_BITS
     if dtype != torch.float32 or not has_onednn() or size < PACKED_FROM:
@@ -200,6 +198,17 @@ def plain_linear(weight: Tensor, bias: Tensor | None) -> nn.Linear:
     return layer
 
 
+class TwoProducts:
+    """One product for up to `most` rows, another for more."""
+
+    def __init__(self, few: Product, more: Product, most: int) -> None:
+        self._few, self._more, self.most = few, more, most
+        self.known = getattr(few, "known", None)
+
+    def __call__(self, x: Tensor) -> Tensor:
+        return self._few(x) if x.shape[0] <= self.most else self._more(x)
+
+
 class ProductLinear(nn.Module):
     """A linear layer that applies a `product` to tokens of any shape."""
 
@@ -237,9 +246,7 @@ class PackedLinear(ProductLinear):
         self.weight_bytes = 2 * weight.numel() if layout == IN_16_BITS else weight.nbytes
         self.second_layout_bytes = 0 if several is None else weight.nbytes
         self.address = None if rows is None else rows.data_ptr()
-        self.product = one
-        if several is not None:
-            self.product = lambda x: one(x) if x.shape[0] <= most else several(x)
+        self.product = one if several is None else TwoProducts(one, several, most)
 
 
 class Matrix(NamedTuple):

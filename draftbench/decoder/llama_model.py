@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import torch
@@ -12,7 +13,8 @@ from torch.nn import functional
 
 from draftbench.decoder import cpu_kernels
 from draftbench.decoder.attention import EvenRows, Placement, Rotary
-from draftbench.decoder.cpu_kernels import is_few
+from draftbench.decoder.cpu_kernels import FewTokens, is_few
+from draftbench.decoder.cpu_layers import CompiledLayers
 from draftbench.decoder.linear import Product, as_function, between_products, narrow_type
 from draftbench.decoder.runner import HiddenStates
 
@@ -123,6 +125,7 @@ class LlamaModel:
                 )
             )
             layers[index] = nn.Identity()
+        self._compiled = CompiledLayers.of(self.layers)
         tied = head.weight is embedding.weight
         table = embedding.weight.detach().to(device)
         weight = table if tied else head.weight.detach()
@@ -177,24 +180,38 @@ class LlamaModel:
         self, tokens: Tensor, placement: Placement, hidden: HiddenStates | None = None
     ) -> Tensor:
         """Append tokens [n] of any rows; hidden states [n, hidden] for the output head."""
-        heads = self.heads + 2 * self.kv_heads
         sums = functional.embedding(tokens, self.embedding).to(self.between)
-        stream = cpu_kernels.SmallStream(sums) if is_few(sums) else Stream(sums)
-        x = self.layers[0].input_norm(sums)
-        for index, layer in enumerate(self.layers):
+        x, begun = self.layers[0].input_norm(sums), 0
+        through = self._through(sums, placement)
+        for end in sorted({*(hidden.layers if hidden else ()), len(self.layers)}):
+            x, begun = through(begun, end, x), end
             if hidden is not None:
-                hidden.take(index, sums)
-            qkv = layer.qkv(x).view(-1, heads, self.head_dim)
-            if layer.q_norm is not None and layer.k_norm is not None:
-                queries = qkv.narrow(1, 0, self.heads)
-                keys = qkv.narrow(1, self.heads, self.kv_heads)
-                queries.copy_(layer.q_norm(queries))
-                keys.copy_(layer.k_norm(keys))
-            x = stream.add_normed(layer.out(placement.attend(index, qkv)), layer.mlp_norm)
-            x = stream.add_normed(layer.down(stream.gated(layer.gate_up(x))), layer.next_norm)
-        if hidden is not None:
-            hidden.take(len(self.layers), sums)  # what leaves the last layer
+                hidden.take(end, sums)
         return x
+
+    def _through(self, sums: Tensor, placement: Placement) -> Callable[[int, int, Tensor], Tensor]:
+        """Takes the residual stream `sums` through the layers from one up to another: what the
+        first reads → what the other one will.
+        """
+        few = is_few(sums) and isinstance(placement, FewTokens)
+        if few and self._compiled is not None and len(sums) <= self._compiled.most:
+            return partial(self._compiled, placement, sums)
+        stream = cpu_kernels.SmallStream(sums) if is_few(sums) else Stream(sums)
+        heads = self.heads + 2 * self.kv_heads
+
+        def layer_by_layer(first: int, last: int, x: Tensor) -> Tensor:
+            for index, layer in enumerate(self.layers[first:last], first):
+                qkv = layer.qkv(x).view(-1, heads, self.head_dim)
+                if layer.q_norm is not None and layer.k_norm is not None:
+                    queries = qkv.narrow(1, 0, self.heads)
+                    keys = qkv.narrow(1, self.heads, self.kv_heads)
+                    queries.copy_(layer.q_norm(queries))
+                    keys.copy_(layer.k_norm(keys))
+                x = stream.add_normed(layer.out(placement.attend(index, qkv)), layer.mlp_norm)
+                x = stream.add_normed(layer.down(stream.gated(layer.gate_up(x))), layer.next_norm)
+            return x
+
+        return layer_by_layer
 
 
 def rotary_tables(module: Any, like: Tensor, positions: int) -> Rotary:

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from draftbench.decoder.cpu_products import TYPES, product_of
+from draftbench.decoder.cpu_products import TYPES, PanelProduct
 from draftbench.decoder.device import Capability, capability, has_triton
 from draftbench.decoder.linear import (
     IN_16_BITS,
@@ -319,7 +319,7 @@ def _wide_copy(weight: Tensor) -> tuple[str, int, Product]:
     if multiplies_bfloat16():
         return "bfloat16", 2, in_blocks(weight.bfloat16(), None)
     if torch.float16 in TYPES and weight.abs().amax() <= torch.finfo(torch.float16).max:
-        return IN_16_BITS, 2, product_of(weight.half(), None)
+        return IN_16_BITS, 2, PanelProduct(weight.half(), None)
     if has_onednn():
         return "float32", 4, in_blocks(weight, None)
     return "float32", 4, partial(functional.linear, weight=weight)

@@ -1,12 +1,15 @@
 """Kernels between two products against results by hand and PyTorch's in float64."""
 
+import re
+from pathlib import Path
+
 import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from torch.nn import functional
 
-from draftbench.decoder import attention, cpu_kernels
+from draftbench.decoder import attention, compiled, cpu_kernels
 from draftbench.decoder.attention import Rotary, placed
 from draftbench.decoder.llama_model import RootMeanSquare, Stream, swiglu
 
@@ -165,5 +168,18 @@ def test_kernels_compile_where_nothing_can_be_kept():
             return lambda function: (_ for _ in ()).throw(RuntimeError("no locator available"))
         return lambda function: function
 
-    assert cpu_kernels.compiled("void()", by=refuses)(len) is len
+    def kernel():
+        pass
+
+    assert compiled.compiled("void()", by=refuses)(kernel) is kernel
     assert asked == [True, False]
+
+
+def test_a_kept_kernel_is_compiled_again_when_any_file_of_kernels_changes():
+    """Numba asks about a kernel's own file alone, not about those of kernels that it calls."""
+    known = {file.name for file in compiled.FILES}
+    uses = re.compile(r"^@(compiled|intrinsic|njit|overload)\b", re.MULTILINE)
+    folder = Path(compiled.__file__).parent
+    holds = {file.name for file in folder.rglob("*.py") if uses.search(file.read_text())}
+    assert {"compiled.py", "cpu_layers.py"} < holds <= known
+    assert cpu_kernels.norm_into.py_func.__qualname__.endswith(compiled.SOURCE)

@@ -6,15 +6,16 @@ import sys
 import weakref
 from itertools import pairwise
 
+import numpy as np
 import pytest
 import torch
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from numba import carray, cfunc, int64, types, void
 
-from draftbench.decoder import cpu_products
-from draftbench.decoder.cpu_kernels import floats_at
-from draftbench.decoder.cpu_products import TYPES, in_panels, product_of
+from draftbench.decoder import compiled, cpu_products
+from draftbench.decoder.compiled import floats_at
+from draftbench.decoder.cpu_products import PANEL, PRODUCT, TYPES, PanelProduct, in_panels, multiply
 
 
 @pytest.fixture
@@ -45,7 +46,7 @@ def test_products_of_any_size_are_those_of_the_definition(
 ):
     weight, bias, x = normal((outputs, inputs), outputs, (tokens, inputs), seed=outputs)
     weight = weight.to(dtype)
-    got = product_of(weight, bias if with_bias else None)(x)
+    got = PanelProduct(weight, bias if with_bias else None)(x)
     exact = x.double() @ weight.double().T + (bias.double() if with_bias else 0)
     assert got.shape == (tokens, outputs)
     # Each of the sums rounds every addend once: at most inputs + 1 times half a step of float32.
@@ -59,7 +60,7 @@ def test_a_token_gives_the_same_bits_alone_and_among_others_on_any_number_of_thr
     threads, dtype, outputs
 ):
     weight, x = normal((outputs, 300), (23, 300))
-    product = product_of(weight.to(dtype), None)
+    product = PanelProduct(weight.to(dtype), None)
     threads(1)
     alone = torch.cat([product(each[None]) for each in x])
     for many in (1, 2, 3):
@@ -86,14 +87,14 @@ def test_panels_hold_outputs_input_by_input_and_halves_of_a_bfloat16_vector_alte
 def test_every_number_of_the_type_is_widened_to_itself(dtype):
     """All 65,536 of them: zeros, subnormal numbers, infinities and NaNs too."""
     every = torch.arange(-(1 << 15), 1 << 15).to(torch.int16).view(dtype)
-    got = product_of(every[:, None], None)(torch.ones(1, 1))[0]
+    got = PanelProduct(every[:, None], None)(torch.ones(1, 1))[0]
     # The sum with a bias of 0 has no negative zero.
     torch.testing.assert_close(got, every.float() + 0.0, rtol=0, atol=0, equal_nan=True)
 
 
 def test_tokens_anywhere_in_memory_are_multiplied_and_other_types_are_refused():
     weight, x = normal((64, 32), (5, 64))
-    product = product_of(weight.bfloat16(), None)
+    product = PanelProduct(weight.bfloat16(), None)
     assert torch.equal(product(x[:, ::2]), product(x[:, ::2].contiguous()))
     with pytest.raises(TypeError, match="reads float32"):
         product(x[:, :32].bfloat16())
@@ -103,11 +104,10 @@ def test_tokens_anywhere_in_memory_are_multiplied_and_other_types_are_refused():
 
 
 def test_without_the_interface_of_gccs_openmp_one_thread_computes(monkeypatch):
-    asked = []
-    monkeypatch.setattr(cpu_products, "_OPENMP", object())
-    monkeypatch.setattr(cpu_products, "_product", lambda *given: asked.append(given))
-    product_of(torch.zeros(1024, 1024).bfloat16(), None)(torch.ones(1, 1024))
-    assert [given[-2] for given in asked] == [1]
+    monkeypatch.setattr(torch, "get_num_threads", lambda: 3)
+    assert compiled.threads() == (3 if sys.platform == "linux" else 1)
+    monkeypatch.setattr(compiled, "_OPENMP", object())
+    assert compiled.threads() == 1
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="others may have no such interface")
@@ -117,11 +117,12 @@ def test_large_products_are_shared_by_as_many_threads_as_pytorch_has():
     @cfunc(void(types.CPointer(int64)))
     def looks(task):
         numbers = carray(floats_at(task[4]), 4)
-        numbers[cpu_products._thread_number()] = cpu_products._threads_there()
+        numbers[compiled.thread_number()] = compiled.threads_there()
 
     for inputs, expected in ((1 << 20, [2, 2, 0, 0]), (1, [1, 0, 0, 0])):
         seen.zero_()
-        cpu_products._product(0, 0, 0, 0, seen.data_ptr(), 1, inputs, 1, 2, looks.address)
+        how = np.void((looks.address, 0, 0, 0, inputs, PANEL), PRODUCT)
+        multiply(how, 0, seen.data_ptr(), 1, 2)
         assert seen.tolist() == expected
 
 
@@ -132,11 +133,11 @@ _UNKIND = {"GLIBC_TUNABLES": "glibc.malloc.tcache_count=0:glibc.malloc.perturb=1
 @pytest.mark.skipif(sys.platform != "linux", reason="asks glibc")
 def test_nothing_is_read_from_memory_that_was_given_back():
     code = (
-        "import torch; from draftbench.decoder.cpu_products import product_of\n"
+        "import torch; from draftbench.decoder.cpu_products import PanelProduct\n"
         "x, weight = torch.ones(3, 300), torch.ones(1000, 300).bfloat16()\n"
         "for n in (1, 2):\n"
         "    torch.set_num_threads(n)\n"
-        "    assert product_of(weight, None)(x).eq(300).all()"
+        "    assert PanelProduct(weight, None)(x).eq(300).all()"
     )
     done = subprocess.run(
         [sys.executable, "-c", code], env=os.environ | _UNKIND, capture_output=True, text=True

@@ -379,12 +379,6 @@ def test_weights_that_need_32_bits_are_held_as_is_fastest_for_their_size(size, t
         torch.testing.assert_close(layer(x), x @ weight.T, rtol=1e-4, atol=1e-4)
 
 
-@pytest.mark.parametrize(("outputs", "layout"), [(127, None), (128, IN_16_BITS)])
-def test_weights_that_fit_16_bits_are_held_so_from_32768_on(outputs, layout):
-    layer = unquantized_linear(torch.ones(outputs, 256), None)
-    assert getattr(layer, "layout", None) == layout
-
-
 def test_packed_weights_are_not_asked_for_a_torch_function():
     """Each would answer by an exception of C++."""
     asked = with_packed(torch._C._is_torch_function_enabled)

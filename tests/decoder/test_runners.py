@@ -4,6 +4,7 @@ rewind, beyond a window.
 
 import copy
 import weakref
+from dataclasses import replace
 
 import pytest
 import torch
@@ -25,9 +26,10 @@ from transformers import (
     Qwen3Config,
 )
 
-from draftbench.decoder import linear
+from draftbench.decoder import cpu_kernels, cpu_layers, linear, llama_model
 from draftbench.decoder.any_transformer import TransformersRunner, rewind_obstacle
 from draftbench.decoder.llama import LlamaRunner, llama_obstacle
+from draftbench.decoder.runner import HiddenStates
 
 SIZES = {
     "vocab_size": 128,
@@ -41,6 +43,13 @@ SIZES = {
     "eos_token_id": 2,
     "pad_token_id": 0,
 }
+ODD = {
+    "vocab_size": 130,
+    "hidden_size": 72,
+    "intermediate_size": 100,
+    "num_attention_heads": 3,
+    "num_key_value_heads": 1,
+}
 WINDOWS = {"sliding_window": 8, "head_dim": 16}
 LAYERS = ["sliding_attention", "full_attention", "sliding_attention"]
 OLD = {key: SIZES[key] for key in ("vocab_size", "hidden_size", "bos_token_id", "eos_token_id")}
@@ -49,6 +58,7 @@ LLAMA = {
     "llama": LlamaConfig(**SIZES),
     "llama with biases": LlamaConfig(**SIZES, attention_bias=True),
     "llama, tied": LlamaConfig(**SIZES, tie_word_embeddings=True),
+    "llama of odd sizes": LlamaConfig(**SIZES | ODD),
     "qwen2": Qwen2Config(**SIZES),
     "qwen3": Qwen3Config(**SIZES, head_dim=32),
     "mistral": MistralConfig(**SIZES, sliding_window=None),
@@ -161,6 +171,48 @@ def test_the_llama_runner_agrees_with_transformers_in_every_layout(monkeypatch, 
     assert ("two layouts" in runner.name) is two_layouts
     assert_agrees_with_full_pass(runner, expected, ids)
     assert_rows_do_not_meet(runner, model)
+
+
+@pytest.mark.parametrize("name", LLAMA)
+def test_layers_in_one_call_agree_with_transformers(monkeypatch, name):
+    """Where every weight fits 16 bits; what enters and leaves layers too."""
+    for kind in ("SmallStream", "Stream"):
+        monkeypatch.delattr(cpu_kernels if kind == "SmallStream" else llama_model, kind)
+    model = random_model(LLAMA[name])
+    for weight in model.parameters():
+        weight.copy_(weight.bfloat16())
+    runner = runner_of(model)
+    ids, expected = full_pass(model)
+    assert_agrees_with_full_pass(runner, expected, ids)
+    assert_rows_do_not_meet(runner, model)
+    states = model(ids[None], output_hidden_states=True).hidden_states
+    hidden = HiddenStates((2, 0, 1))
+    runner.forward(ids[:5], cache := runner.new_cache(40), every=True, hidden=hidden)
+    runner.forward(ids[5:6], cache, every=True, hidden=hidden)
+    assert_close(hidden.joined(), torch.cat([states[layer][0, :6] for layer in (2, 0, 1)], 1))
+
+
+@pytest.mark.skipif(not linear.multiplies_bfloat16(), reason="this CPU keeps one copy of weights")
+def test_passes_over_more_tokens_than_panels_are_fast_for_go_layer_by_layer(monkeypatch):
+    called = []
+    model = LlamaRunner(random_model(LLAMA["llama"]).bfloat16(), "none")
+    one_call = cpu_layers.CompiledLayers.__call__
+    monkeypatch.setattr(
+        cpu_layers.CompiledLayers,
+        "__call__",
+        lambda self, *given: called.append(len(given[1])) or one_call(self, *given),
+    )
+    for tokens in (1, linear.FEW_ROWS, linear.FEW_ROWS + 1):
+        model.forward(torch.arange(tokens), model.new_cache(20), every=False)
+    assert called == [1, linear.FEW_ROWS]
+
+
+def test_layers_of_which_one_is_multiplied_in_another_way_are_not_compiled():
+    runner = LlamaRunner(random_model(LLAMA["llama"]).bfloat16(), "none")
+    layers = runner._model.layers
+    assert cpu_layers.CompiledLayers.of(layers) is not None
+    other = replace(layers[1], down=lambda x: x)
+    assert cpu_layers.CompiledLayers.of([layers[0], other]) is None
 
 
 def test_more_tokens_than_a_piece_agree_with_transformers():

@@ -25,14 +25,15 @@ def pair_of(target, draft, memory=PLENTY):
     return check_models(target, [draft], memory).pairs[0]
 
 
-def test_sizes_are_those_of_the_loaded_model(embedded, monkeypatch):
-    monkeypatch.setattr(linear, "NARROWED_FROM", PLENTY)  # nor has a tied head a copy
+def test_sizes_are_those_of_the_loaded_model(embedded):
+    """Its head is tied to the embedding, and kept once more in the order in which it is read."""
     source = ModelSource(str(embedded / "target"))
     sheet = check_models(source, [], PLENTY).target
     loaded = source.load(torch.bfloat16, "cpu")
     assert sheet.parameters == sum(p.numel() for p in loaded.parameters())
-    assert sheet.weight_bytes["none"] == 2 * sheet.parameters
     config = loaded.config
+    head_weights = config.vocab_size * config.hidden_size
+    assert sheet.weight_bytes["none"] == 2 * (sheet.parameters + head_weights)
     head = config.hidden_size // config.num_attention_heads
     one_layer = 2 * 2 * config.num_key_value_heads * head
     assert sheet.kv_bytes_per_token == config.num_hidden_layers * one_layer

@@ -57,9 +57,8 @@ def test_quantized_blocks_are_unpacked_and_have_no_cost_of_their_own(tmp_path, e
     )
     assert facts.parameters == exact.parameters
     # Unpacked numbers need 32 bits, two bytes more each: those of the embedding, of the head that
-    # is tied to it, and of each layer's query, key and value, gate and up, and down. The output's
-    # matrix is small, and widened in any case.
-    of_a_layer = 256 * 128 + 704 * 128 + 128 * 352
+    # is tied to it, and of each layer's query, key and value, output, gate and up, and down.
+    of_a_layer = 256 * 128 + 128 * 128 + 704 * 128 + 128 * 352
     wider = 2 * (2 * 2048 * 128 + 2 * of_a_layer)
     assert facts.weight_bytes == exact.weight_bytes + wider
     closeness = torch.nn.functional.cosine_similarity(logits, expected, dim=-1)

@@ -20,6 +20,7 @@ from transformers import AutoModelForCausalLM, MambaConfig
 
 from draftbench.decoder import linear, quantized_linear
 from draftbench.decoder.any_transformer import TransformersRunner
+from draftbench.decoder.linear import multiplies_bfloat16
 from draftbench.drafts.mtp.draft import build_mtp
 from draftbench.errors import ModelError
 from draftbench.memory import INT4_GROUP, LEVELS
@@ -154,8 +155,8 @@ def test_a_level_that_cannot_be_had_is_refused(workshop, card, level, device, wo
 
 
 AS_LOADED = BFLOAT16 * (LINEAR + NORMS + 2 * EMBEDDING)
-# An embedding of its own stays in 16 bits; matrices as small as these are widened.
-WIDENED = FLOAT32 * (LINEAR + NORMS + EMBEDDING) + 2 * EMBEDDING
+# What a checkpoint holds in 16 bits stays so; norms are widened.
+WIDENED = BFLOAT16 * (LINEAR + 2 * EMBEDDING) + FLOAT32 * NORMS
 # A byte a weight and a scale an output.
 IN_INT8 = LINEAR + EMBEDDING + BFLOAT16 * (OUTPUTS + 300) + BFLOAT16 * (NORMS + EMBEDDING)
 # Half a byte a weight, a pair of scales a group; the head's 300 outputs do not divide into the
@@ -168,8 +169,8 @@ IN_INT4 = LINEAR // 2 + 2 * BFLOAT16 * LINEAR // INT4_GROUP + BFLOAT16 * (NORMS 
     [
         ("none", torch.bfloat16, False, AS_LOADED, 0),
         ("none", torch.float32, False, WIDENED, 0),
-        # In float32 a tied head shares the embedding's memory.
-        ("none", torch.float32, True, FLOAT32 * (LINEAR + NORMS + EMBEDDING), 0),
+        # A tied head is kept once more, in panels.
+        ("none", torch.float32, True, WIDENED, 0),
         ("int8", torch.bfloat16, False, IN_INT8, 1),
         ("int4", torch.bfloat16, False, IN_INT4, LINEAR / (LINEAR + EMBEDDING)),
         ("fp8", torch.bfloat16, False, AS_LOADED, 1),  # simulated, which keeps the size
@@ -183,11 +184,13 @@ def test_weights_are_counted_by_their_types(workshop, level, dtype, tied, weight
     assert facts.has_kernel is (level != "fp8")
     # 2 (keys, values) · 2 layers · 2 heads · 16 · the bytes of an entry.
     assert facts.kv_bytes_per_token == 128 * dtype.itemsize
+    # A second copy for passes over many tokens, where this CPU multiplies bfloat16.
+    second = BFLOAT16 * (LINEAR + EMBEDDING) * multiplies_bfloat16()
     if level == "int4":
         assert f"int4 covers {share:.0%} of the linear weights" in facts.caveats
-        assert facts.second_layout_bytes == 2 * LINEAR
-    else:
-        assert facts.second_layout_bytes == 0
+        second += (BFLOAT16 - BFLOAT16 * multiplies_bfloat16()) * LINEAR
+    twice = level in ("int4", "none") and dtype == torch.bfloat16
+    assert facts.second_layout_bytes == (second if twice else 0)
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="mapped files are listed by Linux alone")
@@ -228,8 +231,8 @@ def test_a_float32_model_may_have_a_quantized_draft(workshop, level, tied):
     """
     source = workshop.weighted("model", tie_word_embeddings=tied)
     runner, facts = build_runner(source, Build(torch.float32, level, "cpu"), "draft")
-    # Matrices as small as these.
-    how = {"int8": "int8 weight-only", "int4": "int4 up to"}[level]
+    # Matrices as small as these; int4's kernel cannot take a head of 300 outputs.
+    how = {"int8": "int8 weight-only", "int4": "16-bit panels, int4 up to"}[level]
     assert facts.runner.startswith(f"draftbench (float32, cpu, {how}")
     assert facts.has_kernel
     tokens = torch.arange(1, 25)
@@ -241,8 +244,11 @@ def test_a_float32_model_may_have_a_quantized_draft(workshop, level, tied):
     assert cosine.min() > 0.999
 
 
-def test_a_type_that_another_would_beat_is_named(workshop):
+def test_a_type_that_another_would_beat_is_named(workshop, monkeypatch):
+    """Where weights in 16 bits cannot be multiplied in float32."""
     narrow = workshop.weighted("narrow")
+    assert built(narrow, "none", torch.float32, None).caveats == ()
+    monkeypatch.setattr(linear, "narrow_type", lambda weight: None)
     for dtype in (torch.bfloat16, torch.float32):
         assert built(narrow, "none", dtype).caveats == ()
     (doubled,) = built(narrow, "none", torch.float32, None).caveats
@@ -287,9 +293,8 @@ def test_weights_in_two_layouts_count_once_and_the_copy_apart(workshop, monkeypa
     assert quantize.ONE_LAYOUT not in both.caveats
 
 
-def test_a_checkpoint_of_16_bits_takes_two_bytes_a_weight_in_float32(workshop, monkeypatch):
+def test_a_checkpoint_of_16_bits_takes_two_bytes_a_weight_in_float32(workshop):
     """The embedding too, and a tied head once more, packed; norms stay as they are."""
-    monkeypatch.setattr(linear, "NARROWED_FROM", 0)
     source = workshop.weighted("tied", tie_word_embeddings=True)
     runner, facts = build_runner(source, Build(torch.float32, "none", "cpu"), None)
     assert facts.weight_bytes == 2 * (LINEAR + EMBEDDING + EMBEDDING) + FLOAT32 * NORMS

@@ -151,9 +151,10 @@ def test_decoding_goes_through_the_rounds_that_replay_predicts(variant, response
     assert more > 0
 
 
-@pytest.mark.parametrize("narrowed_from", [0, 1 << 62])
-def test_one_in_bfloat16_drafts_whatever_layers_its_sizes_get(variant, monkeypatch, narrowed_from):
-    monkeypatch.setattr(linear, "NARROWED_FROM", narrowed_from)
+@pytest.mark.parametrize("in_panels", [True, False])
+def test_one_in_bfloat16_drafts_whatever_layers_it_gets(variant, monkeypatch, in_panels):
+    if not in_panels:
+        monkeypatch.setattr(linear, "narrow_type", lambda weight: None)
     target = LlamaRunner(random_heads.target().bfloat16(), "none")
     config, weights = variant
     narrow = {name: each.bfloat16() for name, each in weights.items()}

@@ -1,0 +1,110 @@
+"""A model's decoder layers in one call, for passes of a few tokens on a CPU.
+
+A small model's products take less time than the Python between them. Here nothing runs between two
+kernels but the next one.
+"""
+
+# Kernels are compiled from functions whose values have no Python types.
+# mypy: disable-error-code="untyped-decorator, no-untyped-def, no-untyped-call"
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from numba import from_dtype, int64, intp, types, void
+from torch import Tensor
+
+from draftbench.decoder.compiled import address_of, compiled, threads
+from draftbench.decoder.cpu_kernels import (
+    CACHED,
+    MOST_NUMBERS,
+    FewTokens,
+    Norm,
+    add_norm_into,
+    attention_into,
+    norm_into,
+    swiglu_into,
+)
+from draftbench.decoder.cpu_products import PRODUCT, multiply
+
+_NORM = np.dtype([("weights", np.int64), ("eps", np.float32)], align=True)
+_NORMS, _PRODUCTS = ("q_norm", "k_norm", "mlp_norm", "next_norm"), ("qkv", "out", "gate_up", "down")
+_LAYER = np.dtype(
+    [(each, PRODUCT) for each in _PRODUCTS] + [(each, _NORM) for each in _NORMS], align=True
+)
+
+
+def _layers_of(kept):
+    layers, slabs = types.Array(from_dtype(_LAYER), 1, "C"), types.Array(kept, 6, "C")
+    places, two = types.Array(int64, 1, "C"), types.UniTuple(intp, 2)
+    stream, tables = types.UniTuple(intp, 3), types.UniTuple(intp, 4)
+    return void(layers, two, stream, two, tables, slabs, places, places, intp)
+
+
+@compiled([_layers_of(kept) for kept in CACHED.values()])
+def _layers(layers, some, stream, room, tables, slabs, rows, places, threads):
+    """What `LlamaModel._through` does layer by layer."""
+    (first, last), (sums, width, normed), (large, small), heads = some, stream, room, tables[3]
+    n, key_heads, head = len(rows), slabs.shape[3], slabs.shape[5]
+    for index in range(first, last):
+        layer = layers[index]
+        multiply(layer.qkv, normed, large, n, threads)
+        apart = layer.qkv.outputs
+        if layer.q_norm.weights:
+            for query in range(large, large + 4 * n * apart, 4 * apart):
+                key = query + 4 * heads * head
+                norm_into(query, layer.q_norm.weights, query, heads, head, layer.q_norm.eps)
+                norm_into(key, layer.k_norm.weights, key, key_heads, head, layer.k_norm.eps)
+        attention_into(large, apart, small, tables, slabs, index, rows, places)
+        multiply(layer.out, small, large, n, threads)
+        apart, norm = layer.out.outputs, layer.mlp_norm
+        add_norm_into(sums, normed, large, apart, norm.weights, n, width, norm.eps)
+        multiply(layer.gate_up, normed, large, n, threads)
+        swiglu_into(large, layer.gate_up.outputs, small, n, layer.down.inputs)
+        multiply(layer.down, small, large, n, threads)
+        apart, norm = layer.down.outputs, layer.next_norm
+        add_norm_into(sums, normed, large, apart, norm.weights, n, width, norm.eps)
+
+
+class CompiledLayers:
+    """Decoder layers whose products are all by panels (`cpu_products`): up to `most` tokens go
+    through any number of them in one call.
+    """
+
+    def __init__(self, layers: Sequence[Any]) -> None:
+        def weights(norm: Norm | None) -> tuple[int, float]:
+            return (0, 0.0) if norm is None else (norm.wide.data_ptr(), norm.eps)
+
+        products = [[getattr(layer, each) for each in _PRODUCTS] for layer in layers]
+        norms = [[weights(getattr(layer, each)) for each in _NORMS] for layer in layers]
+        self.most = min(getattr(each, "most", MOST_NUMBERS) for row in products for each in row)
+        known = [[each.known for each in row] for row in products]
+        self._layers = layers  # whose memory is read
+        self._table = np.array([(*a, *b) for a, b in zip(known, norms, strict=True)], _LAYER)
+        # How many numbers each token leaves: a product's results, and what the next one takes.
+        self._widest = [
+            max(int(self._table[each][side].max()) for each in _PRODUCTS)
+            for side in ("outputs", "inputs")
+        ]
+
+    @staticmethod
+    def of(layers: Sequence[Any]) -> CompiledLayers | None:
+        """None if one of their products is computed in another way."""
+        products = (getattr(layer, each) for layer in layers for each in _PRODUCTS)
+        known = all(getattr(product, "known", None) is not None for product in products)
+        return CompiledLayers(layers) if known else None
+
+    def __call__(
+        self, place: FewTokens, sums: Tensor, first: int, last: int, normed: Tensor
+    ) -> Tensor:
+        """Take the residual stream `sums` [n, hidden], and what it is behind a norm, through some
+        layers, in place.
+        """
+        large, small = (sums.new_empty(len(sums), width) for width in self._widest)
+        stream = address_of(sums), sums.shape[1], address_of(normed)
+        room = large.data_ptr(), small.data_ptr()
+        given = self._table, (first, last), stream, room, place.tables, place.slabs, *place.where
+        _layers(*given, threads())
+        return normed
