@@ -193,10 +193,10 @@ class LlamaModel:
         """Takes the residual stream `sums` through the layers from one up to another: what the
         first reads → what the other one will.
         """
-        few = is_few(sums) and isinstance(placement, FewTokens)
-        if few and self._compiled is not None and len(sums) <= self._compiled.most:
-            return partial(self._compiled, placement, sums)
-        stream = cpu_kernels.SmallStream(sums) if is_few(sums) else Stream(sums)
+        few, compiled = is_few(sums), self._compiled
+        if few and compiled and len(sums) <= compiled.most and isinstance(placement, FewTokens):
+            return partial(compiled, placement, sums)
+        stream = cpu_kernels.SmallStream(sums) if few else Stream(sums)
         heads = self.heads + 2 * self.kv_heads
 
         def layer_by_layer(first: int, last: int, x: Tensor) -> Tensor:
