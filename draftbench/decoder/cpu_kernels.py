@@ -275,12 +275,10 @@ class FewTokens:
         if max(places) >= slabs.shape[4]:
             raise IndexError(f"place {max(places)} of a cache for {slabs.shape[4]} tokens")
         self.where = np.array(rows), np.array(places)
-        heads = group * slabs.shape[3]
-        self._mixed = cos.new_empty(len(rows), heads * slabs.shape[5])
-        self.tables = address_of(cos), address_of(sin), len(cos), heads
+        self.tables = address_of(cos), address_of(sin), len(cos), group * slabs.shape[3]
 
     def attend(self, layer: int, qkv: Tensor) -> Tensor:
-        """Valid until the next layer's."""
-        given = address_of(qkv), qkv[0].numel(), self._mixed.data_ptr()
+        mixed = qkv.new_empty(len(qkv), self.tables[-1] * qkv.shape[2])
+        given = address_of(qkv), qkv[0].numel(), mixed.data_ptr()
         attention_into(*given, self.tables, self.slabs, layer, *self.where)
-        return self._mixed
+        return mixed

@@ -241,14 +241,14 @@ def _target_tokens(
     one.
     """
     sizes = [1 + len(proposal.tokens) if proposal else 1 for proposal in proposals]
-    parts = logits.split(sizes)
-    answers: dict[int, Tensor] = {}
     groups = equal_places(
         (filters_of(row.task.sampling), bool(proposal and proposal.q))
         for row, proposal in zip(rows, proposals, strict=True)
     )
+    parts = logits.split(sizes) if len(groups) > 1 else ()
+    answers: dict[int, Tensor] = {}
     for (sampling, sampled), members in groups.items():
-        some = logits if len(groups) == 1 else torch.cat([parts[at] for at in members])
+        some = torch.cat([parts[at] for at in members]) if parts else logits
         group, wanted = [rows[at] for at in members], [sizes[at] for at in members]
         if sampling.temperature == 0:
             tokens = best(some)
@@ -264,6 +264,8 @@ def _target_tokens(
                 _uniforms(group, wanted, purpose) for purpose in ("accept", "residual", "target")
             )
             tokens = target_tokens(p, q, proposed, (accept, residual, bonus))
+        if not parts:
+            return tokens
         answers.update(zip(members, tokens.split(wanted), strict=True))
     return torch.cat([answers[at] for at in range(len(rows))])
 
