@@ -169,10 +169,10 @@ def ratio_of_rates(sums: Floats) -> Floats:
 
 
 class Drift(NamedTuple):
-    """How the baseline's seconds per token changed from its first run to its last.
+    """How the baseline's seconds per token differ between the two halves of a run.
 
-    `change` is relative (0.1: 10% slower at the end), `doubt` half of its 95% interval, from the
-    scatter of all runs around the trend; a smaller change means nothing.
+    `change` is relative (0.1: 10% slower in the second half), `doubt` half of its 95% interval,
+    from the scatter of runs within a half; a smaller change means nothing.
     """
 
     change: float
@@ -180,16 +180,16 @@ class Drift(NamedTuple):
 
 
 def baseline_drift(decodes: Sequence[Decode], *, by_start: bool = False) -> Drift | None:
-    """The trend of plain decoding: the median slope between any two baseline runs of one request
-    (Theil 1950, Sen 1968), in log seconds per token over the order of the runs, or with `by_start`
-    over the order of the servers' starts. None if no request has two baseline runs.
+    """The change of plain decoding: the median difference between a request's baseline runs in the
+    second half and those in the first (Hodges and Lehmann 1963), in log seconds per token; halves
+    of the runs, or with `by_start` of the servers' starts. None if no request has runs in both.
 
     Every candidate has baseline runs of the same requests, minutes apart, so only the machine
-    differs. Ratios within a candidate's block cancel most of a trend; costs and comparisons across
+    differs. Ratios within a candidate's block cancel most of a change; costs and comparisons across
     blocks do not.
     """
     # Observations are appended, after a resume too, so they are in order of time. Pauses do not
-    # count: the change is from the first run to the last, whenever it happened.
+    # count.
     runs: defaultdict[tuple[Key, int], list[tuple[int, float]]] = defaultdict(list)
     starts, order = dict[str, int](), count()
     for row in decodes:
@@ -198,30 +198,26 @@ def baseline_drift(decodes: Sequence[Decode], *, by_start: bool = False) -> Drif
             start, place = starts.setdefault(row.process, len(starts)), next(order)
             pace = math.log(part.decode_seconds / (part.output_tokens - 1))
             runs[row.key, row.concurrency].append((start if by_start else place, pace))
-    slopes = [
-        (later - earlier) / (j - i)
+    middle = max((at for points in runs.values() for at, _ in points), default=0) / 2
+    halves = [
+        ([pace for at, pace in points if at < middle], [pace for at, pace in points if at > middle])
         for points in runs.values()
-        for n, (i, earlier) in enumerate(points)
-        for j, later in points[n + 1 :]
-        if j > i
     ]
-    if not slopes:
+    halves = [(early, late) for early, late in halves if early and late]
+    if not halves:
         return None
-    slope = median(slopes)
-    repeated = [points for points in runs.values() if len(points) > 1]
-    residuals, squares = [], 0.0
-    for points in repeated:
-        offsets = [pace - slope * at for at, pace in points]
-        middle = median(offsets)
-        residuals += [abs(offset - middle) for offset in offsets]
-        center = fmean(at for at, _ in points)
-        squares += sum((at - center) ** 2 for at, _ in points)
-    # The standard error of a least-squares slope with an offset for each request. The residuals'
+    change = median(y - x for early, late in halves for x in early for y in late)
+    residuals, squares = list[float](), 0.0
+    for early, late in halves:
+        offsets = [*early, *(pace - change for pace in late)]
+        center = median(offsets)
+        residuals += [abs(offset - center) for offset in offsets]
+        squares += len(early) * len(late) / len(offsets)
+    # The standard error of a least-squares step with an offset for each request. The residuals'
     # deviation is taken from their median (1.4826: for a normal law), widened for the offsets.
-    widening = len(residuals) / (len(residuals) - len(repeated))
+    widening = len(residuals) / (len(residuals) - len(halves))
     error = 1.4826 * median(residuals) * math.sqrt(widening / squares)
-    last = max(at for points in runs.values() for at, _ in points)
-    return Drift(math.expm1(slope * last), math.expm1(2 * error * last))
+    return Drift(math.expm1(change), math.expm1(2 * error))
 
 
 class DrawnRequests:

@@ -310,9 +310,9 @@ def _of_machine(run: Run) -> Iterator[Caveat]:
             effect += "is taken out of the speed-ups"
         yield Caveat(
             "drift",
-            f"plain decoding took {change} at the end of the run than at its start{effect}",
+            f"plain decoding took {change} in the second half of the run than in the first{effect}",
             decisive=not (in_turn or several),
-            short=f"plain decoding took {change} at the end of the run",
+            short=f"plain decoding took {change} in the second half of the run",
         )
 
 

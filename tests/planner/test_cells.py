@@ -10,6 +10,7 @@ from msgspec import structs
 from planner.engine_run import answers, in_rounds, run
 from scenes import ALL, BIG, CHEAP, INT4, NGRAM, NONE, SMALL, TARGET, engine_facts
 
+from draftbench.planner.caveat_kinds import DRIFT
 from draftbench.planner.caveats import beyond_timed
 from draftbench.planner.cells import (
     DrawnRequests,
@@ -348,6 +349,7 @@ def drift(scene, *paces):
     return baseline_drift([record for record in scene.records if isinstance(record, Decode)])
 
 
+STEADY = [("a" if i % 2 else "b", 1.01**i) for i in range(11)]
 DISTURBED = [("a", 20.0 if at == 3 else 1.0) for at in range(10)]
 
 
@@ -355,14 +357,20 @@ DISTURBED = [("a", 20.0 if at == 3 else 1.0) for at in range(10)]
     ("paces", "change", "doubt"),
     [
         ([("a", 1.0), ("b", 3.0)] * 4, 0.0, 0.0),  # requests differ, the machine does not
-        ([("a" if i % 2 else "b", 1.01**i) for i in range(11)], 1.01**10 - 1, 0.0),
-        (DISTURBED, 0.0, 0.0),  # one run is no trend
-        # Logarithms ± .095 about the middle: 1.4826 · .095 · √(40 / 39) over √(Σ(x - 19.5)²), which
-        # is √5330, twice that, over 39 runs.
-        ([("a", 1.0), ("a", 1.21)] * 20, 0.0, math.expm1(2 * 39 * 0.1427 / 5330**0.5)),
+        # A step halfway is as large as it is.
+        ([("a", 1.0), ("b", 3.0)] * 4 + [("a", 1.6), ("b", 4.8)] * 4, 0.6, 0.0),
+        # A steady change is half as large between halves, without the run in the middle. Half of
+        # the logarithms lie one step from their half's center: 1.4826 · .00995 · √(10 / 8), over
+        # √(2 · 2 / 4 + 3 · 3 / 6).
+        (STEADY, 1.01**6 - 1, math.expm1(2 * 0.01649 / 2.5**0.5)),
+        (DISTURBED, 0.0, 0.0),  # one run is no change
+        # Logarithms ± .095 about the middle: 1.4826 · .095 · √(40 / 39) over √(20 · 20 / 40).
+        ([("a", 1.0), ("a", 1.21)] * 20, 0.0, math.expm1(2 * 0.1431 / 10**0.5)),
     ],
 )
-def test_the_drift_is_the_trend_of_each_request_with_its_doubt(scene, paces, change, doubt):
+def test_the_drift_is_each_requests_change_between_halves_with_its_doubt(
+    scene, paces, change, doubt
+):
     scene.decode("a", 2, 100.0)
     found = drift(scene, *paces)
     assert abs(found.change - change) <= doubt + 1e-9
@@ -370,11 +378,11 @@ def test_the_drift_is_the_trend_of_each_request_with_its_doubt(scene, paces, cha
 
 
 def test_many_runs_show_a_drift_that_is_smaller_than_the_scatter_of_one(scene):
-    # 12% slower in the end, where one run is 15% off: twenty times less in 400 runs.
+    # 6% slower in the second half, where one run is 15% off: ten times less in 400 runs.
     paces = [1.12 ** (i / 399) * (0.85, 1.15, 1.0, 1.15, 0.85)[i % 5] for i in range(400)]
     found = drift(scene, *(("a", pace) for pace in paces))
-    assert found.change == pytest.approx(0.12, abs=0.04)
-    assert found.doubt < 0.1 < found.change
+    assert found.change == pytest.approx(1.12**0.5 - 1, abs=0.01)
+    assert found.doubt < DRIFT < found.change
 
 
 def test_rounds_of_a_batch_with_empty_rows_show_no_drift(scene):
