@@ -58,18 +58,12 @@ class BuiltInDecoder:
             options = replace(options, workers=cluster, threads=threads)
         usual, workers = environment_threads(), options.worker_count
         each = max(1, cores_here() // workers) if workers > 1 and device == "cpu" else None
-        self.threads = set_threads(options.threads or usual or each)
-        chosen = options.threads or usual or each
-        if chosen is None and device == "cpu" and one_thread_is_faster(self.threads):
-            watcher.note(
-                f"other processes use this machine's cores, so {self.threads} CPU threads are no "
-                "faster than one: the sweep uses one; --threads sets another number"
-            )
-            self.threads = set_threads(1)
-        watcher.note(f"device: {device_words(device)}", always=True)
+        self.asked_threads = options.threads or usual or each
         if options.threads is None and (usual or each):
             reason = "from OMP_NUM_THREADS" if usual else f"for each of {workers} workers"
-            watcher.note(f"CPU threads: {self.threads}, {reason}; --threads sets another number")
+            watcher.note(
+                f"CPU threads: {self.asked_threads}, {reason}; --threads sets another number"
+            )
         self.options, self.specs, self.watcher = options, specs, watcher
         self.build = Build(
             dtype_of(options.dtype, device),
@@ -95,6 +89,20 @@ class BuiltInDecoder:
         self.models = [spec for spec in drafting if not kind_of(spec).parts(spec)]
         for spec in (options.target, *(spec for spec in self.models if parsed(spec)[1])):
             checkpoint_of(spec, options.trust)
+
+    def threads(self) -> int:
+        """How many CPU threads are used from here on. If no number was asked for, it takes seconds
+        to find whether other processes leave room for more than one.
+        """
+        used, on_cpu = set_threads(self.asked_threads), self.build.device == "cpu"
+        if self.asked_threads is None and on_cpu and one_thread_is_faster(used):
+            self.watcher.note(
+                f"other processes use this machine's cores, so {used} CPU threads are no faster "
+                "than one: the sweep uses one; --threads sets another number"
+            )
+            used = set_threads(1)
+        self.watcher.note(f"device: {device_words(self.build.device)}", always=True)
+        return used
 
     def read_target(self) -> tuple[TargetText, int]:
         """What makes its prompts, and its context length.

@@ -108,8 +108,6 @@ class ServingEngine:
         if self.serving.server is None:
             self._check_starts()
         device = device_of(options.device)
-        self.threads = set_threads(options.threads)
-        watcher.note(f"device: {device_words(device)}", always=True)
         # Replays are not timed, so no level needs a kernel.
         self.build = Build(dtype_of(options.dtype, device), "none", device, simulate=True)
         self.server, self.baseline = self._connected()
@@ -120,6 +118,12 @@ class ServingEngine:
         held = replace(options.traffic, constraints=SERVERS[engine].constraints)
         self.options = replace(options, traffic=held)
         self.may_draft = self.server is not None
+
+    def threads(self) -> int:
+        """How many CPU threads are used from here on."""
+        used = set_threads(self.options.threads)
+        self.watcher.note(f"device: {device_words(self.build.device)}", always=True)
+        return used
 
     def _check_starts(self) -> None:
         """Check models and drafting before any server is started; a user's command may see other

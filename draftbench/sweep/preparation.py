@@ -87,7 +87,9 @@ def prepare(options: SweepOptions, command: str, watcher: Watcher) -> Prepared:
         hint = "give --drafts a smaller model of the target's family, or `ngram` (no model)"
         raise next(iter(checked.refusals), UsageError("no draft is given", hint=hint))
     candidates = system.candidates(checked.candidates, checked.sources, prompts)
-    # 6. The question, and the manifest around it.
+    # 6. CPU threads, after all that may be refused at once.
+    threads = system.threads()
+    # 7. The question, and the manifest around it.
     options = system.options
     question = system.question(question_of(options, traffic, system.build))
     timing = f"cuda:{options.cards[0]}" if options.cards else question.device
@@ -111,7 +113,7 @@ def prepare(options: SweepOptions, command: str, watcher: Watcher) -> Prepared:
             chats=summary.chats,
             longer=summary.longer,
         ),
-        environment=system.machine or environment(system.threads, card_names(timing)),
+        environment=system.machine or environment(threads, card_names(timing)),
         effort=Effort(
             measure=options.measure,
             measure_requests=options.measure_requests,
