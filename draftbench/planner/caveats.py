@@ -399,8 +399,7 @@ def checks(answer: Recommendation) -> tuple[str, ...]:
         if stopping.speedup_moving_average:
             others += f"; SGLang's moving average {stopping.speedup_moving_average:.2f}×"
         if stopping.speedup_foresight:
-            others += "; a rule that knew what will be accepted "
-            others += f"{stopping.speedup_foresight:.2f}×"
+            others += f"; a perfect rule would bring {stopping.speedup_foresight:.2f}×"
         found.append(
             f"With {stopping.fixed.candidate}, the best fixed k brings "
             f"{stopping.speedup_fixed:.2f}×; the best rule, {stopping.rule.length}, "

@@ -131,16 +131,16 @@ def to_settle(answer: Recommendation) -> str | None:
             return f"Next: a sweep that measures concurrency {answer.concurrency}."
     if larger is None:
         return f"Next: the same sweep with {flags or 'a larger --sample'}, in another --out."
-    again, more = f"{flags} in another --out", ""
+    again, more = f"{flags}, in another --out", ""
     if larger.distinct is not None:
-        more = f"more traffic than these {counted(larger.distinct, 'distinct request')}"
+        distinct = counted(larger.distinct, "distinct request")
+        more = f"; it needs more traffic than these {distinct}"
     if larger.enough:
-        return f"To settle it: {more and more + ', and '}a sweep with {again}."
-    size = f"{more and more + ': '}{_size(answer, larger)}"
+        return f"To settle it: a sweep with {again}{more}."
     # Rounded up it would seem to reach what no size does.
-    chance = f"{min(larger.chance, SETTLES - 0.01):.0%} of such sweeps settle it"
+    chance = f"{min(larger.chance, SETTLES - 0.01):.0%} of such sweeps would"
     far = f"no realistic sample size reaches {SETTLES:.0%}"
-    return f"Perhaps: {size} ({again}). {chance}; {far}."
+    return f"Perhaps {_size(answer, larger)} settle it ({again}{more}): {chance}; {far}."
 
 
 def next_sweep(answer: Recommendation, manifest: Manifest, run: str) -> str | None:

@@ -367,31 +367,32 @@ def test_the_headline_says_why_requests_are_too_few(requests, few):
     ("settled_by", "larger", "rows", "engine", "said", "words"),
     [
         ("sample", (60, 3, 0.9), 60, None,
-         "To settle it: a sweep with --sample 60 --processes 3 in another --out.",
+         "To settle it: a sweep with --sample 60 --processes 3, in another --out.",
          "--target ./big --sample 60 --processes 3"),
         ("sample", (60, 3, 0.9), 59, None,  # the traffic has no 60
-         "To settle it: a sweep with --sample 60 --processes 3 in another --out.", None),
+         "To settle it: a sweep with --sample 60 --processes 3, in another --out.", None),
         ("sample", (60, 3, 0.9), 60, "vllm 0.32",
-         "To settle it: a sweep with --sample 60 --measure-requests 60 --restarts 3 in another "
+         "To settle it: a sweep with --sample 60 --measure-requests 60 --restarts 3, in another "
          "--out.",
          "--target ./big --sample 60 --measure-requests 60 --restarts 3"),
         ("sample", (120, 1, 0.93), 120, None,
-         "To settle it: a sweep with --sample 120 in another --out.",
+         "To settle it: a sweep with --sample 120, in another --out.",
          "--target ./big --sample 120"),
         # More requests than the traffic has are not asked for without a word.
         ("sample", (100, 1, 0.66, 42), 42, None,
-         "Perhaps: more traffic than these 42 distinct requests: 100 requests (--sample 100 in "
-         "another --out). 66% of such sweeps settle it; no realistic sample size reaches 90%.",
+         "Perhaps 100 requests settle it (--sample 100, in another --out; it needs more traffic "
+         "than these 42 distinct requests): 66% of such sweeps would; no realistic sample size "
+         "reaches 90%.",
          None),
         ("sample", (100, 1, 0.91, 42), 42, None,
-         "To settle it: more traffic than these 42 distinct requests, and a sweep with --sample "
-         "100 in another --out.", None),
+         "To settle it: a sweep with --sample 100, in another --out; it needs more traffic than "
+         "these 42 distinct requests.", None),
         ("sample", (100, 1, 0.897), 100, None,  # not 90%, which no size reaches
-         "Perhaps: 100 requests (--sample 100 in another --out). 89% of such sweeps settle it; no "
-         "realistic sample size reaches 90%.", None),
+         "Perhaps 100 requests settle it (--sample 100, in another --out): 89% of such sweeps "
+         "would; no realistic sample size reaches 90%.", None),
         ("sample", (100, 3, 0.66), 100, None,
-         "Perhaps: 100 requests in 3 processes (--sample 100 --processes 3 in another --out). 66% "
-         "of such sweeps settle it; no realistic sample size reaches 90%.", None),
+         "Perhaps 100 requests in 3 processes settle it (--sample 100 --processes 3, in another "
+         "--out): 66% of such sweeps would; no realistic sample size reaches 90%.", None),
         ("sample", None, 42, None, "Next: the same sweep with --sample 30, in another --out.",
          "--target ./big --sample 30"),
         ("sample", None, 29, None,  # the traffic has no 30
