@@ -28,7 +28,9 @@ SOURCE = hashlib.sha256(b"".join(file.read_bytes() for file in FILES)).hexdigest
 
 
 def compiled(*signatures: Any, by: Callable[..., Any] = njit) -> Callable[[Any], Any]:
-    """Compiles a function for some types of arguments, and keeps the result if a folder allows."""
+    """Compiles a function for some types of arguments, or for those of its first call, and keeps
+    the result if a folder allows.
+    """
 
     def compile_it(function: Any) -> Any:
         function.__qualname__ += f"_{SOURCE}"  # which names the files of the cache

@@ -16,7 +16,7 @@ from typing import Protocol
 import numpy as np
 import torch
 from llvmlite import ir
-from numba import carray, float32, int32, int64, intp, njit, types, uint16, void
+from numba import carray, float32, int32, intp, njit, uint16, void
 from numba.extending import intrinsic, overload
 from torch import Tensor
 
@@ -123,12 +123,7 @@ def swiglu_into(gate_up, apart, gated, n, inner):
             out[t, i] = gate / (np.float32(1) + _exp(-gate)) * both[t, inner + i]
 
 
-def _attention_of(kept):
-    slabs, places = types.Array(kept, 6, "C"), types.Array(int64, 1, "C")
-    return void(intp, intp, intp, types.UniTuple(intp, 4), slabs, intp, places, places)
-
-
-@compiled([_attention_of(kept) for kept in CACHED.values()])
+@compiled()
 def attention_into(qkv, apart, mixed, tables, slabs, layer, rows, places):
     """Rotate and store every token; then each sees the tokens of its row up to itself."""
     cos, sin, positions, heads = tables

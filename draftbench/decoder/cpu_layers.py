@@ -13,12 +13,10 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
-from numba import from_dtype, int64, intp, types, void
 from torch import Tensor
 
 from draftbench.decoder.compiled import address_of, compiled, threads
 from draftbench.decoder.cpu_kernels import (
-    CACHED,
     MOST_NUMBERS,
     FewTokens,
     Norm,
@@ -36,14 +34,7 @@ _LAYER = np.dtype(
 )
 
 
-def _layers_of(kept):
-    layers, slabs = types.Array(from_dtype(_LAYER), 1, "C"), types.Array(kept, 6, "C")
-    places, two = types.Array(int64, 1, "C"), types.UniTuple(intp, 2)
-    stream, tables = types.UniTuple(intp, 3), types.UniTuple(intp, 4)
-    return void(layers, two, stream, two, tables, slabs, places, places, intp)
-
-
-@compiled([_layers_of(kept) for kept in CACHED.values()])
+@compiled()
 def _layers(layers, some, stream, room, tables, slabs, rows, places, threads):
     """What `LlamaModel._through` does layer by layer."""
     (first, last), (sums, width, normed), (large, small), heads = some, stream, room, tables[3]
