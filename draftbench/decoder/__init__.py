@@ -14,9 +14,10 @@ What runs a model
 What a model is made of
     attention, linear, quantized_linear, mixture
 On CPUs
-    compiled           how Numba compiles kernels, and what they share
+    compiling          how Numba compiles kernels, and what they share
     cpu_products       products with 16-bit weights
-    cpu_kernels        what lies between two products
+    cpu_kernels        norms and gates
+    cpu_attention      attention
     cpu_layers         all of a pass's layers in one call
 On GPUs
     cuda_graphs        passes that are recorded once and played

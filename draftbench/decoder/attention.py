@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from draftbench.decoder.cpu_kernels import CACHED, MOST_PRODUCTS, FewTokens
+from draftbench.decoder.cpu_attention import CACHED, FewTokens, is_fast
 from draftbench.decoder.runner import on_device, only_row
 
 # Most tokens of one row in one pass: enough to be compute-bound, few enough for small masks.
@@ -79,11 +79,8 @@ def placed(
         group: queries to a key.
         future: [PIECE, PIECE], -inf above the diagonal.
     """
-    pairs = list(zip(lengths, counts, strict=True))
-    seen = sum(count * (length + count) for length, count in pairs)
     kernels = slabs.is_cpu and slabs.dtype in CACHED and type(rotary) is Rotary
-    products = 2 * seen * group * slabs.shape[3] * slabs.shape[5]
-    if kernels and products <= MOST_PRODUCTS:
+    if kernels and is_fast(slabs, lengths, counts, group):
         return FewTokens(slabs, lengths, counts, group, *rotary)
     if (row := only_row(counts)) is not None:
         return OneRow(slabs[:, :, row], lengths[row], counts[row], rotary, group, future)

@@ -13,18 +13,12 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
+from numba import from_dtype, intp, types, void
 from torch import Tensor
 
-from draftbench.decoder.compiled import address_of, compiled, threads
-from draftbench.decoder.cpu_kernels import (
-    MOST_NUMBERS,
-    FewTokens,
-    Norm,
-    add_norm_into,
-    attention_into,
-    norm_into,
-    swiglu_into,
-)
+from draftbench.decoder.compiling import OfThisProcess, address_of, compiled, threads_allowed
+from draftbench.decoder.cpu_attention import FewTokens, attend
+from draftbench.decoder.cpu_kernels import MOST_NUMBERS, Norm, add_norm_into, norm_into, swiglu_into
 from draftbench.decoder.cpu_products import PRODUCT, multiply
 
 _NORM = np.dtype([("weights", np.int64), ("eps", np.float32)], align=True)
@@ -34,21 +28,23 @@ _LAYER = np.dtype(
 )
 
 
-@compiled()
-def _layers(layers, some, stream, room, tables, slabs, rows, places, threads):
-    """What `LlamaModel._through` does layer by layer."""
-    (first, last), (sums, width, normed), (large, small), heads = some, stream, room, tables[3]
-    n, key_heads, head = len(rows), slabs.shape[3], slabs.shape[5]
+_MANY = types.Array(from_dtype(_LAYER), 1, "C")
+
+
+@compiled(void(_MANY, intp, intp, types.UniTuple(intp, 3), *[intp] * 8))
+def _layers(layers, first, last, heads, place, sums, normed, large, small, n, width, threads):
+    """A pass of n tokens through some layers; `LlamaModel` has the same, kernel by kernel."""
+    queries, key_heads, head = heads
     for index in range(first, last):
         layer = layers[index]
         multiply(layer.qkv, normed, large, n, threads)
         apart = layer.qkv.outputs
         if layer.q_norm.weights:
             for query in range(large, large + 4 * n * apart, 4 * apart):
-                key = query + 4 * heads * head
-                norm_into(query, layer.q_norm.weights, query, heads, head, layer.q_norm.eps)
+                key = query + 4 * queries * head
+                norm_into(query, layer.q_norm.weights, query, queries, head, layer.q_norm.eps)
                 norm_into(key, layer.k_norm.weights, key, key_heads, head, layer.k_norm.eps)
-        attention_into(large, apart, small, tables, slabs, index, rows, places)
+        attend(place, index, large, apart, small, threads)
         multiply(layer.out, small, large, n, threads)
         apart, norm = layer.out.outputs, layer.mlp_norm
         add_norm_into(sums, normed, large, apart, norm.weights, n, width, norm.eps)
@@ -59,21 +55,21 @@ def _layers(layers, some, stream, room, tables, slabs, rows, places, threads):
         add_norm_into(sums, normed, large, apart, norm.weights, n, width, norm.eps)
 
 
-class CompiledLayers:
+class CompiledLayers(OfThisProcess):
     """Decoder layers whose products are all by panels (`cpu_products`): up to `most` tokens go
     through any number of them in one call.
     """
 
     def __init__(self, layers: Sequence[Any]) -> None:
-        def weights(norm: Norm | None) -> tuple[int, float]:
+        def of_norm(norm: Norm | None) -> tuple[int, float]:
             return (0, 0.0) if norm is None else (norm.wide.data_ptr(), norm.eps)
 
         products = [[getattr(layer, each) for each in _PRODUCTS] for layer in layers]
-        norms = [[weights(getattr(layer, each)) for each in _NORMS] for layer in layers]
+        norms = [[of_norm(getattr(layer, each)) for each in _NORMS] for layer in layers]
         self.most = min(getattr(each, "most", MOST_NUMBERS) for row in products for each in row)
-        known = [[each.known for each in row] for row in products]
-        self._layers = layers  # whose memory is read
-        self._table = np.array([(*a, *b) for a, b in zip(known, norms, strict=True)], _LAYER)
+        records = [[each.record for each in row] for row in products]
+        self._read = layers  # their memory, which must not go
+        self._table = np.array([(*a, *b) for a, b in zip(records, norms, strict=True)], _LAYER)
         # How many numbers each token leaves: a product's results, and what the next one takes.
         self._widest = [
             max(int(self._table[each][side].max()) for each in _PRODUCTS)
@@ -84,8 +80,8 @@ class CompiledLayers:
     def of(layers: Sequence[Any]) -> CompiledLayers | None:
         """None if one of their products is computed in another way."""
         products = (getattr(layer, each) for layer in layers for each in _PRODUCTS)
-        known = all(getattr(product, "known", None) is not None for product in products)
-        return CompiledLayers(layers) if known else None
+        by_panels = all(getattr(product, "record", None) is not None for product in products)
+        return CompiledLayers(layers) if by_panels else None
 
     def __call__(
         self, place: FewTokens, sums: Tensor, first: int, last: int, normed: Tensor
@@ -93,9 +89,9 @@ class CompiledLayers:
         """Take the residual stream `sums` [n, hidden], and what it is behind a norm, through some
         layers, in place.
         """
-        large, small = (sums.new_empty(len(sums), width) for width in self._widest)
-        stream = address_of(sums), sums.shape[1], address_of(normed)
-        room = large.data_ptr(), small.data_ptr()
-        given = self._table, (first, last), stream, room, place.tables, place.slabs, *place.where
-        _layers(*given, threads())
+        n, width = sums.shape
+        large, small = (sums.new_empty(n, widest) for widest in self._widest)
+        at = address_of(sums), address_of(normed), large.data_ptr(), small.data_ptr()
+        given = self._table, first, last, place.heads, place.address
+        _layers(*given, *at, n, width, threads_allowed())
         return normed

@@ -22,14 +22,16 @@ from numba.extending import intrinsic
 from torch import Tensor
 from torch.nn import functional
 
-from draftbench.decoder.compiled import (
+from draftbench.decoder.compiling import (
+    THREADED_FROM,
+    OfThisProcess,
     address_of,
     called,
     compiled,
     in_parallel,
     on_stack,
     thread_number,
-    threads,
+    threads_allowed,
     threads_there,
 )
 
@@ -41,8 +43,6 @@ LANES, VECTORS = (16, 2) if "+avx512f" in _FEATURES else (8, 1)
 PANEL, TOKENS = VECTORS * 2 * LANES, 6
 # How many inputs a panel goes through before the next: that many of each token fit the L1 cache.
 INPUTS = 256 * VECTORS
-# Products of fewer multiplications take one thread less time than several.
-THREADED_FROM = 1 << 17
 # Bytes of a cache line, and 16-bit numbers in a piece of memory that is reserved for weights.
 LINE, RESERVED = 64, 1 << 24
 # What weights may be. LLVM knows no float16 on an x86 CPU that cannot convert it.
@@ -220,7 +220,7 @@ def in_panels(weight: Tensor) -> Tensor:
     return held
 
 
-class PanelProduct:
+class PanelProduct(OfThisProcess):
     """x [n, inputs] → x · weightᵀ + bias [n, outputs] in float32, with weights [outputs, inputs] in
     one of TYPES.
     """
@@ -234,12 +234,12 @@ class PanelProduct:
         self._read = held, added  # their memory, which must not go
         at = held.data_ptr(), added.data_ptr()
         half = TYPES.index(weight.dtype)
-        self.known = np.void((_of_a_thread.address, half, *at, self.inputs, self.whole), PRODUCT)
+        self.record = np.void((_of_a_thread.address, half, *at, self.inputs, self.whole), PRODUCT)
 
     def __call__(self, x: Tensor) -> Tensor:
         n, width = x.shape
         if width != self.inputs or not x.is_cpu:
             raise ValueError(f"{self.inputs} inputs on a CPU, not {width} on {x.device}")
         x, out = x.contiguous(), x.new_empty(n, self.whole)
-        multiply(self.known, address_of(x), out.data_ptr(), n, threads())
+        multiply(self.record, address_of(x), out.data_ptr(), n, threads_allowed())
         return out if self.whole == self.outputs else out[:, : self.outputs].contiguous()

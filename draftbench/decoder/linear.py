@@ -203,7 +203,7 @@ class TwoProducts:
 
     def __init__(self, few: Product, more: Product, most: int) -> None:
         self._few, self._more, self.most = few, more, most
-        self.known = getattr(few, "known", None)
+        self.record = getattr(few, "record", None)
 
     def __call__(self, x: Tensor) -> Tensor:
         return self._few(x) if x.shape[0] <= self.most else self._more(x)

@@ -13,7 +13,8 @@ from torch.nn import functional
 
 from draftbench.decoder import cpu_kernels
 from draftbench.decoder.attention import EvenRows, Placement, Rotary
-from draftbench.decoder.cpu_kernels import FewTokens, is_few
+from draftbench.decoder.cpu_attention import FewTokens
+from draftbench.decoder.cpu_kernels import is_few
 from draftbench.decoder.cpu_layers import CompiledLayers
 from draftbench.decoder.linear import Product, as_function, between_products, narrow_type
 from draftbench.decoder.runner import HiddenStates
@@ -183,7 +184,10 @@ class LlamaModel:
         sums = functional.embedding(tokens, self.embedding).to(self.between)
         x, begun = self.layers[0].input_norm(sums), 0
         through = self._through(sums, placement)
-        for end in sorted({*(hidden.layers if hidden else ()), len(self.layers)}):
+        ends = sorted({*(hidden.layers if hidden else ()), len(self.layers)})
+        if ends[0] < 0 or ends[-1] > len(self.layers):
+            raise IndexError(f"layers {ends} of a model that has {len(self.layers)}")
+        for end in ends:
             x, begun = through(begun, end, x), end
             if hidden is not None:
                 hidden.take(end, sums)

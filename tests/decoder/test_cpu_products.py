@@ -13,8 +13,8 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from numba import carray, cfunc, int64, types, void
 
-from draftbench.decoder import compiled, cpu_products
-from draftbench.decoder.compiled import floats_at
+from draftbench.decoder import compiling, cpu_products
+from draftbench.decoder.compiling import floats_at
 from draftbench.decoder.cpu_products import PANEL, PRODUCT, TYPES, PanelProduct, in_panels, multiply
 
 
@@ -105,9 +105,9 @@ def test_tokens_anywhere_in_memory_are_multiplied_and_other_types_are_refused():
 
 def test_without_the_interface_of_gccs_openmp_one_thread_computes(monkeypatch):
     monkeypatch.setattr(torch, "get_num_threads", lambda: 3)
-    assert compiled.threads() == (3 if sys.platform == "linux" else 1)
-    monkeypatch.setattr(compiled, "_OPENMP", object())
-    assert compiled.threads() == 1
+    assert compiling.threads_allowed() == (3 if sys.platform == "linux" else 1)
+    monkeypatch.setattr(compiling, "_OPENMP", object())
+    assert compiling.threads_allowed() == 1
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="others may have no such interface")
@@ -117,7 +117,7 @@ def test_large_products_are_shared_by_as_many_threads_as_pytorch_has():
     @cfunc(void(types.CPointer(int64)))
     def looks(task):
         numbers = carray(floats_at(task[4]), 4)
-        numbers[compiled.thread_number()] = compiled.threads_there()
+        numbers[compiling.thread_number()] = compiling.threads_there()
 
     for inputs, expected in ((1 << 20, [2, 2, 0, 0]), (1, [1, 0, 0, 0])):
         seen.zero_()

@@ -3,6 +3,8 @@ rewind, beyond a window.
 """
 
 import copy
+import gc
+import pickle
 import weakref
 from dataclasses import replace
 
@@ -93,6 +95,8 @@ def random_model(config):
     for weight in model.parameters():
         if weight.ndim > 1:
             weight.mul_(4)  # so that attention and masks matter to the logits
+        else:  # every norm its own, and no bias 0
+            weight.add_(0.3 * torch.randn(weight.shape))
     return model
 
 
@@ -210,9 +214,35 @@ def test_passes_over_more_tokens_than_panels_are_fast_for_go_layer_by_layer(monk
 def test_layers_of_which_one_is_multiplied_in_another_way_are_not_compiled():
     runner = LlamaRunner(random_model(LLAMA["llama"]).bfloat16(), "none")
     layers = runner._model.layers
-    assert cpu_layers.CompiledLayers.of(layers) is not None
+    every = cpu_layers.CompiledLayers.of(layers)
     other = replace(layers[1], down=lambda x: x)
     assert cpu_layers.CompiledLayers.of([layers[0], other]) is None
+    few = linear.TwoProducts(layers[1].down, layers[1].down, 2)
+    few.record = every._table[1]["down"]
+    fewer = cpu_layers.CompiledLayers.of([layers[0], replace(layers[1], down=few)])
+    assert fewer.most == 2 < every.most
+
+
+def test_a_copied_runner_computes_when_the_first_is_gone_and_none_is_sent_elsewhere():
+    """Compiled layers know where in memory weights lie."""
+    model = random_model(LLAMA["qwen3"]).bfloat16()
+    ids = torch.arange(3, 9)
+    runner = LlamaRunner(model, "none")
+    expected = runner.forward(ids, runner.new_cache(8), every=True)
+    copied = copy.deepcopy(runner)
+    del runner
+    gc.collect()
+    assert torch.equal(copied.forward(ids, copied.new_cache(8), every=True), expected)
+    with pytest.raises(TypeError, match="holds addresses of this process"):
+        pickle.dumps(copied._model.layers[0].qkv)
+
+
+@pytest.mark.parametrize("layer", [-1, 4])
+def test_states_of_a_layer_that_the_model_lacks_are_refused(layer):
+    runner = runner_of(random_model(LLAMA["llama"]))
+    with pytest.raises(IndexError, match="of a model that has 3"):
+        cache = runner.new_cache(8)
+        runner.forward(torch.arange(3), cache, every=False, hidden=HiddenStates((layer,)))
 
 
 def test_more_tokens_than_a_piece_agree_with_transformers():

@@ -274,7 +274,7 @@ def runner():
 @pytest.fixture
 def reads(monkeypatch):
     """The reads since the last `clear()`, by name, of passes as a GPU computes them."""
-    monkeypatch.setattr(attention, "MOST_PRODUCTS", -1)
+    monkeypatch.setattr(attention, "CACHED", ())
     seen = Counter()
 
     def counted(name, original):

@@ -1,7 +1,7 @@
 """How kernels for this CPU are compiled by Numba, take their arguments and share their work.
 
-Each is compiled when it is first imported, and kept in Numba's cache. Their arguments are numbers,
-among them addresses: to hand over an array takes longer than to norm a token.
+Each is compiled when it is first imported or called, and kept in Numba's cache. Their arguments are
+numbers, among them addresses: to hand over an array takes longer than to norm a token.
 """
 
 # Kernels are compiled from functions whose values have no Python types.
@@ -10,21 +10,29 @@ among them addresses: to hand over an array takes longer than to norm a token.
 import ctypes
 import hashlib
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn, Self
 
 import torch
 from llvmlite import binding, ir
-from numba import float32, int32, intp, njit, types, uint32, void
+from numba import float32, int32, int64, intp, njit, types, uint16, uint32, void
 from numba.core import cgutils
 from numba.extending import intrinsic
 from torch import Tensor
 
+# Fewer multiplications take one thread less time than several.
+THREADED_FROM = 1 << 17
 # Sums may be taken in any order, as vectors do.
 _MATHS = {"contract", "reassoc", "nsz", "arcp"}
-# Numba's cache asks whether a kernel's own file has changed, not those of kernels that it calls.
+# Numba's cache asks whether a kernel's own file has changed, not those of kernels that it calls. So
+# the source of all is in the names of what it keeps; what it kept of older sources goes.
 FILES = [Path(__file__), *sorted(Path(__file__).parent.glob("cpu_*.py"))]
 SOURCE = hashlib.sha256(b"".join(file.read_bytes() for file in FILES)).hexdigest()[:8]
+for _kept in Path(__file__).parent.glob(f"__pycache__/*_{'[0-9a-f]' * len(SOURCE)}-*.nb[ci]"):
+    if f"_{SOURCE}-" not in _kept.name:
+        with suppress(OSError):  # a package that only others may write
+            _kept.unlink()
 
 
 def compiled(*signatures: Any, by: Callable[..., Any] = njit) -> Callable[[Any], Any]:
@@ -43,14 +51,20 @@ def compiled(*signatures: Any, by: Callable[..., Any] = njit) -> Callable[[Any],
     return compile_it
 
 
-@intrinsic
-def floats_at(typing, address):
-    """The float32 numbers at an address: arrays would take longer to hand over than to norm."""
+def _numbers_at(kind):
+    """The numbers of one kind at an address."""
 
-    def generate(context, builder, signature, arguments):
-        return builder.inttoptr(arguments[0], context.get_value_type(signature.return_type))
+    @intrinsic
+    def numbers_at(typing, address):
+        def generate(context, builder, signature, arguments):
+            return builder.inttoptr(arguments[0], context.get_value_type(signature.return_type))
 
-    return types.CPointer(float32)(intp), generate
+        return types.CPointer(kind)(intp), generate
+
+    return numbers_at
+
+
+floats_at, halves_at, integers_at = (_numbers_at(kind) for kind in (float32, uint16, int64))
 
 
 @intrinsic
@@ -76,6 +90,16 @@ def on_stack(typing, numbers):
     return intp(numbers), generate
 
 
+class OfThisProcess:
+    """What holds addresses: a copy is the same object, and no other process can be given it."""
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Self:
+        return self
+
+    def __reduce__(self) -> NoReturn:
+        raise TypeError(f"a {type(self).__name__} holds addresses of this process")
+
+
 def address_of(x: Tensor) -> int:
     if x.dtype is not torch.float32 or not x.is_contiguous():
         raise TypeError(f"a kernel reads float32 in rows, not {x.dtype} in steps of {x.stride()}")
@@ -94,6 +118,6 @@ thread_number = types.ExternalFunction("omp_get_thread_num", int32())
 threads_there = types.ExternalFunction("omp_get_num_threads", int32())
 
 
-def threads() -> int:
+def threads_allowed() -> int:
     """How many threads a kernel may use."""
     return torch.get_num_threads() if hasattr(_OPENMP, "GOMP_parallel") else 1
