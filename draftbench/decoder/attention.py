@@ -52,7 +52,7 @@ class Placement(Protocol):
 
 def in_pieces(lengths: Sequence[int], counts: Sequence[int]) -> list[tuple[list[int], list[int]]]:
     """A pass's lengths and counts; those of several passes if one row gets more than PIECE."""
-    if (row := only_row(counts)) is None:
+    if sum(counts) <= PIECE or (row := only_row(counts)) is None:
         return [(list(lengths), list(counts))]
     passes = []
     for done in range(0, counts[row], PIECE):

@@ -123,10 +123,10 @@ def _in_layer(numbers, keys_at, values_at):
     """
     asked, place, _, _, qkv, apart, mixed = carray(numbers, 7)
     n, heads, key_heads, head, slab_rows, capacity = carray(integers_at(place + 40), 6)
-    cos, sin, positions, row_at, place_at, shares, reach = carray(integers_at(place + 88), 7)
+    cos, sin, positions, shares, reach = carray(integers_at(place + 88), 5)
+    rows, places = carray(integers_at(place + 128), (2, n))
     keys = carray(keys_at, (slab_rows, key_heads, capacity, head))
     values = carray(values_at, (slab_rows, key_heads, capacity, head))
-    rows, places = carray(integers_at(row_at), n), carray(integers_at(place_at), n)
     group, turning = heads // key_heads, heads + key_heads
     if asked == _STORE:
         cosines = carray(floats_at(cos), (positions, head))
@@ -229,17 +229,16 @@ class FewTokens(OfThisProcess):
         n, reach, queries = len(rows), max(places) + 1, group * key_heads
         if reach > capacity:
             raise IndexError(f"place {reach - 1} of a cache for {capacity} tokens")
-        where = np.array([rows, places])
         shares = cos.new_empty(threads_allowed(), group, reach)
-        self._read = slabs, cos, sin, where, shares  # their memory, which must not go
+        self._read = slabs, cos, sin, shares  # their memory, which must not go
         of_layer, of_half = (slabs.element_size() * step for step in slabs.stride()[:2])
         products = 2 * (sum(places) + n) * queries * head
         kernel = _kernel(slabs.dtype).address
         layers = kernel, products, slabs.data_ptr(), of_layer, of_half
         shape = n, queries, key_heads, head, slab_rows, capacity
         tables = address_of(cos), address_of(sin), len(cos)
-        rest = where[0].ctypes.data, where[1].ctypes.data, shares.data_ptr(), reach
-        self._numbers = np.array([*layers, *shape, *tables, *rest])
+        rest = shares.data_ptr(), reach
+        self._numbers = np.array([*layers, *shape, *tables, *rest, *rows, *places])
         self.address, self.heads = self._numbers.ctypes.data, (queries, key_heads, head)
 
     def attend(self, layer: int, qkv: Tensor) -> Tensor:

@@ -90,8 +90,9 @@ class CompiledLayers(OfThisProcess):
         layers, in place.
         """
         n, width = sums.shape
-        large, small = (sums.new_empty(n, widest) for widest in self._widest)
-        at = address_of(sums), address_of(normed), large.data_ptr(), small.data_ptr()
+        room = sums.new_empty(n * sum(self._widest))
+        small = room.data_ptr() + 4 * n * self._widest[0]
+        at = address_of(sums), address_of(normed), room.data_ptr(), small
         given = self._table, first, last, place.heads, place.address
         _layers(*given, *at, n, width, threads_allowed())
         return normed

@@ -205,9 +205,9 @@ class LlamaRunner(RecordsPasses):
             wanted = slots if every else [slots[last] for last in last_of_each(counts)]
             return graphs.some(logits, wanted)
         pieces, passes = list[Tensor](), in_pieces(lengths, counts)
-        for piece, (at, some) in zip(
-            tokens.split([sum(n) for _, n in passes]), passes, strict=True
-        ):
+        sizes = [sum(some) for _, some in passes]
+        parts = tokens.split(sizes) if len(sizes) > 1 else [tokens]
+        for piece, (at, some) in zip(parts, passes, strict=True):
             place = placed(cache.slabs, at, some, model.rotary, model.group, self._future)
             pieces.append(model.append(piece, place, hidden))
         return model.logits(whole(pieces) if every else at_ends(pieces[-1], some))

@@ -17,7 +17,15 @@ import torch
 from torch import Tensor
 
 from draftbench.decoder.drafters import Drafter, Proposal, ProposalRequest
-from draftbench.decoder.runner import Clock, DecodeTask, HiddenStates, Response, Runner, on_device
+from draftbench.decoder.runner import (
+    Clock,
+    DecodeTask,
+    HiddenStates,
+    Response,
+    Runner,
+    on_device,
+    singly,
+)
 from draftbench.decoder.sampling import (
     accepted_of,
     best,
@@ -69,7 +77,7 @@ class _Row:
 
     def __init__(self, slot: int, task: DecodeTask, response: Response, device: str) -> None:
         self.slot, self.task, self.response = slot, task, response
-        self.context = list(task.prompt)
+        self.context, self.filters = list(task.prompt), filters_of(task.sampling)
         self.streams: dict[str, Tensor] = {}
         if task.sampling.temperature > 0:
             for purpose in ("target", "accept", "residual"):
@@ -191,7 +199,7 @@ class Batch:
         lasts = on_device([row.context[-1] for row in active], self.target.device)
         drafted = [proposal.tokens if proposal else () for proposal in proposals]
         sizes = [1 + len(tokens) for tokens in drafted]
-        pieces = zip(lasts.split(1), drafted, strict=True)
+        pieces = zip(singly(lasts), drafted, strict=True)
         read = torch.cat([token for last, tokens in pieces for token in (last, *tokens)])
         counts = self._counts(active, sizes)
         logits = self.target.forward(
@@ -237,37 +245,43 @@ def _target_tokens(
     rows: Sequence[_Row], logits: Tensor, proposals: Sequence[Proposal | None]
 ) -> Tensor:
     """The target's tokens [n] for the logits [n, vocab] of all rows, one more per row than it
-    proposed. For sampled proposals they are the accepted ones and the replacement of a rejected
-    one.
+    proposed.
     """
     sizes = [1 + len(proposal.tokens) if proposal else 1 for proposal in proposals]
     groups = equal_places(
-        (filters_of(row.task.sampling), bool(proposal and proposal.q))
+        (row.filters, bool(proposal and proposal.q))
         for row, proposal in zip(rows, proposals, strict=True)
     )
-    parts = logits.split(sizes) if len(groups) > 1 else ()
-    answers: dict[int, Tensor] = {}
-    for (sampling, sampled), members in groups.items():
-        some = torch.cat([parts[at] for at in members]) if parts else logits
+    if len(groups) == 1:
+        return _tokens_of_group(rows, logits, proposals, sizes)
+    parts, answers = logits.split(sizes), dict[int, Tensor]()
+    for members in groups.values():
         group, wanted = [rows[at] for at in members], [sizes[at] for at in members]
-        if sampling.temperature == 0:
-            tokens = best(some)
-        elif not sampled:
-            tokens = draw(distribution(some, sampling), _uniforms(group, wanted, "target"))
-        else:
-            p = distribution(some, sampling)
-            nothing, no_token = p.new_zeros(1, p.shape[1]), some.new_zeros(1, dtype=torch.long)
-            drafted = [proposal for at in members if (proposal := proposals[at])]
-            q = torch.cat([piece for draft in drafted for piece in (*draft.q, nothing)])
-            proposed = torch.cat([t for draft in drafted for t in (*draft.tokens, no_token)])
-            accept, residual, bonus = (
-                _uniforms(group, wanted, purpose) for purpose in ("accept", "residual", "target")
-            )
-            tokens = target_tokens(p, q, proposed, (accept, residual, bonus))
-        if not parts:
-            return tokens
+        some = torch.cat([parts[at] for at in members])
+        tokens = _tokens_of_group(group, some, [proposals[at] for at in members], wanted)
         answers.update(zip(members, tokens.split(wanted), strict=True))
     return torch.cat([answers[at] for at in range(len(rows))])
+
+
+def _tokens_of_group(
+    rows: Sequence[_Row], logits: Tensor, proposals: Sequence[Proposal | None], sizes: Sequence[int]
+) -> Tensor:
+    """`_target_tokens` of rows with the same filters that all sample their proposals, or none of
+    them. For sampled proposals they are the accepted ones and the replacement of a rejected one.
+    """
+    filters, drafts = rows[0].filters, [proposal for proposal in proposals if proposal]
+    if filters.temperature == 0:
+        return best(logits)
+    p = distribution(logits, filters)
+    if not (drafts and drafts[0].q):
+        return draw(p, _uniforms(rows, sizes, "target"))
+    nothing, no_token = p.new_zeros(1, p.shape[1]), logits.new_zeros(1, dtype=torch.long)
+    q = torch.cat([piece for draft in drafts for piece in (*draft.q, nothing)])
+    proposed = torch.cat([token for draft in drafts for token in (*draft.tokens, no_token)])
+    accept, residual, bonus = (
+        _uniforms(rows, sizes, purpose) for purpose in ("accept", "residual", "target")
+    )
+    return target_tokens(p, q, proposed, (accept, residual, bonus))
 
 
 def _uniforms(rows: Sequence[_Row], sizes: Sequence[int], purpose: str) -> Tensor:

@@ -22,7 +22,7 @@ from draftbench.decoder.drafters import Draft, Proposal, ProposalRequest
 from draftbench.decoder.llama import LlamaRunner
 from draftbench.decoder.quantized_linear import kernel_of
 from draftbench.decoder.runner import HiddenStates, clock_for
-from draftbench.decoder.sampling import TOP_P_CANDIDATES
+from draftbench.decoder.sampling import TOP_P_CANDIDATES, filters_of
 from draftbench.decoder.speculate import _target_tokens
 from draftbench.drafts.model.drafter import ModelDrafter, _Sampler
 from draftbench.memory import LEVELS
@@ -407,8 +407,7 @@ def test_rows_of_all_kinds_of_settings_are_drafted_and_answered_without_a_read(
         rows, drafts, proposals, samplers = [], [], [], []
         for sampling in settings:
             sampled = drafts_are_sampled and sampling.temperature > 0
-            task = SimpleNamespace(sampling=sampling)
-            rows.append(SimpleNamespace(task=task, uniforms=uniforms))
+            rows.append(SimpleNamespace(filters=filters_of(sampling), uniforms=uniforms))
             proposals.append(Proposal([token] * k, [q] * k if sampled else ()))
             sampler = _Sampler(sampling, numbers, 0)
             ask = ProposalRequest(len(drafts), [1, 2], k, k)

@@ -240,9 +240,9 @@ def test_a_copied_runner_computes_when_the_first_is_gone_and_none_is_sent_elsewh
 @pytest.mark.parametrize("layer", [-1, 4])
 def test_states_of_a_layer_that_the_model_lacks_are_refused(layer):
     runner = runner_of(random_model(LLAMA["llama"]))
+    cache, hidden = runner.new_cache(8), HiddenStates((layer,))
     with pytest.raises(IndexError, match="of a model that has 3"):
-        cache = runner.new_cache(8)
-        runner.forward(torch.arange(3), cache, every=False, hidden=HiddenStates((layer,)))
+        runner.forward(torch.arange(3), cache, every=False, hidden=hidden)
 
 
 def test_more_tokens_than_a_piece_agree_with_transformers():

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from draftbench.decoder.drafters import Draft, Proposal, ProposalRequest, going_on
-from draftbench.decoder.runner import DecodeTask, on_device, whole
+from draftbench.decoder.runner import DecodeTask, on_device, singly, whole
 from draftbench.decoder.sampling import best, confidence, top_two_margin
 from draftbench.records import StopRule
 
@@ -160,7 +160,7 @@ class HeadDrafter:
             caught_up = self.cache.lengths
             while True:
                 tokens = head.chosen(logits)
-                for draft, token in zip(active, tokens.split(1), strict=True):
+                for draft, token in zip(active, singly(tokens), strict=True):
                     draft.tokens.append(token)
                 rest = going_on(active, logits, stop)
                 if not rest:

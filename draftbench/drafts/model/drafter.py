@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from draftbench.decoder.drafters import Draft, Proposal, ProposalRequest, going_on
-from draftbench.decoder.runner import DecodeTask, Runner, on_device
+from draftbench.decoder.runner import DecodeTask, Runner, on_device, singly
 from draftbench.decoder.sampling import (
     best,
     distribution,
@@ -98,9 +98,9 @@ class ModelDrafter:
                 q = distribution(some, filters)
                 uniforms = [s.uniform(drafts[at]) for at in members if (s := samplers[at])]
                 tokens = draw(q, torch.cat(uniforms))
-                for at, one in zip(members, q.split(1), strict=True):
+                for at, one in zip(members, singly(q), strict=True):
                     drafts[at].q.append(one)
-            for at, token in zip(members, tokens.split(1), strict=True):
+            for at, token in zip(members, singly(tokens), strict=True):
                 drafts[at].tokens.append(token)
         return tokens if len(groups) == 1 else torch.cat([draft.tokens[-1] for draft in drafts])
 
