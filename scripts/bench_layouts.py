@@ -69,7 +69,7 @@ def layouts(weight: torch.Tensor, level: str) -> dict[str, object]:
     if weight.dtype == torch.float32:
         products["rows"] = by_onednn(weight.clone())
     products["packed"] = by_onednn(packed(weight, SEVERAL))
-    products["16-bit panels"] = PanelProduct(weight.bfloat16(), None)
+    products["16 bits in panels"] = PanelProduct(weight.bfloat16(), None)
     return products
 
 
@@ -77,7 +77,7 @@ def bytes_of(name: str, dtype: torch.dtype, level: str) -> float:
     """Bytes of a weight in a layout."""
     if level != "none" and name != "wide copy":
         return LEVELS[level].per_weight
-    return 2 if name in ("16-bit panels", "wide copy") else dtype.itemsize
+    return 2 if name in ("16 bits in panels", "wide copy") else dtype.itemsize
 
 
 @torch.inference_mode()

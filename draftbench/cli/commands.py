@@ -31,7 +31,7 @@ COMMANDS = {
     "acceptance": "Show acceptance, and where drafts lose it.",
     "report": "Write one HTML page that explains a run, with charts.",
     "train": "Fine-tune a draft on your traffic if it is forecast to pay off.",
-    "audit": "Say why a decoder accepts otherwise than replay.",
+    "audit": "Say why a decoder accepts differently from replay.",
     "compare": "Show what differs between two runs.",
     "gate": "Fail a CI job when acceptance regresses.",
     "export": "Print the configuration of a serving engine.",

@@ -138,7 +138,7 @@ def _top(runs: Sequence[str], compared: Comparison | SideBySide, sizes: str = ""
 def _names(what: str, facts: Sequence[str]) -> list[str]:
     """A note that names what differs, without explanations after a comma; none if nothing does."""
     names = [fact.partition(",")[0] for fact in facts]
-    return [f"{what.capitalize()} that differ: {', '.join(names)}"] if names else []
+    return [f"Different {what}: {', '.join(names)}"] if names else []
 
 
 def _shown(figure: str) -> str:

@@ -48,12 +48,12 @@ def _in_full(about: AboutCaveat) -> list[str]:
     doubted = {
         "acceptance": "Every answer about acceptance: also those of gate, compare and train.",
         "speed": "Every answer about speed; acceptance is not affected.",
-        "": "What it names.",
+        "": "Only what it names.",
     }[about.doubts]
     return [
         about.means,
         f"Said when: {about.when}",
-        f"Concerns: {doubted}",
+        f"Affects: {doubted}",
         f"Makes the answer provisional: {about.decisive}.",
         f"What to do: {about.advice}",
     ]

@@ -35,9 +35,9 @@ EXACT_SIZE_ROWS = 32
 # bfloat16.
 FEW_ROWS = 9
 # How a layer holds its weights: in 16 bits; as oneDNN's packed copy; in rows as they came; as the
-# last two; as the first two.
-IN_16_BITS, PACKED, IN_ROWS, TWICE = "16-bit panels", "packed", "rows", "two layouts"
-FEW_APART = "few rows by 16-bit panels"
+# last two; as the first two. Runs that name another layout are not resumed.
+IN_16_BITS, PACKED, IN_ROWS, TWICE = "16 bits in panels", "packed", "rows", "two layouts"
+FEW_APART = f"{IN_16_BITS} up to {FEW_ROWS} rows, then bfloat16"
 # How this CPU multiplies int8 weights: with 8-bit activations, with 14-bit ones in two halves, or
 # with bfloat16 ones.
 INT8_FBGEMM, INT8_ONEDNN = "int8 by FBGEMM", "int8 by oneDNN"

@@ -392,7 +392,7 @@ def _write(plan: ServePlan, version: Version) -> Written:
         )
     if how.method == "ngram" or speculation.stacked:
         if longest > shortest:
-            to_do += LLAMA_CPP.other_lookup(plan, f"looks up n-grams of {shortest} tokens alone")
+            to_do += LLAMA_CPP.other_lookup(plan, f"only looks up n-grams of {shortest} tokens")
         if how.k < shortest:
             to_do.append(f"{LLAMA_CPP.too_short(shortest)}: with k = {how.k} it drafts nothing")
     if concurrency > 1:

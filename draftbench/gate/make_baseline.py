@@ -98,9 +98,7 @@ def choose(
         answer = recommend(run, options)
         if answer.decision == "inconclusive":
             at_a_k = " at a fixed k" * ("confidence" in run.manifest.question.stop)
-            remarks.append(
-                f"`{run.path}` is inconclusive{at_a_k}: the best draft may be another one"
-            )
+            remarks.append(f"`{run.path}` is inconclusive{at_a_k}: another draft may be better")
         elif answer.provisional:
             remarks.append(f"the answer of `{run.path}` is provisional: {answer.provisional}")
         picked = answer.best_of(candidate) if candidate else answer.choice or answer.leader

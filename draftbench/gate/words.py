@@ -50,7 +50,7 @@ def other_checks(result: GateResult) -> list[tuple[str, Verdict, str]]:
         )
         where = ", timed elsewhere" if payoff.elsewhere else ""
         if whole := payoff.slower_with_prefills:
-            now += f", with both prefills {whole.value:.2f}× ({whole.low:.2f}–{whole.high:.2f})"
+            now += f", {whole.value:.2f}× ({whole.low:.2f}–{whole.high:.2f}) with both prefills"
         words = f"another draft: speed-up {was} in the baseline{where}, now {now}: {payoff.verdict}"
         checks.append(("speed-up of another draft", payoff.verdict, one_line(words)))
     if (answers := result.answers) is not None:

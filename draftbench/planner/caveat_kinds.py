@@ -179,7 +179,7 @@ CAVEATS: dict[CaveatKind, AboutCaveat] = {
         urgent=True,
     ),
     "stalled": AboutCaveat(
-        "Some runs stood still for a while, as when a process is suspended or another job starts.",
+        "Some runs stalled for a while, as when a process is suspended or another job starts.",
         f"A round took over {ROUND_STALL:g} times as long as usual; on an engine, an answer's "
         f"rounds over {ANSWER_STALL:g} times.",
         _QUIET,
@@ -189,8 +189,8 @@ CAVEATS: dict[CaveatKind, AboutCaveat] = {
     ),
     "uncertain-cost": AboutCaveat(
         "Repeats of one pass took very different times, so what a draft costs is uncertain.",
-        f"The interval of c reaches from one value to {UNCERTAIN_TIMES:g} times that, and over "
-        f"more than {UNCERTAIN_STEPS:g} target steps.",
+        f"The upper end of the interval of c is {UNCERTAIN_TIMES:g} times the lower end, and "
+        f"over {UNCERTAIN_STEPS:g} target steps above it.",
         _QUIET,
         urgent=True,
     ),

@@ -285,7 +285,8 @@ class Cell(NamedTuple):
 
     `configuration` has k = 0 for decoding without a draft next to its candidate. Cells of one
     `process` were timed in turn. `place` is its place among all, in order of time.
-    `step_per_round` is a target step over the passes of one of its rounds. `effective_requests` is
+    `step_per_round` is a target step over the passes of one of its rounds, and `step_seconds` what
+    it takes, where passes were timed. `effective_requests` is
     as how many equally long requests its own count (Kish 1965). `log_slowdown` is log(actual /
     predicted seconds) [1 + draws]. `drafted` are the tokens that the draft itself drafts in a
     round, on average.
@@ -299,6 +300,7 @@ class Cell(NamedTuple):
     effective_requests: float
     log_slowdown: Floats = np.zeros(0)
     drafted: float = 0.0
+    step_seconds: float | None = None
 
 
 def cells_of(
@@ -349,11 +351,12 @@ def cells_of(
                 weights = np.array([each.response.weight for each in runs])
                 spent = weights * [part.decode_seconds for part in parts]
                 predicted = weights * [part.output_tokens - 1.0 for part in parts]
-                factor, step, drafts = np.ones(PASS_DRAWS + 1), 1.0, 0.0
+                factor, step, drafts, alone = np.ones(PASS_DRAWS + 1), 1.0, 0.0, None
                 if block is not None:
                     contexts = np.array([each.response.context for each in runs])
                     steps = np.array([float(len(part.verify_seconds)) for part in parts])
                     passes = plain = block.steps(steps, contexts)
+                    alone = float(plain.seconds.sum() / (steps.sum() or 1.0))
                     if k:
                         rounds = counted_rounds(parts)
                         known = of_draft.knows(k, stop)
@@ -381,6 +384,7 @@ def cells_of(
                     step,
                     equal_requests(by_request),
                     drafted=drafts,
+                    step_seconds=alone,
                 )
                 predicted_column = columns.add(drawn.column(at, predicted), factor)
                 found.append((cell, columns.add(by_request), predicted_column))

@@ -402,10 +402,10 @@ def _of_baseline(cells: Sequence[Cell]) -> Iterator[Caveat]:
     where = f"beside {candidate}"
     if len({load for load, _ in found}) > 1:
         where += f" at concurrency {load}"
-    high = f"{times:.2f} times too high" if times > 1 else f"{1 / times:.2f} times too low"
     short = (
-        f"speed-ups may be {high}: {where}, plain decoding took {steps:.2f} times as long as its "
-        f"steps timed alone, rounds {passes:.2f} times as long as their passes"
+        f"speed-ups may be off by a factor of {max(times, 1 / times):.2f}: {where}, plain decoding "
+        f"took {steps:.2f} times as long as its steps timed alone, rounds {passes:.2f} times as "
+        "long as their passes"
     )
     yield Caveat(
         "baseline-mismatch",

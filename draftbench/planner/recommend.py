@@ -383,7 +383,7 @@ def why_not(evaluator: Evaluator, evidence: Evidence, decided: DecisionAt) -> st
         reaches = "does not reach" if speed < least else "may not reach"
         missed = f"{reaches} the {least:g}× asked for"
         if least == 1:
-            missed = f"may be no faster than plain decoding, by {TIMING_NOISE:.0%} or more"
+            missed = f"not clearly {TIMING_NOISE:.0%} faster than plain decoding"
         return f"{missed}: {brings}{prefills}"
     lost, of_leader = decided.loss(own), decided.loss(leader)
     if abs(lost - of_leader) <= HARDLY_MORE_LOSS:

@@ -236,8 +236,8 @@ def basis(answer: Recommendation, leader: Evaluation) -> str:
     asked = "" if answer.min_speedup == 1 else f"; {answer.min_speedup:g}× is asked for"
     if answer.decision == "inconclusive":
         asked += (
-            f"; the interval is partly below {faster_than(answer.min_speedup):.2f}×, which is "
-            f"{answer.min_speedup:g}× and {TIMING_NOISE:.0%} for timing noise"
+            f"; the interval reaches below {faster_than(answer.min_speedup):.2f}× "
+            f"({answer.min_speedup:g}× and {TIMING_NOISE:.0%} for timing noise)"
         )
     tie = ""
     if answer.toss_up and answer.runner_up:

@@ -53,8 +53,8 @@ def find_suite(name: str) -> tuple[Suite, Path]:
     if name not in paths:
         specs = [f"suite:{stem}" for stem in paths]
         meant = f"suite:{name.rpartition(':')[2]}"
-        hint = did_you_mean(meant, specs, f"there are: {', '.join(paths)}", alike=0.8)
-        raise TrafficError(f"`suite:{name}` is no built-in suite", hint=hint)
+        hint = did_you_mean(meant, specs, f"choose from: {', '.join(paths)}", alike=0.8)
+        raise TrafficError(f"`suite:{name}` is not a built-in suite", hint=hint)
     path = paths[name]
     try:
         suite = msgspec.convert(read_yaml(path), Suite)

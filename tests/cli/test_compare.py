@@ -28,7 +28,7 @@ def test_the_answers_of_three_runs_are_listed_also_of_one_that_is_named_twice(co
     outcome = command(*words)
     assert (outcome.code, outcome.err) == (0, "")
     assert "B − A" not in outcome.out
-    assert "Settings that differ: --target" in outcome.out
+    assert "Different settings: --target" in outcome.out
     found = json.loads(command(*words, "--format", "json").out)
     assert found["runs"] == list(map(str, words[1:]))
     assert {answer["runner"] for answer in found["answers"]} == {"built-in decoder"}

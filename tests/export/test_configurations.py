@@ -501,7 +501,7 @@ OTHERWISE = "acceptance will differ"
         ),
         # Where prompt lookup finds something else.
         ("tensorrt-llm", None, LOOKUP, "n-grams down to one token: measure"),
-        ("llamacpp", None, LOOKUP, "n-grams of 2 tokens alone: measure"),
+        ("llamacpp", None, LOOKUP, "n-grams of 2 tokens: measure"),
         ("transformers", None, LOOKUP, "down to one token and takes the first match in the prompt"),
         ("sglang", None, LOOKUP, "in the texts of all requests: measure"),
         ("vllm", "0.31", LOOKUP, "vLLM takes the first match in the prompt"),
@@ -540,7 +540,7 @@ def test_what_happens_to_requests_beyond_the_drafts_context_comes_first(plan):
     [
         ("llamacpp", None, SIZES, ["152064 and 151936 entries"]),
         ("llamacpp", None, LOOKUP, ["drafts nothing"]),
-        ("llamacpp", None, LOOKUP | {"engine": "llama.cpp"}, ["tokens alone"]),
+        ("llamacpp", None, LOOKUP | {"engine": "llama.cpp"}, ["only looks up"]),
         ("llamacpp", None, {"target": "t.gguf", "draft": "d.gguf"}, ["convert", "divides"]),
         ("vllm", None, LOOKUP, ["match"]),
         ("tensorrt-llm", None, {}, ["entries"]),

@@ -305,7 +305,7 @@ def test_what_was_asked_and_loaded_otherwise_is_listed_on_one_screen_by_name(cha
     assert "- --k: 1, 2 → 1, 2, 3" in render(found, "markdown").replace("\\", "")
     assert [(c.fact, c.a, c.b) for c in found.models] == [("small fingerprint", "", "g")]
     shown = render(found)
-    assert "  Settings that differ: --k\n  Models that differ: small fingerprint\n" in shown
+    assert "  Different settings: --k\n  Different models: small fingerprint\n" in shown
     assert "1, 2, 3" not in shown
 
 

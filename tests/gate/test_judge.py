@@ -107,8 +107,8 @@ def test_another_draft_whose_prefill_makes_requests_slower_does_not_pay(run):
     assert result.verdict is FAIL
     ((_, _, words),) = other_checks(result)
     assert words == (
-        "another draft: speed-up 1.40× (1.30–1.50) in the baseline, now 1.60× (1.50–1.70), with "
-        "both prefills 0.80× (0.70–0.90): fail"
+        "another draft: speed-up 1.40× (1.30–1.50) in the baseline, now 1.60× (1.50–1.70), "
+        "0.80× (0.70–0.90) with both prefills: fail"
     )
 
 

@@ -372,4 +372,4 @@ def test_a_baseline_of_an_unsure_answer_says_so(kept, monkeypatch):
 
     monkeypatch.setattr("draftbench.gate.make_baseline.recommend", undecided)
     _, (remark, *_) = choose(kept["tinyllama-stories"], None, None)
-    assert remark.endswith("is inconclusive: the best draft may be another one")
+    assert remark.endswith("is inconclusive: another draft may be better")

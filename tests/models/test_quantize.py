@@ -232,7 +232,7 @@ def test_a_float32_model_may_have_a_quantized_draft(workshop, level, tied):
     source = workshop.weighted("model", tie_word_embeddings=tied)
     runner, facts = build_runner(source, Build(torch.float32, level, "cpu"), "draft")
     # Matrices as small as these; int4's kernel cannot take a head of 300 outputs.
-    how = {"int8": "int8 weight-only", "int4": "16-bit panels, int4 up to"}[level]
+    how = {"int8": "int8 weight-only", "int4": "16 bits in panels, int4 up to"}[level]
     assert facts.runner.startswith(f"draftbench (float32, cpu, {how}")
     assert facts.has_kernel
     tokens = torch.arange(1, 25)
@@ -299,7 +299,7 @@ def test_a_checkpoint_of_16_bits_takes_two_bytes_a_weight_in_float32(workshop):
     runner, facts = build_runner(source, Build(torch.float32, "none", "cpu"), None)
     assert facts.weight_bytes == 2 * (LINEAR + EMBEDDING + EMBEDDING) + FLOAT32 * NORMS
     assert facts.second_layout_bytes == 0
-    assert facts.runner == "draftbench (float32, cpu, 16-bit panels)"
+    assert facts.runner == "draftbench (float32, cpu, 16 bits in panels)"
     assert facts.caveats == ()
     model = source.load(torch.float32, "cpu")
     tokens = torch.arange(1, 25)

@@ -47,14 +47,18 @@ def mismatch(run):
         (1.0, 1.0, None),
         (1.05, 1.0, None),
         (1.2, 1.2, None),  # both alike: only the difference affects the speed-up
-        (1.3, 1.0, "1.30 times too high"),
-        (0.8, 1.0, "1.25 times too low"),
-        (1.4, 1.1, "1.27 times too high"),
-        (0.8, 0.9, "1.12 times too low"),
+        (1.3, 1.0, "off by a factor of 1.30"),
+        (0.8, 1.0, "off by a factor of 1.25"),
+        (1.4, 1.1, "off by a factor of 1.27"),
+        (0.8, 0.9, "off by a factor of 1.12"),
         (1.0, 1.3, None),  # rounds may take more than their passes: decoding showed it
-        (1.2, 0.9, "1.33 times too high"),
+        (1.2, 0.9, "off by a factor of 1.33"),
         (1.0, 0.95, None),
-        (1.0, 0.8, "1.25 times too high"),  # nothing honest makes rounds faster than their passes
+        (
+            1.0,
+            0.8,
+            "off by a factor of 1.25",
+        ),  # nothing honest makes rounds faster than their passes
     ],
 )
 def test_plain_decoding_is_held_to_its_own_steps_however_many_cells_agree(
@@ -80,7 +84,7 @@ def test_a_slow_baseline_in_one_process_of_several_counts_by_what_it_changes(sce
     for process, slower in (("p1", 1.0), ("p2", 1.0), ("p3", 1.6)):
         scene.decodes(30, 2, 4.1, plain=8.0 * slower, process=process)
     found = mismatch(scene.observed(2))
-    assert "1.17 times too high" in found.text  # the third root of 1.6
+    assert "off by a factor of 1.17" in found.text  # the third root of 1.6
 
 
 def test_the_load_at_which_plain_decoding_is_off_is_named(decoded, scene):

@@ -256,6 +256,19 @@ def test_what_decoding_took_longer_is_expected_of_others_in_part_and_less_surely
     assert slower(alike, 1)[0] == pytest.approx(0.0, abs=1e-3)
 
 
+def test_rounds_longer_than_their_passes_are_believed_where_python_takes_a_share_of_a_step():
+    """What it takes for a draft's round is 2/3 of a step of 0.3 ms, which one of 0.1 s hides."""
+
+    def found(step_seconds, candidate):
+        cells = [passes(0, 1.0), passes(1, 1.35)]
+        cells = [each._replace(step_seconds=step_seconds) for each in cells]
+        return slower(decoded(*cells), 1, candidate)[0] / math.log(1.35)
+
+    assert found(3e-4, SMALL) > 0.9 > 0.75 > found(0.1, SMALL)
+    assert found(3e-4, BIG) < 0.2  # another draft's may take less
+    assert found(0.1, SMALL) == found(0.004, SMALL)
+
+
 def test_the_odd_one_of_four_ks_is_mostly_luck():
     cells = [passes(0, 1.0), *(passes(k, 1.1) for k in (1, 2, 3)), passes(4, 1.2)]
     effects = decoded(*cells, ks=(1, 2, 3, 4))

@@ -214,7 +214,7 @@ def test_a_suite_is_read_by_name_and_by_its_own_segments():
 
 @pytest.mark.parametrize("name", ["chatt", "suite:chat", "../suites/chat"])
 def test_a_suite_that_is_not_there_is_refused(name):
-    with pytest.raises(TrafficError, match=f"`suite:{name}` is no built-in suite") as raised:
+    with pytest.raises(TrafficError, match=f"`suite:{name}` is not a built-in suite") as raised:
         load(query(f"suite:{name}"))
     near = "there are: " if "/" in name else "did you mean `suite:chat`?"
     assert raised.value.hint.startswith(near)

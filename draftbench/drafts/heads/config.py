@@ -110,7 +110,7 @@ def checkpoint_of(draft: str, trust: Trust) -> ModelSource:
     if method == "draft-model":
         if not source.local and (near := closest(model, WORDS)):
             raise ModelError(
-                f"`{model}` is neither a model here nor a way to draft",
+                f"`{model}` is neither a model here nor a drafting method",
                 hint=f"did you mean `{near}`? A model of the hub is named org/name",
             )
         refuse_missing(model)
