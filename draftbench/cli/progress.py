@@ -1,4 +1,4 @@
-"""Progress of a sweep on stderr: a live view on a terminal; elsewhere notes, and a line a minute
+"""Progress of a sweep on stderr: a live view on a terminal; elsewhere notes, and a line every 20 seconds
 (with `--verbose` one for each unit of work).
 
 No thread draws: the view is redrawn between two measurements, never beside a timed region.
@@ -21,7 +21,7 @@ from draftbench.report.text import duration, printable, shown
 
 _SECONDS_BETWEEN_DRAWS = 0.2
 # Without a terminal: how long a sweep is silent at most, if its units take no longer.
-_SECONDS_BETWEEN_LINES = 60.0
+_SECONDS_BETWEEN_LINES = 20.0
 # Drawing may cost this share of the time, however many requests the running figures cover.
 _SHARE_OF_TIME = 0.02
 

@@ -258,6 +258,9 @@ def describe(prepared: Prepared, watcher: TerminalWatcher) -> None:
         )
     for line in traffic_lines(prepared.traffic):
         watcher.note(line)
+    asked = prepared.options.traffic.sample
+    if asked is not None and prepared.traffic.requests < asked:
+        watcher.note(f"--sample {asked} asks for more requests than the traffic has: all are taken")
     if prepared.options.until == "settled" and len(wave_sizes(prepared)) == 1:
         watcher.note(
             f"--until settled changes nothing: the answer is first looked at after {WAVE} requests"

@@ -66,37 +66,37 @@ def test_without_a_terminal_only_notes_are_printed_and_quietly_what_has_to_be_kn
     assert text() == f"{printed}device: cpu\n"
 
 
-def test_without_a_terminal_a_long_stage_prints_a_line_a_minute(console, clock):
+def test_without_a_terminal_a_long_stage_prints_a_line_every_20_seconds(console, clock):
     """A model that takes long to load is kept before its first replay: no time left is guessed. A
-    note counts as the line of its minute.
+    note counts as a line.
     """
     watcher, text = console()
     with watcher:
         watcher.stage("replay", 10, Candidate(draft="small"))
-        clock[0] = 61.0
+        clock[0] = 21.0
         watcher.advance(0)
-        for clock[0] in (80.0, 100.0, 122.0, 150.0):
+        for clock[0] in (27.0, 33.0, 42.0, 50.0):
             watcher.advance()
-        clock[0] = 180.0
+        clock[0] = 60.0
         watcher.note("a note")
-        for clock[0] in (185.0, 241.0):
+        for clock[0] in (62.0, 81.0):
             watcher.advance()
     assert text().splitlines() == [
         "small: replay: 0 of 10",
-        "small: replay: 3 of 10   about 4.7 min left",  # 122 s / 3 * 7
+        "small: replay: 3 of 10   about 1.6 min left",  # 42 s / 3 * 7
         "a note",
-        "small: replay: 6 of 10   about 2.7 min left",
+        "small: replay: 6 of 10   about 54 s left",
     ]
 
 
-def test_without_a_terminal_short_stages_print_a_line_a_minute_together(console, clock):
+def test_without_a_terminal_short_stages_print_a_line_every_20_seconds_together(console, clock):
     watcher, text = console()
     with watcher:
         for stage in range(4):
             watcher.stage(f"step times, {stage} rows", 3, Candidate(draft="small"))
-            clock[0] += 40.0
+            clock[0] += 15.0
             watcher.advance(2)
-    # After 80 s and, two stages later, 160 s.
+    # After 30 s and, two stages later, 60 s.
     assert [line.partition(":")[0] for line in text().splitlines()] == ["small", "small"]
     assert [line.partition(" rows")[0][-1] for line in text().splitlines()] == ["1", "3"]
 

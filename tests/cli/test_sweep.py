@@ -22,11 +22,11 @@ from draftbench.sweep import decoder_prepare
 from draftbench.traffic import load as load_traffic
 
 
-def told(load=None, until="all"):
+def told(load=None, until="all", sample=2):
     traffic = load_traffic(query("suite:completion", sample=2)).summary
     notes: list[str] = []
     prepared = SimpleNamespace(
-        options=SimpleNamespace(until=until),
+        options=SimpleNamespace(until=until, traffic=SimpleNamespace(sample=sample)),
         prompt_tokens=[(1, 1)] * 64,
         manifest=SimpleNamespace(environment=SimpleNamespace(load=load)),
         traffic=traffic,
@@ -42,6 +42,7 @@ def test_what_was_read_refused_or_doubtful_is_said():
     assert notes == [*traffic, "refused foreign: its vocabulary differs", "note on mtp: slow"]
     for load, said in ((LOAD_AVERAGE, 0), (1.25, 1)):
         assert sum("busy (load 1.2 per core)" in note for note in told(load)[1]) == said
+    assert any("--sample 3 asks for more requests" in note for note in told(sample=3)[1])
     assert "--until settled changes nothing: the answer is first looked at after 64" in "\n".join(
         told(until="settled")[1]
     )

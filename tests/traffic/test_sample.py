@@ -216,7 +216,7 @@ def test_a_suite_is_read_by_name_and_by_its_own_segments():
 def test_a_suite_that_is_not_there_is_refused(name):
     with pytest.raises(TrafficError, match=f"`suite:{name}` is not a built-in suite") as raised:
         load(query(f"suite:{name}"))
-    near = "there are: " if "/" in name else "did you mean `suite:chat`?"
+    near = "choose from: " if "/" in name else "did you mean `suite:chat`?"
     assert raised.value.hint.startswith(near)
 
 
