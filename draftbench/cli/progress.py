@@ -1,5 +1,5 @@
-"""Progress of a sweep on stderr: a live view on a terminal; elsewhere notes, and a line every 20 seconds
-(with `--verbose` one for each unit of work).
+"""Progress of a sweep on stderr: a live view on a terminal; elsewhere notes, and a line every 20
+seconds (with `--verbose` one for each unit of work).
 
 No thread draws: the view is redrawn between two measurements, never beside a timed region.
 """
