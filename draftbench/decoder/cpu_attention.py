@@ -114,6 +114,8 @@ def _mix(queries, keys, values, scale, shares, results):
 
 # What a kernel is asked to do with a layer: store its tokens, or mix, alone or among threads.
 _STORE, _MIX, _SHARE = range(3)
+# How many bytes of a `FewTokens`'s numbers lie before its shape, its tables, and its tokens.
+_SHAPE, _TABLES, _TOKENS = 8 * 6, 8 * 12, 8 * 17
 
 
 @compiled()
@@ -122,9 +124,9 @@ def _in_layer(numbers, keys_at, values_at):
     their own. It must not raise: nobody would hear of it.
     """
     asked, place, _, _, qkv, apart, mixed = carray(numbers, 7)
-    n, heads, key_heads, head, slab_rows, capacity = carray(integers_at(place + 40), 6)
-    cos, sin, positions, shares, reach = carray(integers_at(place + 88), 5)
-    rows, places = carray(integers_at(place + 128), (2, n))
+    n, heads, key_heads, head, slab_rows, capacity = carray(integers_at(place + _SHAPE), 6)
+    cos, sin, positions, shares, reach = carray(integers_at(place + _TABLES), 5)
+    rows, places = carray(integers_at(place + _TOKENS), (2, n))
     keys = carray(keys_at, (slab_rows, key_heads, capacity, head))
     values = carray(values_at, (slab_rows, key_heads, capacity, head))
     group, turning = heads // key_heads, heads + key_heads
@@ -185,10 +187,10 @@ def _kernel(dtype: torch.dtype) -> Any:
     return compiled(void(types.CPointer(int64)), by=cfunc)(CACHED[dtype])
 
 
-@compiled(void(*[intp] * 6))
-def attend(place, layer, qkv, apart, mixed, threads):
-    """`FewTokens.attend` with its `place`, for tokens whose queries lie `apart`."""
-    kernel, products, slabs, of_layer, of_half = carray(integers_at(place), 5)
+@compiled(void(*[intp] * 5))
+def attend(place, layer, qkv, apart, mixed):
+    """`FewTokens.attend`, given its address, for tokens whose queries lie `apart`."""
+    kernel, threads, products, slabs, of_layer, of_half = carray(integers_at(place), 6)
     keys = slabs + layer * of_layer
     given = place, keys, keys + of_half, qkv, apart, mixed
     called(kernel, on_stack((_STORE, *given)))
@@ -229,20 +231,23 @@ class FewTokens(OfThisProcess):
         n, reach, queries = len(rows), max(places) + 1, group * key_heads
         if reach > capacity:
             raise IndexError(f"place {reach - 1} of a cache for {capacity} tokens")
-        shares = cos.new_empty(threads_allowed(), group, reach)
+        if not slabs.is_contiguous():
+            raise TypeError(f"a cache in steps of {slabs.stride()}")
+        threads = threads_allowed()
+        shares = cos.new_empty(threads, group, reach)
         self._read = slabs, cos, sin, shares  # their memory, which must not go
         of_layer, of_half = (slabs.element_size() * step for step in slabs.stride()[:2])
         products = 2 * (sum(places) + n) * queries * head
-        kernel = _kernel(slabs.dtype).address
-        layers = kernel, products, slabs.data_ptr(), of_layer, of_half
+        work = _kernel(slabs.dtype).address, threads, products
+        layers = slabs.data_ptr(), of_layer, of_half
         shape = n, queries, key_heads, head, slab_rows, capacity
         tables = address_of(cos), address_of(sin), len(cos)
         rest = shares.data_ptr(), reach
-        self._numbers = np.array([*layers, *shape, *tables, *rest, *rows, *places])
+        self._numbers = np.array([*work, *layers, *shape, *tables, *rest, *rows, *places])
         self.address, self.heads = self._numbers.ctypes.data, (queries, key_heads, head)
 
     def attend(self, layer: int, qkv: Tensor) -> Tensor:
         mixed = qkv.new_empty(len(qkv), self.heads[0] * self.heads[2])
         given = address_of(qkv), qkv[0].numel(), mixed.data_ptr()
-        attend(self.address, layer, *given, threads_allowed())
+        attend(self.address, layer, *given)
         return mixed

@@ -44,7 +44,7 @@ def _layers(layers, first, last, heads, place, sums, normed, large, small, n, wi
                 key = query + 4 * queries * head
                 norm_into(query, layer.q_norm.weights, query, queries, head, layer.q_norm.eps)
                 norm_into(key, layer.k_norm.weights, key, key_heads, head, layer.k_norm.eps)
-        attend(place, index, large, apart, small, threads)
+        attend(place, index, large, apart, small)
         multiply(layer.out, small, large, n, threads)
         apart, norm = layer.out.outputs, layer.mlp_norm
         add_norm_into(sums, normed, large, apart, norm.weights, n, width, norm.eps)

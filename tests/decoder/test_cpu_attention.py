@@ -128,6 +128,19 @@ def test_queries_are_the_same_alone_and_among_threads(threads, dtype):
         close(slabs, kept)
 
 
+def test_a_pass_keeps_the_number_of_threads_that_it_has_room_for(threads):
+    threads(1)
+    where = FewTokens(torch.zeros(1, 2, 1, 1, 8, 4), [2], [1], 1, *torch.ones(2, 1, 1, 4))
+    threads(4)
+    assert (where._numbers[1], where._read[-1].shape[0]) == (1, 1)
+
+
+def test_a_cache_with_gaps_is_refused():
+    slabs = torch.zeros(1, 2, 1, 1, 8, 8)[..., ::2]
+    with pytest.raises(TypeError, match="a cache in steps of"):
+        FewTokens(slabs, [2], [1], 1, torch.ones(1, 1, 4), torch.zeros(1, 1, 4))
+
+
 def test_scores_that_would_overflow_are_shares_all_the_same():
     """By hand: a key that agrees by 2,000 takes all, two that do share alike."""
     still = torch.ones(1, 1, 4), torch.zeros(1, 1, 4)
