@@ -39,6 +39,7 @@ from draftbench.planner.options import DecisionOptions
 from draftbench.planner.other_rules import foresight, moving_average
 from draftbench.planner.output_check import audit
 from draftbench.planner.recommendation import (
+    FASTER_BY_LUCK,
     NEAR_TIES,
     TOSS_UP,
     CheckedPrediction,
@@ -403,7 +404,9 @@ def why_not(evaluator: Evaluator, evidence: Evidence, decided: DecisionAt) -> st
             f"the best speed, {leader} only {of_leader:.1%}"
         )
     chance = decided.chance(own, leader)
-    how = "slower" if chance < TOSS_UP else f"{chance:.0%} likely to be the faster one"
+    how = "slower" if chance < FASTER_BY_LUCK else "probably slower"
+    if chance >= TOSS_UP:
+        how = f"{chance:.0%} likely to be the faster one"
     return f"{how}: {brings}{against}{prefills}"
 
 

@@ -26,6 +26,8 @@ SETTLES = 0.9
 NEAR_TIES = 0.98
 # A pick is a toss-up if the runner-up is at least this likely to be faster.
 TOSS_UP = 0.25
+# Under this chance to be the faster one a configuration is slower, not only probably so.
+FASTER_BY_LUCK = 0.05
 
 
 @lru_cache(maxsize=1024)

@@ -33,6 +33,7 @@ from scenes import (
 )
 
 from draftbench.cli.recommend import render
+from draftbench.planner.decide import DecisionAt
 from draftbench.planner.options import DecisionOptions
 from draftbench.planner.recommend import recommend
 from draftbench.planner.recommendation import Configuration, Recommendation
@@ -223,6 +224,19 @@ def test_speeds_that_look_alike_are_told_apart_by_what_decided(
     found = recommend(scene.observed(2))
     assert found.choice == configuration("small", 2)
     assert evaluation(found, "big").reason.startswith(reason)
+
+
+@pytest.mark.parametrize(
+    ("chance", "how"),
+    [(0.04, "slower"), (0.05, "probably slower"), (0.25, "25% likely to be the faster one")],
+)
+def test_another_draft_is_as_surely_slower_as_is_known(scene, monkeypatch, chance, how):
+    scene.requests(5, ALL, SMALL, BIG)
+    scene.times(TARGET, CHEAP)
+    scene.times(TARGET, {1: 0.13, 2: 0.18}, BIG)
+    monkeypatch.setattr(DecisionAt, "chance", lambda self, one, other: chance)
+    reason = evaluation(recommend(scene.observed(2)), "big").reason
+    assert reason == f"{how}: 1.88× expected against 1.95×"
 
 
 def test_the_chosen_k_is_the_one_that_the_table_shows(scene):
