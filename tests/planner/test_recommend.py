@@ -230,7 +230,9 @@ def test_speeds_that_look_alike_are_told_apart_by_what_decided(
     ("chance", "how"),
     [(0.04, "slower"), (0.05, "probably slower"), (0.25, "25% likely to be the faster one")],
 )
-def test_another_draft_is_as_surely_slower_as_is_known(scene, monkeypatch, chance, how):
+def test_another_draft_is_as_surely_slower_as_is_known(
+    scene, requests_alone, monkeypatch, chance, how
+):
     scene.requests(5, ALL, SMALL, BIG)
     scene.times(TARGET, CHEAP)
     scene.times(TARGET, {1: 0.13, 2: 0.18}, BIG)
