@@ -7,6 +7,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import groupby
+from operator import attrgetter, methodcaller
 from pathlib import Path
 
 from draftbench.acceptance.breakdown import extremes
@@ -246,17 +247,19 @@ def _by_k(answer: Recommendation, over: str) -> Iterator[Chart]:
     measured = [(e, e.speedup_measured, False) for e in shown if e.speedup_measured]
     points = f"the {counted(len(measured), 'configuration')} that were decoded"
     best = [(e, e.speedup_expected, True) for e in answer.by_candidate if e.speedup_expected]
-    of_speed = f"Lines and bands: predicted, with 95% intervals {over}."
+    of_speed = f"Lines and bands: expected, with 95% intervals {over}."
     of_speed += f" Filled points: measured, {points}." if measured else " Too little was decoded."
-    of_speed += " Hollow points: expected, each candidate at its best k." * bool(best)
+    of_speed += " Hollow points: each candidate at its best k." * bool(best)
     of_speed += " A rule's point stands at its largest k." * any(e.stop for e in shown)
     of_tokens = f"1: no drafted token is accepted; k + 1: all are. Bands: 95% intervals {over}."
-    for title, label, field, points_of, caption in (
-        ("Tokens per round by k", "tokens per round", "tokens_per_round", [], of_tokens),
-        ("Speed-up by k", _SPEED_UP, "speedup_predicted", measured + best, of_speed),
+    tokens = attrgetter("tokens_per_round")
+    expected = methodcaller("ranked", prefills_counted=False)
+    for title, label, figure_of, points_of, caption in (
+        ("Tokens per round by k", "tokens per round", tokens, [], of_tokens),
+        ("Speed-up by k", _SPEED_UP, expected, measured + best, of_speed),
     ):
         fixed = (e for e in evaluations if e.stop is None)
-        lines = [(e, figure) for e in fixed if (figure := getattr(e, field))]
+        lines = [(e, figure) for e in fixed if (figure := figure_of(e))]
         if not lines:
             continue
         lines = [line for line in lines if line[0].candidate in drawn]

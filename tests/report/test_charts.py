@@ -116,6 +116,15 @@ def test_over_k_what_is_expected_stands_beside_what_is_measured(answer, charts):
         assert "its own draft (self) is only in the numbers." in charts[name].caption
 
 
+def test_the_line_over_k_is_of_what_is_expected_which_all_cells_correct_alike(answer, charts):
+    """A prediction leaves out the cell that it is compared with, so lines of these have kinks."""
+    lines = [list(line.get_ydata()) for line in charts["speedup-by-k"].plot.axes.lines]
+    for name in ("qwen0.5:int4", "qwen0.5:int8"):
+        own = [e for e in answer.evaluations if str(e.candidate) == name and e.stop is None]
+        assert [e.speedup_expected.value for e in own] in lines
+        assert [e.speedup_predicted.value for e in own] not in lines
+
+
 def test_the_control_is_a_candidate_to_compare_with_and_drawn_nowhere_else(charts):
     with_control = [name for name, chart in charts.items() if "self" in " ".join(words(chart))]
     assert with_control == ["speedup-by-candidate"]
