@@ -34,8 +34,9 @@ from draftbench.decoder.compiling import (
 )
 from draftbench.decoder.cpu_kernels import exp, of_bits
 
-# Most products of a query's and a key's number, or of a share and a value's, that a thread takes
-# here, where a row has several tokens. Of one token PyTorch's attention takes longer in any case.
+# Most products of a query's and a key's number, or of a share and a value's, that are taken here
+# where a row has several tokens; for any number of threads, since PyTorch's rounds differently. Of
+# one token PyTorch's attention takes longer in any case.
 MOST_PRODUCTS = 1 << 23
 
 
@@ -204,7 +205,7 @@ def is_fast(slabs: Tensor, lengths: Sequence[int], counts: Sequence[int], group:
     """Whether `FewTokens` of these takes less time than PyTorch's attention."""
     seen = sum(n * (length + n) for length, n in zip(lengths, counts, strict=True))
     products = 2 * seen * group * slabs.shape[3] * slabs.shape[5]
-    return max(counts) == 1 or products <= MOST_PRODUCTS * threads_allowed()
+    return max(counts) == 1 or products <= MOST_PRODUCTS
 
 
 class FewTokens(OfThisProcess):

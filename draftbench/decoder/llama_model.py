@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -109,10 +109,10 @@ class LlamaModel:
 
         norms = [norm(layer.input_layernorm) for layer in layers]
         norms.append(norm(model.model.norm))
-        self.layers = []
+        taken = []
         for index, layer in enumerate(layers):
             attention, mlp = layer.self_attn, layer.mlp
-            self.layers.append(
+            taken.append(
                 Layer(
                     input_norm=norms[index],
                     qkv=joined(attention.q_proj, attention.k_proj, attention.v_proj),
@@ -126,7 +126,7 @@ class LlamaModel:
                 )
             )
             layers[index] = nn.Identity()
-        self._compiled = CompiledLayers.of(self.layers)
+        self.layers = taken
         tied = head.weight is embedding.weight
         table = embedding.weight.detach().to(device)
         weight = table if tied else head.weight.detach()
@@ -137,6 +137,15 @@ class LlamaModel:
         rows = isinstance(output, nn.Linear) or getattr(output, "address", None) is not None
         narrow = None if tied and rows else narrow_type(table)
         self.embedding = table if narrow is None else table.to(narrow)
+
+    @property
+    def layers(self) -> Sequence[Layer]:
+        """All of them; others may take their place."""
+        return self._layers
+
+    @layers.setter
+    def layers(self, layers: Sequence[Layer]) -> None:
+        self._layers, self._compiled = layers, CompiledLayers.of(layers)
 
     def tensors(self) -> Iterator[Tensor]:
         """Weights that are not in a linear layer."""

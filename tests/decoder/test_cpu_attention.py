@@ -5,7 +5,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from draftbench.decoder import attention, cpu_attention
+from draftbench.decoder import attention
 from draftbench.decoder.attention import Rotary, placed
 from draftbench.decoder.compiling import THREADED_FROM
 from draftbench.decoder.cpu_attention import MOST_PRODUCTS, FewTokens, is_fast
@@ -153,11 +153,12 @@ def test_scores_that_would_overflow_are_shares_all_the_same():
     assert got.tolist() == [[3.0, 0.0, 0.0, 0.0]]
 
 
-def test_one_token_is_always_fast_and_several_while_they_see_little(monkeypatch):
-    """2 · 4 heads · 8 numbers for each key that is seen."""
+@pytest.mark.parametrize("many", [1, 3])
+def test_one_token_is_always_fast_and_several_while_they_see_little(threads, many):
+    """2 · 4 heads · 8 numbers for each key that is seen; the same for any number of threads."""
+    threads(many)
     slabs = torch.empty(1, 2, 1, 2, 1, 8, device="meta")
-    monkeypatch.setattr(cpu_attention, "threads_allowed", lambda: 2)
     assert is_fast(slabs, [1 << 30], [1], 2)
-    most = 2 * MOST_PRODUCTS // 64
+    most = MOST_PRODUCTS // 64
     assert is_fast(slabs, [most // 2 - 2], [2], 2)
     assert not is_fast(slabs, [most // 2 - 1], [2], 2)

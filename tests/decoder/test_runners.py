@@ -223,6 +223,14 @@ def test_layers_of_which_one_is_multiplied_in_another_way_are_not_compiled():
     assert fewer.most == 2 < every.most
 
 
+def test_layers_in_the_place_of_others_are_those_that_compute():
+    model = random_model(LLAMA["llama"]).bfloat16()
+    runner, ids = LlamaRunner(model, "none"), torch.arange(3, 9)
+    before = runner.forward(ids, runner.new_cache(8), every=True)
+    runner._model.layers = runner._model.layers[:1]
+    assert not torch.equal(runner.forward(ids, runner.new_cache(8), every=True), before)
+
+
 def test_a_copied_runner_computes_when_the_first_is_gone_and_none_is_sent_elsewhere():
     """Compiled layers know where in memory weights lie."""
     model = random_model(LLAMA["qwen3"]).bfloat16()
