@@ -36,7 +36,8 @@ from draftbench.decoder.cpu_kernels import exp, of_bits
 
 # Most products of a query's and a key's number, or of a share and a value's, that are taken here
 # where a row has several tokens; for any number of threads, since PyTorch's rounds differently. Of
-# one token PyTorch's attention takes longer in any case.
+# one token in each row PyTorch's attention takes longer in any case; of more it takes as long for
+# every row as for the one with most, and two thirds of the time for each product.
 MOST_PRODUCTS = 1 << 23
 
 
@@ -205,7 +206,9 @@ def is_fast(slabs: Tensor, lengths: Sequence[int], counts: Sequence[int], group:
     """Whether `FewTokens` of these takes less time than PyTorch's attention."""
     seen = sum(n * (length + n) for length, n in zip(lengths, counts, strict=True))
     products = 2 * seen * group * slabs.shape[3] * slabs.shape[5]
-    return max(counts) == 1 or products <= MOST_PRODUCTS
+    ends = (length + n for length, n in zip(lengths, counts, strict=True))
+    padded = len(counts) * max(counts) * max(ends)
+    return max(counts) == 1 or products <= MOST_PRODUCTS or 3 * seen <= 2 * padded
 
 
 class FewTokens(OfThisProcess):

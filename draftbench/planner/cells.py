@@ -65,8 +65,11 @@ def steady(row: Decode) -> Decode | None:
     # response ended inside its proposal.
     emitted = [accepted + 1 for accepted in row.accepted]
     emitted[-1] = row.output_tokens - 1 - sum(emitted[:-1])
-    by_round = ("proposed", "accepted", "cut", "draft_seconds", "verify_seconds", "active")
-    parts = {name: tuple(compress(getattr(row, name), steady_ones)) for name in by_round}
+    counts, times = ("drafted", "proposed", "accepted", "cut"), ("draft_seconds", "verify_seconds")
+    parts = {
+        name: tuple(compress(getattr(row, name), steady_ones))
+        for name in (*counts, *times, "active")
+    }
     return msgspec.structs.replace(
         row,
         **parts,
@@ -210,11 +213,11 @@ def baseline_drift(decodes: Sequence[Decode], *, by_start: bool = False) -> Drif
     residuals, squares = list[float](), 0.0
     for early, late in halves:
         offsets = [*early, *(pace - change for pace in late)]
-        center = median(offsets)
+        center = fmean(offsets)
         residuals += [abs(offset - center) for offset in offsets]
         squares += len(early) * len(late) / len(offsets)
-    # The standard error of a least-squares step with an offset for each request. The residuals'
-    # deviation is taken from their median (1.4826: for a normal law), widened for the offsets.
+    # The standard error of a least-squares step with an offset for each request. The deviation is
+    # taken from the median of the residuals (1.4826: for a normal law), widened for the offsets.
     widening = len(residuals) / (len(residuals) - len(halves))
     error = 1.4826 * median(residuals) * math.sqrt(widening / squares)
     return Drift(math.expm1(change), math.expm1(2 * error))

@@ -28,6 +28,7 @@ from draftbench.planner.caveat_kinds import (
     COPIES,
     DISAGREEMENT,
     DRIFT,
+    DRIFT_OF_STARTS,
     LOAD_AVERAGE,
     LOOPING,
     MISMATCH,
@@ -294,7 +295,8 @@ def _of_machine(run: Run) -> Iterator[Caveat]:
     if run.served and not in_turn:  # the one baseline is copied into every candidate's block
         decodes = tuple(row for row in decodes if row.block == decodes[0].block)
     drift = baseline_drift(decodes, by_start=bool(run.served))
-    if drift is not None and abs(drift.change) > max(DRIFT, drift.doubt):
+    least = DRIFT_OF_STARTS if run.served else DRIFT
+    if drift is not None and abs(drift.change) > max(least, drift.doubt):
         change = f"{abs(drift.change):.0%} {'longer' if drift.change > 0 else 'less time'}"
         turns = defaultdict[tuple[Candidate | None, DraftLength], set[int]](set)
         for answer in run.served:

@@ -4,7 +4,7 @@ that is known for configurations that were timed and for others.
     log(seconds of a cell / seconds predicted) = plain(block, b) + [k > 0] · δ(draft, k, b) + noise
 
     built-in  δ = runner + runner at b + draft + draft at b + k + k at b
-                  + (o at b + o of a draft) · step / round
+                  + (o at b + o of such drafts + o of the draft) · step / round
     engine    rounds over k: lines of one level with the same bends at b, a slope for each draft;
               starts + drift · place, or a session's, where servers took turns
     tokens    every configuration has its own δ, where neither passes nor rounds are known
@@ -29,6 +29,7 @@ import numpy as np
 
 from draftbench.acceptance.intervals import RESAMPLES, generator_of
 from draftbench.acceptance.rounds import Floats, Ints
+from draftbench.drafts.kinds import kind_of
 from draftbench.planner.cells import Cell
 from draftbench.planner.passes import rising
 from draftbench.planner.recommendation import Configuration
@@ -38,9 +39,10 @@ from draftbench.remembered import remembered
 # Standard deviations of effects before any cell is seen. For one configuration they add up to about
 # 5%: 44 decoded ones of real runs were 4.5% (root mean square) off what passes predict.
 FREE, RUNNER, DRAFT, AT_CONCURRENCY, K = 2.0, 0.03, 0.03, 0.015, 0.012
-# Target steps that a round may take beyond its passes; and seconds that Python may take for a
-# draft's round, which count where they are more: where a step takes less than three milliseconds.
-CONSTANT, OWN_SECONDS = 0.06, 2e-4
+# Target steps that a round may take beyond its passes; and seconds that Python may take for it, as
+# much again for one draft more than for another, which count where they are more: where a step
+# takes less than three milliseconds.
+CONSTANT, SECONDS = 0.06, 2e-4
 # The usual noise of a cell (sd), and how many degrees of freedom this prior counts as.
 CELL_NOISE, CELL_FREEDOM = 0.012, 2.0
 # The same for a start of an engine's server: half of all machines have 3.5 to 12%. Starts scattered
@@ -222,8 +224,13 @@ class BuiltInDesign:
         self.alone = {
             c.configuration: float(c.log_slowdown[0]) for c in cells if c.predicted_by == "tokens"
         }
-        steps = [cell.step_seconds for cell in cells if cell.step_seconds]
-        self.own_constant = OWN_SECONDS / min(steps) if steps else 0.0
+        steps = defaultdict[int, list[float]](list)
+        for cell in cells:
+            if cell.step_seconds:
+                steps[cell.configuration.concurrency].append(cell.step_seconds)
+        # By load, how many target steps `SECONDS` are.
+        self.constants = {at: SECONDS / fmean(each) for at, each in steps.items()}
+        self.largest_constant = max(self.constants.values(), default=0.0)
         self.processes: dict[tuple[Candidate, int], list[str]] = defaultdict(list)
         for cell in cells:
             if cell.configuration.k == 0:
@@ -273,8 +280,11 @@ class BuiltInDesign:
             yield Part(("draft at", candidate, concurrency), AT_CONCURRENCY, weight)
             yield Part(("k at", k, concurrency), K, weight)
             yield Part(("constant at", concurrency), CONSTANT, weight * step)
-        if self.own_constant > CONSTANT:
-            yield Part(("constant of", candidate), self.own_constant, step)
+            if self.largest_constant > CONSTANT:
+                share = weight * step * self.constants.get(concurrency, 0.0) / self.largest_constant
+                copies = kind_of(candidate.draft).from_text  # which takes no passes
+                yield Part(("constant", copies), self.largest_constant, share)
+                yield Part(("constant of", candidate), self.largest_constant, share)
 
     def monotone(self, configurations: Sequence[Configuration], longer: Floats) -> Floats:
         """Passes are monotone already."""

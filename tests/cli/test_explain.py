@@ -9,7 +9,7 @@ def test_a_caveat_is_explained_with_its_threshold_and_what_to_do(command):
     outcome = command("explain", "drift")
     assert (outcome.code, outcome.err) == (0, "")
     shown = " ".join(outcome.out.split())
-    assert "Plain decoding changed by more than 5% from the first half" in shown
+    assert "Plain decoding changed by more than 5% (on an engine 10%) from the first half" in shown
     assert "Affects: Every answer about speed" in shown
     assert "What to do: Sweep again" in shown
     found = json.loads(command("explain", "drift", "--format", "json").out)

@@ -162,3 +162,6 @@ def test_one_token_is_always_fast_and_several_while_they_see_little(threads, man
     most = MOST_PRODUCTS // 64
     assert is_fast(slabs, [most // 2 - 2], [2], 2)
     assert not is_fast(slabs, [most // 2 - 1], [2], 2)
+    # PyTorch pays for every row what the one with most tokens takes: 2 · 3 of which 4 are needed.
+    assert is_fast(slabs, [most] * 3, [2, 1, 1], 2)
+    assert not is_fast(slabs, [most] * 3, [2, 2, 1], 2)

@@ -24,7 +24,7 @@ from draftbench.planner.evaluator import Evaluator
 from draftbench.planner.options import DecisionOptions
 from draftbench.planner.recommend import recommend
 from draftbench.planner.recommendation import Configuration
-from draftbench.records import Decode
+from draftbench.records import Decode, StopRule
 
 TWO, DRAFT_TWO = {1: 1.0, 2: 1.2, 3: 1.5}, {1: 0.1, 2: 0.16}
 # k = 2 on 8 accepted tokens: rounds propose 2, 2 and 1, and two of the three follow a full one. The
@@ -278,6 +278,17 @@ def test_only_rounds_without_an_empty_row_are_steady(scene, accepted, cut, activ
         assert found.decode_seconds == pytest.approx(sum(found.verify_seconds))
 
 
+def test_what_a_rule_drafted_in_vain_is_of_its_round(scene):
+    """Of two rounds with a second row and one without; the middle one drafted two in vain."""
+    scene.batch_run("a", 3, (1, 1, 0), (1.0, 1.0, 1.0), active=(2, 2, 1))
+    row = scene.records[-1]
+    drafted = tuple(each + vain for each, vain in zip(row.proposed, (0, 2, 1), strict=True))
+    row = structs.replace(
+        row, k=9, drafted=drafted, stop=StopRule(kind="confidence", threshold=0.5)
+    )
+    assert steady(row).drafted == drafted[:2]
+
+
 def test_a_run_alone_is_all_steady(scene):
     scene.decode("r", 2, 4.0, concurrency=1)
     assert steady(scene.records[-1]) is scene.records[-1]
@@ -363,7 +374,9 @@ DISTURBED = [("a", 20.0 if at == 3 else 1.0) for at in range(10)]
         # the logarithms lie one step from their half's center: 1.4826 · .00995 · √(10 / 8), over
         # √(2 · 2 / 4 + 3 · 3 / 6).
         (STEADY, 1.01**6 - 1, math.expm1(2 * 0.01649 / 2.5**0.5)),
-        (DISTURBED, 0.0, 0.0),  # one run is no change
+        # One run is no change, though the mean of its request moves by a tenth of ln 20: 1.4826 ·
+        # .29957 · √(10 / 9) over √(5 · 5 / 10).
+        (DISTURBED, 0.0, math.expm1(2 * 0.46817 / 2.5**0.5)),
         # Logarithms ± .095 about the middle: 1.4826 · .095 · √(40 / 39) over √(20 · 20 / 40).
         ([("a", 1.0), ("a", 1.21)] * 20, 0.0, math.expm1(2 * 0.1431 / 10**0.5)),
     ],
@@ -373,7 +386,7 @@ def test_the_drift_is_each_requests_change_between_halves_with_its_doubt(
 ):
     scene.decode("a", 2, 100.0)
     found = drift(scene, *paces)
-    assert abs(found.change - change) <= doubt + 1e-9
+    assert found.change == pytest.approx(change, abs=1e-9)
     assert found.doubt == pytest.approx(doubt, rel=0.02, abs=1e-9)
 
 
