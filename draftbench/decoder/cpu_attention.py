@@ -36,8 +36,9 @@ from draftbench.decoder.cpu_kernels import exp, of_bits
 
 # Most products of a query's and a key's number, or of a share and a value's, that are taken here
 # where a row has several tokens; for any number of threads, since PyTorch's rounds differently. Of
-# one token in each row PyTorch's attention takes longer in any case; of more it takes as long for
-# every row as for the one with most, and two thirds of the time for each product.
+# one token in each row PyTorch's attention takes longer in any case; of several rows it takes as
+# long for each as for the one with most, and two thirds of the time for each product. A row alone
+# is computed in the same way whatever rows are idle beside it.
 MOST_PRODUCTS = 1 << 23
 
 
@@ -204,11 +205,13 @@ def attend(place, layer, qkv, apart, mixed):
 
 def is_fast(slabs: Tensor, lengths: Sequence[int], counts: Sequence[int], group: int) -> bool:
     """Whether `FewTokens` of these takes less time than PyTorch's attention."""
-    seen = sum(n * (length + n) for length, n in zip(lengths, counts, strict=True))
+    busy = [(n, length + n) for length, n in zip(lengths, counts, strict=True) if n]
+    seen = sum(n * end for n, end in busy)
     products = 2 * seen * group * slabs.shape[3] * slabs.shape[5]
-    ends = (length + n for length, n in zip(lengths, counts, strict=True))
-    padded = len(counts) * max(counts) * max(ends)
-    return max(counts) == 1 or products <= MOST_PRODUCTS or 3 * seen <= 2 * padded
+    if max(counts) == 1 or products <= MOST_PRODUCTS:
+        return True
+    padded = len(counts) * max(counts) * max(end for _, end in busy)
+    return len(busy) > 1 and 3 * seen <= 2 * padded
 
 
 class FewTokens(OfThisProcess):

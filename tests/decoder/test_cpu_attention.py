@@ -165,3 +165,7 @@ def test_one_token_is_always_fast_and_several_while_they_see_little(threads, man
     # PyTorch pays for every row what the one with most tokens takes: 2 · 3 of which 4 are needed.
     assert is_fast(slabs, [most] * 3, [2, 1, 1], 2)
     assert not is_fast(slabs, [most] * 3, [2, 2, 1], 2)
+    # Idle rows change nothing for a prompt.
+    for idle in (0, 8 * most):
+        assert not is_fast(slabs, [idle, 0, idle], [0, most, 0], 2)
+        assert is_fast(slabs, [idle, 0, idle], [0, 2, 0], 2)
