@@ -36,8 +36,10 @@ for _kept in Path(__file__).parent.glob(f"__pycache__/*_{'[0-9a-f]' * len(SOURCE
 
 
 def compiled(*signatures: Any, by: Callable[..., Any] = njit) -> Callable[[Any], Any]:
-    """Compiles a function for some types of arguments, or for those of its first call, and keeps
-    the result if a folder allows.
+    """Compiles a function for some types of arguments, and keeps the result if a folder allows.
+
+    All of them at once: Numba numbers what it keeps of a function in the order of compilation, so
+    that two processes which began with different types would read each other's code.
     """
 
     def compile_it(function: Any) -> Any:

@@ -121,7 +121,10 @@ _STORE, _MIX, _SHARE = range(3)
 _SHAPE, _TABLES, _TOKENS = 8 * 6, 8 * 12, 8 * 17
 
 
-@compiled()
+_OF_TYPE = [void(types.CPointer(int64), *[types.CPointer(kind)] * 2) for kind in (float32, uint16)]
+
+
+@compiled(_OF_TYPE)
 def _in_layer(numbers, keys_at, values_at):
     """Rotate and store every token, or let this thread's queries see the tokens of their row up to
     their own. It must not raise: nobody would hear of it.
